@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained model: found on its node by the suite's table, and put in its place at home only when
-every byte of it has come.
+"""The trained model on its node, and its way to the controller.
 
-On a node nothing but regular files below the attempt's directory is read. At home a checkpoint is
-brought into STAGING beside its place; a copy that was interrupted stays there, where nobody takes
-it for a model, and the next one goes on from it.
+It is copied as a whole or not at all. The suite's table says which files belong to it. On a node,
+only regular files below the attempt's directory are read. On the controller a checkpoint is copied
+into STAGING beside its final place. An interrupted copy stays there, where it is not taken for a
+model, and the next one goes on from it.
 """
 
 from __future__ import annotations
@@ -28,30 +28,35 @@ from ..base.safe_open import (
 
 WANTED = ("best", "last", "none")
 PLACE, STAGING = "checkpoint", ".checkpoint.part"
+# The new and the previous checkpoint while they are exchanged.
+_NEW, _OLD = ".checkpoint.new", ".checkpoint.old"
 MOST_FILES = 2000
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-# Plain words only: a checkpoint's file also goes from node to node, in a list of lines.
+# Plain names only: a checkpoint's file also goes from node to node, in a list of lines.
 NAME = re.compile(r"[A-Za-z0-9_+@=.][A-Za-z0-9_+@=.-]*\Z")  # (safe_names bounds it)
 
 
 def plain(path):
-    """Whether every part of a path is a name that a checkpoint's file may have."""
+    """Return whether every part of a path is a name that a checkpoint's file may have."""
     return not safe_names.problem(path) and all(NAME.match(part) for part in path.split("/"))
 
 
 class CheckpointError(Exception):
-    """What came is not what the node has, or cannot be put in its place; the message is for people."""
+    """A copy that differs from the node's files, or cannot be put in its place.
+
+    The message is for people.
+    """
 
 
 def find(attempt_dir, folders, patterns, wanted):
-    """Return {wanted, kind, name, folder, files, bytes, note, passed_over} of an attempt on its
-    node.
+    """Return the description of the wanted checkpoint of an attempt on its node.
 
-    folders: below the attempt's directory, the likeliest first. patterns: {"best": ..., "last":
-    ...}: `latest` stands for the files latest.* and for the folder latest; of several that fit
-    (`iter_*`, or `a|b`) the newest is taken. wanted: one of WANTED; where that one is not there,
-    the other is taken and the note says so. kind: best, last or '' where nothing is taken. files:
-    {path below folder: ['f', bytes, sha256]}. Raises OSError.
+    It is {wanted, kind, name, folder, files, bytes, note, passed_over}. folders: below the
+    attempt's directory, the likeliest first. patterns: {"best": ..., "last": ...}: `latest` stands
+    for the files latest.* and for the folder latest; of several that fit (`iter_*`, or `a|b`) the
+    newest is taken. wanted: one of WANTED; where that one does not exist, the other is taken and
+    the note says so. kind: best, last or '' where nothing is taken. files: {path below folder:
+    ['f', bytes, sha256]}. Raises OSError.
     """
     result = {
         "wanted": wanted,
@@ -65,16 +70,16 @@ def find(attempt_dir, folders, patterns, wanted):
     }
     if wanted == "none":
         return dict(result, note="left on the nodes, as collect_checkpoint says")
-    root = os.open(attempt_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = _open_folder(attempt_dir)
     try:
         for kind in [wanted] + [kind for kind in patterns if kind != wanted]:
             for folder in folders:
-                name, files = _newest(root, folder, patterns[kind], result["passed_over"])
-                if files:
-                    entries = {path: described(root, folder + "/" + path) for path in files}
-                    total = sum(entry[1] for entry in entries.values())
-                    result.update(kind=kind, name=name, folder=folder, files=entries, bytes=total)
-                    result["note"] = _note(patterns, wanted, kind, entries)
+                name, paths = _newest(root, folder, patterns[kind], result["passed_over"])
+                if paths:
+                    files = {path: described(root, folder + "/" + path) for path in paths}
+                    result.update(kind=kind, name=name, folder=folder, files=files)
+                    result["bytes"] = sum(entry[1] for entry in files.values())
+                    result["note"] = _note(patterns, wanted, kind, files)
                     return result
     finally:
         os.close(root)
@@ -82,98 +87,118 @@ def find(attempt_dir, folders, patterns, wanted):
 
 
 def seen(attempt_dir, folders, patterns):
-    """Return the name of the best checkpoint that is there, else of the last one, else ''; one with
-    an empty file or none of it readable is none.
+    """Return the name of the best checkpoint, else of the last one, else ''.
+
+    One with an empty or unreadable file does not count.
     """
     try:
-        root = os.open(attempt_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = _open_folder(attempt_dir)
     except OSError:
         return ""
     try:
         for kind in ("best", "last"):
-            for folder in folders if patterns.get(kind) else ():
-                name, files = _newest(root, folder, patterns[kind], [])
-                if files and all(_size(root, folder + "/" + path) for path in files):
+            if not patterns.get(kind):
+                continue
+            for folder in folders:
+                name, paths = _newest(root, folder, patterns[kind], [])
+                if paths and all(_has_content(root, folder + "/" + path) for path in paths):
                     return name
     finally:
         os.close(root)
     return ""
 
 
-def _size(root, path):
+def _open_folder(path):
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _has_content(root, path):
+    """Return whether a file is readable and not empty."""
     try:
-        with os.fdopen(open_below(root, path), "rb") as handle:
-            return os.fstat(handle.fileno()).st_size
+        return _size_of(root, path) > 0
     except OSError:
-        return 0
+        return False
 
 
-def _note(patterns, wanted, kind, entries):
-    """Say what is to be known of the checkpoint that was taken, or ''."""
-    said = []
+def _note(patterns, wanted, kind, files):
+    """Return the remarks on the checkpoint that was taken, or ''."""
+    notes = []
     if kind != wanted:
-        why = (
-            " (was anything evaluated?)"
-            if wanted == "best"
-            else " (the training did not come to its end)"
-        )
-        said.append(
-            "there is no {}{}, so the {} one was taken".format(
-                patterns[wanted].replace("|", " or "), why, kind
-            )
-        )
-    empty = sorted(path for path, entry in entries.items() if not entry[1])
-    said += ["{} is empty".format(", ".join(empty))] if empty else []
-    return "; ".join(said)
+        reason = "the training did not come to its end"
+        if wanted == "best":
+            reason = "was anything evaluated?"
+        names = patterns[wanted].replace("|", " or ")
+        notes.append(f"there is no {names} ({reason}), so the {kind} one was taken")
+    empty = sorted(path for path, entry in files.items() if not entry[1])
+    if empty:
+        notes.append("{} is empty".format(", ".join(empty)))
+    return "; ".join(notes)
 
 
 def _newest(root, folder, pattern, passed_over):
-    """Return (name, paths below folder) of the newest checkpoint there that fits the pattern; ('',
-    []) without one.
+    """Return (name, paths below folder) of the newest checkpoint of a folder.
+
+    Its name fits the pattern. ('', []) without one. Paths that cannot be used are added to
+    passed_over.
     """
     try:
-        here = open_below(root, folder, DIRECTORY)
+        descriptor = open_below(root, folder, DIRECTORY)
     except OSError:
         return "", []
-    found = {}
+    times, files = {}, {}
     try:
-        for entry in sorted(os.listdir(here)):
+        for entry in sorted(os.listdir(descriptor)):
             try:
-                info = os.stat(entry, dir_fd=here, follow_symlinks=False)
+                info = os.stat(entry, dir_fd=descriptor, follow_symlinks=False)
             except FileNotFoundError:  # a training deletes its older checkpoints
                 continue
-            folded = stat.S_ISDIR(info.st_mode)
-            stem = entry if folded else os.path.splitext(entry)[0]
-            if not any(fnmatch.fnmatchcase(stem, one) for one in pattern.split("|")):
+            name = _name_of(entry, info)
+            if not any(fnmatch.fnmatchcase(name, part) for part in pattern.split("|")):
                 continue
-            paths = (
-                _files_of(here, entry) if folded else [entry] if stat.S_ISREG(info.st_mode) else []
-            )
-            sound = [path for path in paths if plain(path)]
-            passed_over += [folder + "/" + path for path in set(paths) - set(sound)] + (
-                [folder + "/" + entry] if not paths else []
-            )
-            kept = found.setdefault(stem, [0, []])
-            kept[0], kept[1] = max(kept[0], info.st_mtime_ns), kept[1] + sound
+            paths = _entry_files(descriptor, entry, info)
+            usable = [path for path in paths if plain(path)]
+            passed_over += [f"{folder}/{path}" for path in paths if not plain(path)]
+            if not paths:
+                passed_over.append(f"{folder}/{entry}")
+            files[name] = files.get(name, []) + usable
+            times[name] = max(times.get(name, 0), info.st_mtime_ns)
     finally:
-        os.close(here)
-    found = {stem: kept for stem, kept in found.items() if kept[1]}
-    if not found:
+        os.close(descriptor)
+    names = [name for name in files if files[name]]
+    if not names:
         return "", []
-    name = max(found, key=lambda stem: (found[stem][0], stem))
-    return name, sorted(found[name][1])
+    newest = max(names, key=lambda name: (times[name], name))
+    return newest, sorted(files[newest])
+
+
+def _name_of(entry, info):
+    """Return the name of an entry's checkpoint: a folder's name, or a file's stem."""
+    if stat.S_ISDIR(info.st_mode):
+        return entry
+    return os.path.splitext(entry)[0]
+
+
+def _entry_files(descriptor, entry, info):
+    """Return the paths of the regular files that an entry is or holds."""
+    if stat.S_ISDIR(info.st_mode):
+        return _files_of(descriptor, entry)
+    if stat.S_ISREG(info.st_mode):
+        return [entry]
+    return []
 
 
 def _files_of(root, folder):
-    """Return the paths of the regular files in a folder of a directory descriptor; links and
-    everything else are left out.
+    """Return the paths of the regular files in a folder of a directory descriptor.
+
+    Links and everything else are left out.
     """
     paths = []
-    for where, _folders, names, here in os.fwalk(folder, dir_fd=root, follow_symlinks=False):
+    for path, _folders, names, descriptor in os.fwalk(folder, dir_fd=root, follow_symlinks=False):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISREG(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
-                    paths.append(where + "/" + name)
+                info = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                if stat.S_ISREG(info.st_mode):
+                    paths.append(path + "/" + name)
     return paths
 
 
@@ -188,49 +213,58 @@ def described(root, path):
 
 
 def check(files):
-    """Raise CheckpointError where {path: ['f', bytes, sha256]} from a node is not what a checkpoint
-    can be.
+    """Raise CheckpointError where a node's files cannot be a checkpoint's.
+
+    files: {path: ['f', bytes, sha256]}.
     """
     if not isinstance(files, dict):
         raise CheckpointError("the checkpoint is not a mapping of files")
     if len(files) > MOST_FILES:
         raise CheckpointError(
-            "the checkpoint has %d files; at most %d are taken" % (len(files), MOST_FILES)
+            f"the checkpoint has {len(files)} files; at most {MOST_FILES} are taken"
         )
     for path, entry in files.items():
-        said = safe_names.problem(path)
-        if said:
-            raise CheckpointError(f"the name {ascii(path)[:200]} of a checkpoint's file {said}")
-        whole = (
-            isinstance(entry, (list, tuple))
-            and len(entry) == 3
-            and entry[0] == "f"
-            and _is_size(entry[1])
-        )
-        if not whole or not isinstance(entry[2], str) or not _DIGEST.match(entry[2]):
+        problem = safe_names.problem(path)
+        if problem:
+            raise CheckpointError(f"the name {ascii(path)[:200]} of a checkpoint's file {problem}")
+        if not _is_file_entry(entry):
             raise CheckpointError(f"{path}: there is no size and sha256 of it")
-    folders = {
-        "/".join(parts[:end])
-        for parts in (path.split("/") for path in files)
-        for end in range(1, len(parts))
-    }
-    if folders & set(files):
-        raise CheckpointError(f"{sorted(folders & set(files))[0]} is a file and a folder")
+    both = _folders_of(files) & set(files)
+    if both:
+        raise CheckpointError(f"{sorted(both)[0]} is a file and a folder")
+
+
+def _is_file_entry(entry):
+    """Return whether a value is ['f', bytes, sha256]."""
+    if not isinstance(entry, (list, tuple)) or len(entry) != 3:
+        return False
+    kind, size, digest = entry
+    if kind != "f" or not _is_size(size):
+        return False
+    return isinstance(digest, str) and bool(_DIGEST.match(digest))
 
 
 def _is_size(value):
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 50
 
 
-def lacking(folder, files):
-    """Return sentences that say in what a folder at home differs from files, as `find` gave them;
-    [] where every one is there, whole.
+def _folders_of(paths):
+    """Return all folders that lie above one of these paths."""
+    folders = set()
+    for path in paths:
+        parts = path.split("/")
+        folders.update("/".join(parts[:end]) for end in range(1, len(parts)))
+    return folders
 
-    Further files are no difference: another checkpoint that was brought before stays. Raises
-    CheckpointError for names that no checkpoint has.
+
+def lacking(folder, files):
+    """Return how a folder on the controller differs from files, as sentences.
+
+    files: as `find` gave them. Further files are not a difference: another checkpoint that was
+    copied before stays. Raises CheckpointError for names that no checkpoint has.
     """
     check(files)
-    expected, found = {name: list(entry) for name, entry in files.items()}, {}
+    expected, existing = {name: list(entry) for name, entry in files.items()}, {}
     try:
         root = os.open(folder, DIRECTORY)
     except OSError:
@@ -238,12 +272,18 @@ def lacking(folder, files):
     try:
         for name, entry in expected.items():
             with contextlib.suppress(OSError):
-                size = _size_of(root, name)
-                # A file of another size is not read.
-                found[name] = described(root, name) if size == entry[1] else ["f", size, ""]
+                existing[name] = _describe_if_equal_size(root, name, entry[1])
     finally:
         os.close(root)
-    return manifest.differences(expected, found)
+    return manifest.differences(expected, existing)
+
+
+def _describe_if_equal_size(root, path, size):
+    """Return ['f', bytes, sha256] of a file; one of another size is not read."""
+    actual = _size_of(root, path)
+    if actual != size:
+        return ["f", actual, ""]
+    return described(root, path)
 
 
 def _size_of(root, path):
@@ -252,35 +292,48 @@ def _size_of(root, path):
 
 
 def take(attempt_dir, files, write=True):
-    """Put the files that were brought to STAGING into PLACE, all or none; return whether that
-    changes anything.
+    """Move the files from STAGING into PLACE; return whether that changes anything.
 
-    attempt_dir: at home. Raises CheckpointError with every difference; what differs is removed, so
-    that the next copy brings it anew. Nothing is changed but below the attempt's directory: no link
-    that stands there is followed.
+    All of them are moved or none. attempt_dir: on the controller. write: False only looks. Raises
+    CheckpointError with every difference; a differing file is removed, so that the next copy brings
+    it anew. Nothing outside the attempt's directory is changed: no link in it is followed.
     """
     check(files)
-    place, staging, fresh, old = (
-        os.path.join(attempt_dir, name)
-        for name in (PLACE, STAGING, ".checkpoint.new", ".checkpoint.old")
-    )
-    if write and not os.path.lexists(place) and os.path.isdir(old) and not os.path.islink(old):
-        os.rename(old, place)  # the end of another one's exchange came between its two renames
+    place, staging = os.path.join(attempt_dir, PLACE), os.path.join(attempt_dir, STAGING)
+    if write:
+        _finish_exchange(attempt_dir)
     if not lacking(place, files):
         if write:
             _clear(staging)
         return False
     if os.path.islink(place):
         raise CheckpointError(f"{place} is a link; nothing was put there")
-    wrong = lacking(staging, files)
-    if wrong:
+    differences = lacking(staging, files)
+    if differences:
         if write:
             _drop(staging, files)
-        raise CheckpointError("{}: differs from the node's: {}".format(staging, "; ".join(wrong)))
-    if not write:
-        return True
-    _clear(fresh)
-    os.mkdir(fresh, 0o700)
+        raise CheckpointError(f"{staging}: differs from the node's: {'; '.join(differences)}")
+    if write:
+        _exchange(attempt_dir, files)
+    return True
+
+
+def _finish_exchange(attempt_dir):
+    """Put the previous checkpoint back after an interrupted exchange.
+
+    The interruption came between the two renames.
+    """
+    place, old = os.path.join(attempt_dir, PLACE), os.path.join(attempt_dir, _OLD)
+    if not os.path.lexists(place) and os.path.isdir(old) and not os.path.islink(old):
+        os.rename(old, place)
+
+
+def _exchange(attempt_dir, files):
+    """Make the new checkpoint of the staged and the kept files and put it into PLACE."""
+    place, staging = os.path.join(attempt_dir, PLACE), os.path.join(attempt_dir, STAGING)
+    new, old = os.path.join(attempt_dir, _NEW), os.path.join(attempt_dir, _OLD)
+    _clear(new)
+    os.mkdir(new, 0o700)
     root = open_root(attempt_dir)
     try:
         for name in _kept(root, files):
@@ -292,14 +345,13 @@ def take(attempt_dir, files, write=True):
     _clear(old)
     if os.path.isdir(place):
         os.rename(place, old)
-    os.rename(fresh, place)
-    for done in (old, staging):
-        _clear(done)
-    return True
+    os.rename(new, place)
+    _clear(old)
+    _clear(staging)
 
 
 def _clear(path):
-    """Remove a directory of ours, or the link that stands in its place."""
+    """Remove a directory of the product, or the link that stands in its place."""
     with contextlib.suppress(OSError):
         if os.path.islink(path):
             os.unlink(path)
@@ -307,21 +359,19 @@ def _clear(path):
 
 
 def _kept(root, files):
-    """Return the regular files of the checkpoint at home that the new one does not have: another
-    one that was brought before stays.
+    """Return the regular files of the present checkpoint that the new one lacks.
+
+    Another checkpoint that was copied before stays.
     """
     try:
         place = open_folder(root, PLACE)
     except OSError:
         return []
     try:
-        return [
-            path
-            for path in (found[2:] for found in _files_of(place, "."))
-            if path not in files and not safe_names.problem(path)
-        ]
+        paths = [path[len("./") :] for path in _files_of(place, ".")]
     finally:
         os.close(place)
+    return [path for path in paths if path not in files and not safe_names.problem(path)]
 
 
 def _link(source, target, src_dir_fd, dst_dir_fd):
@@ -329,22 +379,23 @@ def _link(source, target, src_dir_fd, dst_dir_fd):
 
 
 def _move(root, source, move):
-    """Give a file of (folder, name) its place in the new checkpoint, through descriptors of the
-    directories on the way.
+    """Give a file of (folder, name) its place in the new checkpoint.
+
+    All directories on the way are held by descriptors.
     """
-    folder, name = source
-    with os.fdopen(open_below(root, folder + "/" + name), "rb") as handle:
+    path, target = "/".join(source), f"{_NEW}/{source[1]}"
+    with os.fdopen(open_below(root, path), "rb") as handle:
         os.fchmod(handle.fileno(), 0o600)
         os.fsync(handle.fileno())
-    with parent_of(root, folder + "/" + name) as (here, last), parent_of(
-        root, ".checkpoint.new/" + name, make=True
-    ) as (there, _last):
-        move(last, last, src_dir_fd=here, dst_dir_fd=there)
+    with parent_of(root, path) as (old_folder, last):
+        with parent_of(root, target, make=True) as (new_folder, _last):
+            move(last, last, src_dir_fd=old_folder, dst_dir_fd=new_folder)
 
 
 def _drop(staging, files):
-    """Remove from a copy what differs: rsync takes a file of the right size and time for the right
-    one.
+    """Remove the differing files from a copy.
+
+    rsync takes a file of the right size and time for the right one.
     """
     try:
         root = os.open(staging, DIRECTORY)
@@ -353,7 +404,7 @@ def _drop(staging, files):
     try:
         for name in files:
             if lacking(staging, {name: files[name]}):
-                with contextlib.suppress(OSError), parent_of(root, name) as (here, last):
-                    os.unlink(last, dir_fd=here)
+                with contextlib.suppress(OSError), parent_of(root, name) as (folder, last):
+                    os.unlink(last, dir_fd=folder)
     finally:
         os.close(root)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pickle read without unpickling: opcode by opcode, as the standard library's pickletools
-describes them, to its STOP. Nothing is called or imported.
+"""A pickle read without unpickling: opcode by opcode to its STOP.
 
-Texts, numbers, lists and dictionaries are kept; whatever a real unpickler would make by a call is
-an empty Thing, and long texts and the bytes of arrays are passed over. Every cut of a pickle lacks
-its STOP, so that it is found out.
+The opcodes are as the standard library's pickletools describes them. Nothing is called or imported.
+Texts, numbers, lists and dictionaries are kept. An object that a real unpickler would make by a
+call becomes an empty Thing, and long texts and the bytes of arrays are passed over. A pickle that
+was cut off lacks its STOP, so it is always found.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pickletools
 import struct
 import time
 
-# Longer texts and byte strings are arrays and the like; nothing that is looked for is as long
-# (bytes).
+# Bytes. Longer texts and byte strings are arrays and the like. A value that is looked for is never
+# as long.
 KEPT = 4096
 # Opcodes and seconds. A checkpoint of 10,000 arrays has 200,000 opcodes, which take a second; a
 # file made to waste time or memory ends here.
@@ -28,30 +28,33 @@ _LENGTHS = {
 }
 _NUMBERS = {"BININT": "<i", "BININT1": "<B", "BININT2": "<H", "BINFLOAT": ">d"}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_WORDS = ("UNICODE", "STRING")
+_TEXTS = ("UNICODE", "STRING")
+# Opcodes that put items into the object below them on the stack, and whether the items are all
+# above the last mark.
+_ENTRIES = {"SETITEM": False, "SETITEMS": True}
+_ITEMS = {"APPEND": False, "APPENDS": True}
+_NO_PICKLE = "is no pickle"
 
 
 class Broken(Exception):
-    """A file that is not whole, or is none of its kind; the message says why in words that follow
-    its name.
-    """
+    """A file that is not whole or is of another kind; the message follows its name."""
 
 
 class TooLong(Exception):
-    """A file is not read to its end, because that takes too long. Whether it is whole is unknown."""
+    """A file that takes too long to be read, so that its state remains unknown."""
 
 
 class Thing(dict):
-    """What an unpickler would have made by calling something. Entries put into it are kept, so that
-    a dictionary's subclass can be read.
+    """A stand-in for an object that an unpickler would make by a call.
+
+    Entries put into it are kept, so that a dictionary's subclass can be read.
     """
 
 
 def read(handle, size):
-    """Return the plain value of a pickle that is all of a file; handle: at its beginning, seekable.
-    size: bytes.
+    """Return the plain value of a pickle that is all of a file.
 
-    Raises Broken, TooLong, OSError.
+    handle: at its beginning, seekable. size: bytes. Raises Broken, TooLong, OSError.
     """
     return _Pickle(handle, size).value()
 
@@ -60,64 +63,87 @@ class _Pickle:
     """One walk through a pickle."""
 
     def __init__(self, handle, size):
-        self.handle, self.size, self.place = handle, size, 0
+        self.handle, self.size, self.position = handle, size, 0
         self.stack, self.marks, self.memo = [], [], {}
 
+    # --- bytes
+
     def cut(self):
-        return Broken("is cut off at %d bytes" % self.size)
+        """Return the error of a file that ends too early."""
+        return Broken(f"is cut off at {self.size} bytes")
 
     def take(self, count):
         """Return the next count bytes."""
-        data = self.handle.read(count) if self.place + count <= self.size else b""
+        if self.position + count > self.size:
+            raise self.cut()
+        data = self.handle.read(count)
         if len(data) != count:
             raise self.cut()
-        self.place += count
+        self.position += count
         return data
 
     def line(self):
+        """Return the next line without its end."""
         data = self.handle.readline(KEPT)
-        self.place += len(data)
-        if not data.endswith(b"\n"):
-            raise self.cut() if self.place >= self.size else Broken("is no pickle")
-        return data[:-1]
+        self.position += len(data)
+        if data.endswith(b"\n"):
+            return data[:-1]
+        if self.position >= self.size:
+            raise self.cut()
+        raise Broken(_NO_PICKLE)
 
     def argument(self, op):
         """Return an opcode's argument as bytes; None where it is too long to be kept."""
         if op.arg is None:
             return b""
         if op.arg.n == pickletools.UP_TO_NEWLINE:
-            return b" ".join(
-                self.line() for _each in range(2 if op.name in ("GLOBAL", "INST") else 1)
-            )
+            line = self.line()
+            if op.name in ("GLOBAL", "INST"):
+                line += b" " + self.line()
+            return line
         if op.arg.n >= 0:
             return self.take(op.arg.n)
         form = _LENGTHS[op.arg.n]
         (length,) = struct.unpack(form, self.take(struct.calcsize(form)))
         if length < 0:
-            raise Broken("is no pickle")
+            raise Broken(_NO_PICKLE)
         if length <= KEPT:
             return self.take(length)
-        if self.place + length > self.size:
+        if self.position + length > self.size:
             raise self.cut()
-        self.place += length
-        self.handle.seek(self.place)
+        self.position += length
+        self.handle.seek(self.position)
         return None
+
+    # --- stack
 
     def pop(self, count=1):
         """Take count entries from the stack, the oldest first."""
-        if len(self.stack) - (self.marks[-1] if self.marks else 0) < count:
-            raise Broken("is no pickle")
-        taken = self.stack[len(self.stack) - count :]
+        available = len(self.stack)
+        if self.marks:
+            available -= self.marks[-1]
+        if available < count:
+            raise Broken(_NO_PICKLE)
+        items = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
-        return taken
+        return items
 
     def pop_mark(self):
+        """Take all entries above the last mark, and the mark."""
         if not self.marks:
-            raise Broken("is no pickle")
+            raise Broken(_NO_PICKLE)
         first = self.marks.pop()
-        taken = self.stack[first:]
+        items = self.stack[first:]
         del self.stack[first:]
-        return taken
+        return items
+
+    def top(self):
+        """Return the newest entry and leave it on the stack."""
+        item = self.pop()[0]
+        self.stack.append(item)
+        return item
+
+    # --- opcodes
 
     def value(self):
         """Walk to the end; return the value that is left."""
@@ -125,19 +151,21 @@ class _Pickle:
         for count in range(LONGEST):
             if not count & 4095 and time.monotonic() > end:
                 break
-            code = self.take(1)[0]
-            if code not in _CODES or (
-                self.place == 1 and code != 0x80
-            ):  # (since protocol 2 a pickle begins with its version)
-                raise Broken("is no pickle")
-            op = _CODES[code]
+            op = self.opcode()
             data = self.argument(op)
             if op.name == "STOP":
-                if self.place != self.size:
-                    raise Broken("goes on for %d bytes after its end" % (self.size - self.place))
+                if self.position != self.size:
+                    raise Broken(f"goes on for {self.size - self.position} bytes after its end")
                 return self.pop()[0]
             self.step(op, data)
         raise TooLong
+
+    def opcode(self):
+        """Return the next opcode. Since protocol 2 a pickle begins with its version."""
+        code = self.take(1)[0]
+        if code not in _CODES or (self.position == 1 and code != 0x80):
+            raise Broken(_NO_PICKLE)
+        return _CODES[code]
 
     def step(self, op, data):
         """Do to the stack what an unpickler would do, calling nothing."""
@@ -145,74 +173,88 @@ class _Pickle:
         if name == "MARK":
             self.marks.append(len(self.stack))
         elif name == "FRAME":
-            if self.place + struct.unpack("<Q", data)[0] > self.size:
+            if self.position + struct.unpack("<Q", data)[0] > self.size:
                 raise self.cut()
-        elif name == "MEMOIZE" or name.endswith("PUT"):
-            self.memo[len(self.memo) if name == "MEMOIZE" else _number(name, data)] = self.top()
+        elif name == "MEMOIZE":
+            self.memo[len(self.memo)] = self.top()
+        elif name.endswith("PUT"):
+            self.memo[_number(name, data)] = self.top()
         elif name.endswith("GET"):
             self.stack.append(self.memo.get(_number(name, data)))
-        elif name == "POP" and self.marks and self.marks[-1] == len(self.stack):
-            self.marks.pop()
-        elif name in ("POP", "POP_MARK"):
-            self.pop_mark() if name == "POP_MARK" else self.pop()
         elif name == "DUP":
             self.stack.append(self.top())
-        elif name in ("SETITEM", "SETITEMS"):
-            items = self.pop_mark() if name == "SETITEMS" else self.pop(2)
-            _put(self.top(), items)
-        elif name in ("APPEND", "APPENDS"):
-            items = self.pop_mark() if name == "APPENDS" else self.pop()
-            if isinstance(self.top(), list):
-                self.top().extend(items)
+        elif name in ("POP", "POP_MARK"):
+            self.discard(name)
+        elif name in _ENTRIES or name in _ITEMS:
+            self.fill(name)
         else:
             self.push(op, data)
 
-    def top(self):
-        item = self.pop()[0]
-        self.stack.append(item)
-        return item
+    def discard(self, name):
+        """Drop the newest entry, or the last mark and all above it."""
+        if name == "POP_MARK":
+            self.pop_mark()
+        elif self.marks and self.marks[-1] == len(self.stack):
+            self.marks.pop()
+        else:
+            self.pop()
+
+    def fill(self, name):
+        """Put items into the dictionary or list below them on the stack."""
+        if name in _ENTRIES:
+            items = self.items(_ENTRIES[name], 2)
+            _put(self.top(), items)
+            return
+        items = self.items(_ITEMS[name], 1)
+        if isinstance(self.top(), list):
+            self.top().extend(items)
+
+    def items(self, is_marked, count):
+        """Take the entries above the last mark, or count entries."""
+        if is_marked:
+            return self.pop_mark()
+        return self.pop(count)
 
     def push(self, op, data):
-        """Replace what an opcode takes by what it leaves (pickletools knows how many of each)."""
-        name, taken = op.name, []
+        """Replace an opcode's inputs by its result (pickletools knows how many of each)."""
         if pickletools.markobject in op.stack_before:
-            taken = self.pop_mark()
+            inputs = self.pop_mark()
             self.pop(op.stack_before.index(pickletools.markobject))
         else:
-            taken = self.pop(len(op.stack_before))
-        if not op.stack_after:
-            return
-        if name in ("EMPTY_LIST", "LIST") or "TUPLE" in name:
-            made = list(taken)
-        elif name in ("EMPTY_DICT", "DICT"):
-            made = _put({}, taken)
-        elif name in _CONSTANTS:
-            made = _CONSTANTS[name]
-        elif any(word in name for word in _WORDS):
-            made = data.decode("utf-8", "replace") if data is not None else Thing()
-        elif name in _NUMBERS:
-            made = struct.unpack(_NUMBERS[name], data)[0]
-        elif name in ("LONG1", "LONG4"):
-            made = int.from_bytes(data, "little", signed=True) if data is not None else Thing()
-        elif name in ("INT", "LONG", "FLOAT"):
-            made = _number(name, data)
-        elif name == "BUILD":
-            made = taken[0]
-        else:
-            made = Thing()
-        self.stack.append(made)
+            inputs = self.pop(len(op.stack_before))
+        if op.stack_after:
+            self.stack.append(_result(op.name, inputs, data))
+
+
+def _result(name, inputs, data):
+    """Return what an opcode leaves on the stack."""
+    if name in ("EMPTY_LIST", "LIST") or "TUPLE" in name:
+        return list(inputs)
+    if name in ("EMPTY_DICT", "DICT"):
+        return _put({}, inputs)
+    if name in _CONSTANTS:
+        return _CONSTANTS[name]
+    if name in _NUMBERS:
+        return struct.unpack(_NUMBERS[name], data)[0]
+    if name in ("INT", "LONG", "FLOAT"):
+        return _number(name, data)
+    if name == "BUILD":
+        return inputs[0]
+    if data is not None and any(text in name for text in _TEXTS):
+        return data.decode("utf-8", "replace")
+    if data is not None and name in ("LONG1", "LONG4"):
+        return int.from_bytes(data, "little", signed=True)
+    return Thing()
 
 
 def _put(target, items):
     """Put the entries whose keys are texts or numbers into a dictionary; return it."""
     if len(items) % 2:
-        raise Broken("is no pickle")
+        raise Broken(_NO_PICKLE)
     if isinstance(target, dict):
-        target.update(
-            (key, value)
-            for key, value in zip(items[::2], items[1::2])
-            if isinstance(key, (str, int, float))
-        )
+        for key, value in zip(items[::2], items[1::2]):
+            if isinstance(key, (str, int, float)):
+                target[key] = value
     return target
 
 
@@ -221,6 +263,8 @@ def _number(name, data):
     if name.startswith(("BIN", "LONG_BIN")):
         return int.from_bytes(data, "little")
     try:
-        return float(data) if name == "FLOAT" else int(data.rstrip(b"L"))
+        if name == "FLOAT":
+            return float(data)
+        return int(data.rstrip(b"L"))
     except ValueError:
-        raise Broken("is no pickle") from None
+        raise Broken(_NO_PICKLE) from None

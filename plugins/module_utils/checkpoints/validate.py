@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the file of a checkpoint is whole, and what plain values stand in it. Nothing is ever
-unpickled, imported or executed.
+"""The state of a checkpoint's file: whether it is whole, and its plain values.
 
-.pdparams, .pdopt, .pdema, .pdstates and .states are pickles (paddle.save writes one, protocol 2 or
-4), whose STOP has to be the last byte: pickled.py. A MindSpore checkpoint (.ckpt) is a row of
-protobuf records without an end mark (mindspore/train/serialization.py, _exec_save), so that its
-last record has to be known by name as well.
+Nothing is ever unpickled, imported or executed. .pdparams, .pdopt, .pdema, .pdstates and .states
+are pickles (paddle.save writes one, protocol 2 or 4), whose STOP has to be the last byte:
+pickled.py. A MindSpore checkpoint (.ckpt) is a row of protobuf records without an end mark
+(mindspore/train/serialization.py, _exec_save), so that its last record has to be known by name as
+well.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .pickle_scan import Broken
 
 PICKLES = (".pdparams", ".pdopt", ".pdema", ".pdstates", ".states")
 RECORDS = (".ckpt",)
-# Parameters of a network and its optimiser.
+_NO_CHECKPOINT = "is no MindSpore checkpoint"
+# Records are the parameters of a network and its optimiser.
 MOST_RECORDS = 200_000
-# Rows of numbers are read up to so many bytes: a learning rate for every step is one.
+# Bytes of a row of numbers that is read. A learning rate for every step is such a row.
 LONGEST_ROW = 4 << 20
-# How MindSpore names the numbers that are read (serialization.py, tensor_to_np_type), as struct's
-# letters.
+# MindSpore's names of number types (serialization.py, tensor_to_np_type), as struct's letters.
 NUMBERS = {
     "Int8": "b",
     "Int16": "h",
@@ -37,14 +37,13 @@ NUMBERS = {
 
 
 def read(handle, size, ending, last_record=None, rows=()):
-    """Return the plain values of a checkpoint's file. None is unknown: its kind has no end mark, or
-    reading it takes too long.
+    """Return the plain values of a checkpoint's file, or None.
 
-    Raises Broken, OSError.
-
-    handle: binary, at its beginning, seekable. size: bytes. ending: of the file's name, with its
-    dot. last_record: the name of a .ckpt's last record. rows: names of its records whose numbers
-    are read. An empty file is never whole.
+    None means that its state is unknown. It is unknown where the kind of file has no end mark, or
+    where reading it takes too long. handle: binary, at its beginning, seekable. size: bytes.
+    ending: of the file's name, with its dot. last_record: the name of a .ckpt's last record. rows:
+    names of its records whose numbers are read. An empty file is never whole. Raises Broken,
+    OSError.
     """
     if not size:
         raise Broken("is empty")
@@ -57,71 +56,89 @@ def read(handle, size, ending, last_record=None, rows=()):
         if ending in PICKLES:
             handle.seek(size - 1)
             if handle.read(1) != b".":
-                raise Broken("is cut off at %d bytes" % size) from None
+                raise Broken(f"is cut off at {size} bytes") from None
     return None
 
 
 def lookup(value, keys):
-    """Return the number at a path of keys of what `read` gave, or None; a truth value is no number."""
+    """Return the number at a path of keys of the values of `read`, or None.
+
+    A truth value is not a number.
+    """
     for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    return None
 
 
 # --- MindSpore's records
 
 
 def records(handle, size, last=None, rows=()):
-    """Return {name: number or list of numbers for those in rows, else None} of a MindSpore
-    checkpoint's records.
+    """Return {name: value} of a MindSpore checkpoint's records.
 
-    Message Checkpoint {repeated Value value = 1}; Value {tag = 1; TensorProto tensor = 2};
-    TensorProto {dims = 1; tensor_type = 2; tensor_content = 3}. After the records may stand
-    `crc_num` and ten bytes (save_checkpoint(crc_check=True)).
+    A value is a number or a list of numbers for a name in rows, else None. Message Checkpoint
+    {repeated Value value = 1}; Value {tag = 1; TensorProto tensor = 2}; TensorProto {dims = 1;
+    tensor_type = 2; tensor_content = 3}. After the records may stand `crc_num` and ten bytes
+    (save_checkpoint(crc_check=True)). Raises Broken, TooLong, OSError.
     """
-    found, name, place, deadline = {}, None, 0, time.monotonic() + pickle_scan.SECONDS
-    while place < size:
-        if len(found) > MOST_RECORDS or time.monotonic() > deadline:
+    values, name, position = {}, None, 0
+    deadline = time.monotonic() + pickle_scan.SECONDS
+    while position < size:
+        if len(values) > MOST_RECORDS or time.monotonic() > deadline:
             raise pickle_scan.TooLong
-        handle.seek(place)
-        if size - place == 17 and handle.read(7) == b"crc_num":
+        handle.seek(position)
+        if size - position == 17 and handle.read(7) == b"crc_num":
             break
-        field, start, end = _field(handle, place, size)
+        field, start, end = _field(handle, position, size)
         if field != 1:
-            raise Broken("is no MindSpore checkpoint")
-        name, value = _record(handle, start, end, rows)
-        found[name] = value
-        place = end
+            raise Broken(_NO_CHECKPOINT)
+        name, numbers = _record(handle, start, end, rows)
+        values[name] = numbers
+        position = end
     if last is not None and name != last:
         raise Broken(f"is cut off: its last record is {name} and not {last}")
-    return found
+    return values
 
 
 def _record(handle, start, end, rows):
-    """Return (name, numbers) of a record; None for the numbers of one that is not in rows."""
-    name, tensor = None, None
-    for field, first, after in _fields(handle, start, end):
-        if field == 1:
-            name = _text(handle, first, after)
-        elif field == 2:
-            tensor = (first, after)
+    """Return (name, numbers) of a record; no numbers for one that is not in rows."""
+    parts = _field_ranges(handle, start, end)
+    name = None
+    if 1 in parts:
+        name = _text(handle, *parts[1])
     if not name:
-        raise Broken("is no MindSpore checkpoint")
-    kind, content = None, None
-    for field, first, after in _fields(handle, *tensor) if tensor else ():
-        if field == 2:
-            kind = _text(handle, first, after)
-        elif field == 3:
-            content = (first, after)
-    letter = NUMBERS.get(kind)
-    if name not in rows or not letter or not content or content[1] - content[0] > LONGEST_ROW:
+        raise Broken(_NO_CHECKPOINT)
+    if 2 not in parts:
         return name, None
-    count = (content[1] - content[0]) // struct.calcsize("<" + letter)
-    handle.seek(content[0])
-    numbers = struct.unpack(
-        "<%d%s" % (count, letter), handle.read(count * struct.calcsize("<" + letter))
-    )
-    return name, numbers[0] if len(numbers) == 1 else list(numbers)
+    tensor = _field_ranges(handle, *parts[2])
+    letter = None
+    if 2 in tensor:
+        letter = NUMBERS.get(_text(handle, *tensor[2]))
+    if name not in rows or not letter or 3 not in tensor:
+        return name, None
+    return name, _numbers(handle, letter, *tensor[3])
+
+
+def _numbers(handle, letter, start, end):
+    """Return the number or the list of numbers in these bytes; None for too many."""
+    if end - start > LONGEST_ROW:
+        return None
+    width = struct.calcsize("<" + letter)
+    count = (end - start) // width
+    handle.seek(start)
+    numbers = struct.unpack(f"<{count}{letter}", handle.read(count * width))
+    if len(numbers) == 1:
+        return numbers[0]
+    return list(numbers)
+
+
+def _field_ranges(handle, start, end):
+    """Return {field: (start, end)} of a message; of a repeated field, the last one."""
+    return {field: (first, after) for field, first, after in _fields(handle, start, end)}
 
 
 def _fields(handle, start, end):
@@ -133,8 +150,9 @@ def _fields(handle, start, end):
 
 
 def _field(handle, start, end):
-    """Return (field, start, end) of the field that begins at start; end is where what holds it
-    ends.
+    """Return (field, start, end) of the field that begins at start.
+
+    end: of the message around it.
     """
     handle.seek(start)
     key, start = _varint(handle, start, end)
@@ -146,21 +164,28 @@ def _field(handle, start, end):
     else:
         after = start + {1: 8, 5: 4}.get(key & 7, end)
     if after > end:
-        raise Broken("is cut off or changed: a part of it goes on after byte %d" % end)
+        raise _goes_on_after(end)
     return key >> 3, start, after
 
 
+def _goes_on_after(end):
+    return Broken(f"is cut off or changed: a part of it goes on after byte {end}")
+
+
 def _varint(handle, start, end):
+    """Return (the number at start, where it ends)."""
     value = 0
     for shift in range(0, 70, 7):
-        byte = handle.read(1) if start < end else b""
+        if start >= end:
+            raise _goes_on_after(end)
+        byte = handle.read(1)
         if not byte:
-            raise Broken("is cut off or changed: a part of it goes on after byte %d" % end)
+            raise _goes_on_after(end)
         start += 1
         value |= (byte[0] & 127) << shift
         if byte[0] < 128:
             return value, start
-    raise Broken("is no MindSpore checkpoint")
+    raise Broken(_NO_CHECKPOINT)
 
 
 def _text(handle, start, end):

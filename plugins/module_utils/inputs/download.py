@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch from a URL that a config names, which a node may have written. Controller only.
+"""Downloads from a URL that a config names, which a node may have written.
 
 The controller reaches more than a node does: its own services, its network link, the metadata of
-its cloud. Only https is taken, and only addresses beyond those, at every redirect and as the name
-is resolved at the very connection. A site can allow single hosts.
+its cloud. Only https is accepted, and only addresses outside these networks. Both are checked at
+every redirect, and the address as the name is resolved for the very connection. A site can allow
+single hosts.
 """
 
 from __future__ import annotations
@@ -18,79 +19,88 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-# Bytes of one download or archive; bytes that stay free on the controller's disk.
+# Bytes of one download or archive, and bytes that stay free on the controller's disk.
 LARGEST, FREE = 64 << 30, 1 << 30
 REDIRECTS, SECONDS = 5, 60
+_REDIRECT_CODES = (301, 302, 303, 307, 308)
 # The metadata services that are neither loopback nor link-local: AWS, Alibaba, Azure, Oracle.
 METADATA = ("fd00:ec2::254", "fd00:ec2::23", "100.100.100.200", "168.63.129.16", "192.0.0.192")
+THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+_NO_ADDRESS = "is no address; correct it with an override"
 
 
 class Refused(Exception):
-    """A URL is not fetched; the message follows it."""
+    """A URL that is not fetched; the message follows it."""
 
 
 def shown(url):
-    """Return a URL for people: without a login and without its query."""
+    """Return a URL for people, without a login and without its query."""
     parts = urllib.parse.urlsplit(url)
     return "{}://{}{}".format(parts.scheme, parts.netloc.rpartition("@")[2], parts.path)
 
 
 def is_private(text):
-    """Whether an address is one that only this machine, its link or its cloud has. Networks behind
-    a router are not meant.
+    """Return whether only this machine, its network link or its cloud has an address.
+
+    Networks behind a router are not private in this sense.
     """
     address = ipaddress.ip_address(text.partition("%")[0])
-    if address.version == 6:
-        inner = address.ipv4_mapped or address.sixtofour
-        if address in NAT64:
-            inner = ipaddress.ip_address(int(address) & 0xFFFFFFFF)
-        if inner:
-            return is_private(str(inner))
-    known = (
-        address.is_loopback
-        or address.is_link_local
-        or address.is_unspecified
-        or address.is_multicast
-    )
-    return (
-        known
-        or str(address) in METADATA
-        or (address.version == 4 and address in ipaddress.ip_network("0.0.0.0/8"))
-    )
+    embedded = _embedded_ipv4(address)
+    if embedded:
+        return is_private(str(embedded))
+    if address.is_loopback or address.is_link_local:
+        return True
+    if address.is_unspecified or address.is_multicast:
+        return True
+    if str(address) in METADATA:
+        return True
+    return address.version == 4 and address in THIS_NETWORK
+
+
+def _embedded_ipv4(address):
+    """Return the IPv4 address that an IPv6 address leads to, or None."""
+    if address.version == 4:
+        return None
+    if address in NAT64:
+        return ipaddress.ip_address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour
 
 
 def validate(url, hosts):
-    """Return the host of a URL that may be fetched. hosts: names that the site allows whatever they
-    are. Raises Refused.
+    """Return the host of a URL that may be fetched.
+
+    hosts: names that the site allows, whatever address they have. Raises Refused.
     """
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host, _port = (
-            (parts.hostname or "").lower(),
-            parts.port,
-        )  # a port that is not a number raises
-    except ValueError:
-        raise Refused("is no address; correct it with an override") from None
-    if (
-        not host
-        or parts.scheme not in ("http", "https")
-        or not url.isascii()
-        or not url.isprintable()
-        or " " in url
-    ):
-        raise Refused("is no address; correct it with an override")
+    parts, host = _split(url)
+    if not host or parts.scheme not in ("http", "https"):
+        raise Refused(_NO_ADDRESS)
     if parts.username is not None or parts.password is not None:
         raise Refused("carries a login; put it into ~/.netrc of the controller instead")
     if host in {name.lower() for name in hosts}:
         return host
     if parts.scheme != "https":
-        raise Refused(f"is not https, so anybody on the way can change it; override it with an https address or a path, or list {host} in "
-                      "the site's weights.hosts")  # fmt: skip
+        raise Refused(
+            "is not https, so anybody on the way can change it; override it with an https address"
+            f" or a path, or list {host} in the site's weights.hosts"
+        )
     with contextlib.suppress(ValueError):
         if is_private(host):
             raise Refused(_private(host))
     return host
+
+
+def _split(url):
+    """Return (parts, host) of a URL. Raises Refused where it is not one."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, _port = (parts.hostname or "").lower(), parts.port  # (a bad port raises)
+    except ValueError:
+        raise Refused(_NO_ADDRESS) from None
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise Refused(_NO_ADDRESS)
+    return parts, host
 
 
 def _private(host):
@@ -102,38 +112,52 @@ def _private(host):
 
 @contextlib.contextmanager
 def resolving(hosts):
-    """Refuse private addresses where a name is resolved within, so that the address checked is the
-    one connected to.
+    """Refuse private addresses where a name is resolved within this context.
 
-    A proxy that the user configured may lie on this machine.
+    So the address that is checked is the one that is connected to. A proxy that the user configured
+    may lie on this machine.
     """
-    proxies = {
-        urllib.parse.urlsplit(url if "://" in url else "//" + url).hostname
-        for url in urllib.request.getproxies().values()
-    }
-    allowed = {name.lower() for name in hosts} | {name for name in proxies if name}
-    before = socket.getaddrinfo
+    allowed = {name.lower() for name in hosts} | _proxy_hosts()
+    resolve = socket.getaddrinfo
 
-    def checked(host, *args, **more):
-        found = before(host, *args, **more)
-        name = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host)
-        if name.lower() not in allowed and any(
-            is_private(item[4][0]) for item in found if item[0] in (socket.AF_INET, socket.AF_INET6)
-        ):
+    def resolve_checked(host, *args, **options):
+        rows = resolve(host, *args, **options)
+        name = str(host)
+        if isinstance(host, bytes):
+            name = host.decode("ascii", "replace")
+        if name.lower() not in allowed and any(is_private(text) for text in _ip_addresses(rows)):
             raise Refused(_private(name))
-        return found
+        return rows
 
-    socket.getaddrinfo = checked
+    socket.getaddrinfo = resolve_checked
     try:
         yield
     finally:
-        socket.getaddrinfo = before
+        socket.getaddrinfo = resolve
+
+
+def _proxy_hosts():
+    """Return the names of the proxies that the user configured."""
+    names = set()
+    for url in urllib.request.getproxies().values():
+        if "://" not in url:
+            url = "//" + url
+        name = urllib.parse.urlsplit(url).hostname
+        if name:
+            names.add(name)
+    return names
+
+
+def _ip_addresses(rows):
+    """Return the IPv4 and IPv6 addresses of getaddrinfo's result."""
+    return [row[4][0] for row in rows if row[0] in (socket.AF_INET, socket.AF_INET6)]
 
 
 @contextlib.contextmanager
 def opened(url, hosts, open_url):
-    """Open a URL, every redirect checked. open_url: like ansible.module_utils.urls.open_url. Raises
-    Refused, OSError.
+    """Open a URL and give its answer, every redirect checked.
+
+    open_url: like ansible.module_utils.urls.open_url. Raises Refused, OSError.
     """
     with resolving(hosts):
         for _count in range(REDIRECTS + 1):
@@ -141,14 +165,7 @@ def opened(url, hosts, open_url):
             try:
                 answer = open_url(url, timeout=SECONDS, follow_redirects="none")
             except urllib.error.HTTPError as error:
-                target = (
-                    error.headers.get("Location")
-                    if error.code in (301, 302, 303, 307, 308)
-                    else None
-                )
-                if not target:
-                    raise
-                url = urllib.parse.urljoin(url, target)
+                url = urllib.parse.urljoin(url, _redirect_target(error))
                 continue
             except urllib.error.URLError as error:
                 if isinstance(error.reason, Refused):
@@ -157,23 +174,36 @@ def opened(url, hosts, open_url):
             with answer:
                 yield answer
             return
-        raise Refused("redirects more than %d times" % REDIRECTS)
+        raise Refused(f"redirects more than {REDIRECTS} times")
+
+
+def _redirect_target(error):
+    """Return the target of an HTTP error that is a redirect; raise any other one."""
+    target = None
+    if error.code in _REDIRECT_CODES:
+        target = error.headers.get("Location")
+    if not target:
+        raise error
+    return target
 
 
 def copy(answer, handle):
-    """Copy what an open URL brings into an open file and return its sha256. Raises Refused where it
-    is larger than weights are, OSError.
+    """Copy the body of an open URL into an open file and return its sha256.
+
+    Raises Refused where it is larger than weights are, OSError.
     """
-    total, size = hashlib.sha256(), 0
-    folder = handle.name if isinstance(handle.name, str) else tempfile.gettempdir()
+    digest, size = hashlib.sha256(), 0
+    folder = tempfile.gettempdir()
+    if isinstance(handle.name, str):
+        folder = handle.name
     while True:
         chunk = answer.read(1 << 20)
         if not chunk:
-            return total.hexdigest()
+            return digest.hexdigest()
         size += len(chunk)
         if size > LARGEST:
-            raise Refused("brings more than %d bytes" % LARGEST)
+            raise Refused(f"brings more than {LARGEST} bytes")
         if not (size >> 20) % 64 and shutil.disk_usage(folder).free < FREE:
             raise OSError("the disk of the controller's cache is full")
-        total.update(chunk)
+        digest.update(chunk)
         handle.write(chunk)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep the outline of code that lies on the nodes, as a node described it. Controller only.
+"""The outline of code that lies on the nodes, as a node describes it.
 
 A node chooses every name and every text of an outline. The controller names the directory itself,
 by the digest of the texts that came, and writes below a directory descriptor, so that no name leads
@@ -19,7 +19,8 @@ from ..base import safe_open
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
 # The largest suite has 6,000 files, and a config builds on a dozen others.
-MOST_NAMES, LONGEST_NAME, LONGEST_PART, DEEPEST = 200_000, 4096, 255, 64
+MOST_NAMES = 200_000
+LONGEST_NAME, LONGEST_PART, DEEPEST = 4096, 255, 64
 MOST_TEXTS, LARGEST_TEXT, LARGEST_TEXTS = 500, 4 << 20, 16 << 20
 LARGEST_COUNT = 1 << 62
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,7 +31,7 @@ class InvalidOutline(Exception):
 
 
 def name_problem(name):
-    """Say why a text is no relative path of a file, or return None."""
+    """Return why a text is not a relative path of a file, or None."""
     if not isinstance(name, str) or not name:
         return "is not a name"
     if len(name) > LONGEST_NAME or name.count("/") >= DEEPEST:
@@ -45,51 +46,74 @@ def name_problem(name):
     return None
 
 
+def _refuse(field, text):
+    raise InvalidOutline(f"the outline of the code is not valid: {field} {text}")
+
+
 def validate(outline):
-    """Return a node's outline with its own fields alone, each of the kind that it has to be. Raises
-    InvalidOutline.
+    """Return a node's outline with its known fields alone, each of the right type.
+
+    Raises InvalidOutline.
     """
-
-    def refuse(field, text):
-        raise InvalidOutline(f"the outline of the code is not valid: {field} {text}")
-
     if not isinstance(outline, dict):
-        refuse("outline", "is not a mapping")
-    if not (isinstance(outline.get("digest"), str) and SHA256.match(outline["digest"])):
-        refuse("digest", "is not a sha256")
+        _refuse("outline", "is not a mapping")
+    if not _is_text_like(outline.get("digest"), SHA256):
+        _refuse("digest", "is not a sha256")
     for field in ("files", "bytes"):
-        value = outline.get(field)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST_COUNT:
-            refuse(field, "is not a count")
-    names, texts, commit = outline.get("names"), outline.get("texts"), outline.get("commit")
-    if not isinstance(names, list) or len(names) > MOST_NAMES:
-        refuse("names", "is not a list of at most %d names" % MOST_NAMES)
-    if not isinstance(texts, dict) or len(texts) > MOST_TEXTS:
-        refuse("texts", "is not a mapping of at most %d files" % MOST_TEXTS)
-    problem = next((said for said in map(name_problem, [*names, *texts]) if said), None)
-    if problem:
-        refuse("names", f"has one that {problem}")
-    if set(texts) - set(names):
-        refuse("texts", "has a file that is not among the names")
-    sizes = [
-        len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else -1
-        for text in texts.values()
-    ]
-    if any(not 0 <= size <= LARGEST_TEXT for size in sizes) or sum(sizes) > LARGEST_TEXTS:
-        refuse("texts", "has one that is no text, or is larger than a config is")
-    if commit is not None and not (isinstance(commit, str) and COMMIT.match(commit)):
-        refuse("commit", "is not a commit")
+        if not _is_count(outline.get(field)):
+            _refuse(field, "is not a count")
+    _validate_names_and_texts(outline.get("names"), outline.get("texts"))
+    commit = outline.get("commit")
+    if commit is not None and not _is_text_like(commit, COMMIT):
+        _refuse("commit", "is not a commit")
     if not isinstance(outline.get("dirty"), bool):
-        refuse("dirty", "is not a truth value")
-    return {
-        key: outline[key]
-        for key in ("digest", "files", "bytes", "names", "texts", "commit", "dirty")
-    }
+        _refuse("dirty", "is not a truth value")
+    fields = ("digest", "files", "bytes", "names", "texts", "commit", "dirty")
+    return {field: outline[field] for field in fields}
+
+
+def _validate_names_and_texts(names, texts):
+    if not isinstance(names, list) or len(names) > MOST_NAMES:
+        _refuse("names", f"is not a list of at most {MOST_NAMES} names")
+    if not isinstance(texts, dict) or len(texts) > MOST_TEXTS:
+        _refuse("texts", f"is not a mapping of at most {MOST_TEXTS} files")
+    for name in [*names, *texts]:
+        problem = name_problem(name)
+        if problem:
+            _refuse("names", f"has one that {problem}")
+    if set(texts) - set(names):
+        _refuse("texts", "has a file that is not among the names")
+    if not _are_config_texts(list(texts.values())):
+        _refuse("texts", "has one that is no text, or is larger than a config is")
+
+
+def _is_text_like(value, pattern):
+    return isinstance(value, str) and bool(pattern.match(value))
+
+
+def _is_count(value):
+    if isinstance(value, bool) or not isinstance(value, int):
+        return False
+    return 0 <= value < LARGEST_COUNT
+
+
+def _are_config_texts(values):
+    """Return whether all values are texts that are no larger than configs are."""
+    total = 0
+    for value in values:
+        if not isinstance(value, str):
+            return False
+        size = len(value.encode("utf-8", "surrogatepass"))
+        if size > LARGEST_TEXT:
+            return False
+        total += size
+    return total <= LARGEST_TEXTS
 
 
 def keep(texts, cache_dir):
-    """Write validated texts into a directory of their own in the cache and return its path. Raises
-    InvalidOutline, OSError.
+    """Write validated texts into a new directory of the cache and return its path.
+
+    Raises InvalidOutline, OSError.
     """
     content = json.dumps(texts, sort_keys=True).encode()
     name = hashlib.sha256(content).hexdigest()
@@ -101,12 +125,12 @@ def keep(texts, cache_dir):
         if _is_directory(name, root):
             return os.path.join(folder, name)
         os.mkdir(part, mode=0o700, dir_fd=root)
-        here = os.open(part, safe_open.DIRECTORY, dir_fd=root)
+        descriptor = os.open(part, safe_open.DIRECTORY, dir_fd=root)
         try:
             for path, text in sorted(texts.items()):
-                _write(here, path.split("/"), text)
+                _write(descriptor, path.split("/"), text)
         finally:
-            os.close(here)
+            os.close(descriptor)
         try:
             os.rename(part, name, src_dir_fd=root, dst_dir_fd=root)
         except OSError:
@@ -119,7 +143,7 @@ def keep(texts, cache_dir):
 
 
 def _is_directory(name, root):
-    """Whether a directory of this name, and no link, lies in the directory descriptor."""
+    """Return whether a real directory of this name lies in the directory descriptor."""
     try:
         os.close(os.open(name, safe_open.DIRECTORY, dir_fd=root))
     except FileNotFoundError:
@@ -129,29 +153,35 @@ def _is_directory(name, root):
 
 def _write(root, parts, text):
     """Write a new file below a directory descriptor; make the directories on its way."""
-    here = os.dup(root)
+    folder = os.dup(root)
     try:
         for part in parts[:-1]:
-            try:
-                os.mkdir(part, mode=0o700, dir_fd=here)
-            except FileExistsError:
-                pass
-            try:
-                deeper = os.open(part, safe_open.DIRECTORY, dir_fd=here)
-            except NotADirectoryError:
-                raise InvalidOutline(
-                    "the outline of the code is not valid: texts has a file that is a"
-                    " directory, too"
-                ) from None
-            os.close(here)
-            here = deeper
+            child = _make_folder(folder, part)
+            os.close(folder)
+            folder = child
         try:
-            found = os.open(parts[-1], NEW_FILE, 0o600, dir_fd=here)
+            descriptor = os.open(parts[-1], NEW_FILE, 0o600, dir_fd=folder)
         except FileExistsError:
-            raise InvalidOutline(
-                "the outline of the code is not valid: texts has a file that is a directory, too"
-            ) from None
-        with os.fdopen(found, "w", encoding="utf-8", errors="replace") as handle:
+            raise _file_is_directory() from None
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as handle:
             handle.write(text)
     finally:
-        os.close(here)
+        os.close(folder)
+
+
+def _make_folder(folder, name):
+    """Make a directory unless it exists, and return its descriptor."""
+    try:
+        os.mkdir(name, mode=0o700, dir_fd=folder)
+    except FileExistsError:
+        pass
+    try:
+        return os.open(name, safe_open.DIRECTORY, dir_fd=folder)
+    except NotADirectoryError:
+        raise _file_is_directory() from None
+
+
+def _file_is_directory():
+    return InvalidOutline(
+        "the outline of the code is not valid: texts has a file that is a directory, too"
+    )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory or file of the user's on a node, described without writing there: names and sizes, a
-sample, or every byte; and which file system it is.
+"""A directory or file of the user's on a node, described without writing there.
+
+The description has names and sizes, a sample or every byte, and the file system.
 """
 
 from __future__ import annotations
@@ -16,42 +17,46 @@ from ..base.unit_limits import text_of
 
 # File systems that one kernel alone has mounted; any other may be seen by several machines at once.
 LOCAL = (
-    "aufs", "bcachefs", "btrfs", "devtmpfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "fuseblk", "iso9660", "jfs", "overlay", "ramfs",
-    "reiserfs", "rootfs", "squashfs", "tmpfs", "vfat", "xfs", "zfs",
-)  # fmt: skip
-# Directories above one that is told apart: a product directory may lie two levels below a shared
-# home.
+    *("aufs", "bcachefs", "btrfs", "devtmpfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs"),
+    *("fuseblk", "iso9660", "jfs", "overlay", "ramfs", "reiserfs", "rootfs", "squashfs", "tmpfs"),
+    *("vfat", "xfs", "zfs"),
+)
+# Levels above a directory that count in telling it apart: a product directory may lie two levels
+# below a shared home.
 ABOVE = 3
 BUCKETS = 256
 DIGITS = 8
-# What a sample reads: so many files, one block of each; the same ones on every node, since they
-# follow from the names.
+# A sample reads so many files, and of each one block of so many bytes. The files and blocks are the
+# same on every node, since they follow from the names.
 SAMPLED, BLOCK = 64, 1 << 20
-# Bytes per second, taken for a disk of which nothing was read yet.
+# Bytes per second, assumed of a disk of which nothing was read yet.
 RATE = 200e6
 # Entries that one node shows by name.
 SHOWN = 5000
+# Unreadable files that are named.
+_MOST_UNREADABLE = 20
 
 
 def gigabytes(size):
-    """Return a size in words."""
+    """Return a size in bytes as text with its unit."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
             return f"{size / scale:.1f} {unit}"
-    return "%d B" % size
+    return f"{int(size)} B"
 
 
 def printable(name):
-    """Return a file name of any bytes as text that JSON and a terminal can take."""
+    """Return a file name of any bytes as text for JSON and a terminal."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-# --- which file system it is
+# --- file systems
 
 
 def mount_of(real, mountinfo):
-    """Return (mount point, root, type, source) of a path from the text of /proc/self/mountinfo; the
-    last mount on a point is the one seen.
+    """Return (mount point, root, type, source) of a path.
+
+    mountinfo: text of /proc/self/mountinfo. Of several mounts on one point the last one is visible.
     """
     best = ("/", "/", "", "")
     for line in mountinfo.splitlines():
@@ -65,64 +70,70 @@ def mount_of(real, mountinfo):
 
 
 def existing(path):
-    """Return (the nearest directory or file on the way to a path that exists, links resolved; the
-    rest).
+    """Return (existing, rest) of a path.
+
+    existing: the path itself or its nearest ancestor that exists. rest: the path from there. Links
+    are resolved.
     """
     real, rest = os.path.realpath(path), ""
     while not os.path.exists(real) and real != "/":
-        real, rest = (
-            os.path.dirname(real),
-            os.path.join(os.path.basename(real), rest) if rest else os.path.basename(real),
-        )
+        real, rest = _parent(real, rest)
     return real, rest
 
 
-def identity(path, mountinfo=None, kernel=None):
-    """Return ids of a directory or file, made or not: two nodes with one id in common see the very
-    same one.
+def _parent(real, rest):
+    """Return (the parent directory, the rest of the way from there)."""
+    folder, name = os.path.split(real)
+    if rest:
+        name = os.path.join(name, rest)
+    return folder, name
 
-    One kernel knows a directory by device and inode (nodes that are containers of one machine).
-    Several machines know one on a network file system by its type, the exported path without the
-    server's name (it may have several addresses) and the inode.
+
+def identity(path, mountinfo=None, kernel=None):
+    """Return ids of a directory or file, which need not exist yet.
+
+    Two nodes with one id in common see the very same one. One kernel knows a directory by device
+    and inode (nodes that are containers of one machine). Several machines know one on a network
+    file system by its type, the exported path without the server's name (it may have several
+    addresses) and the inode.
     """
     real, rest = existing(path)
-    table = mountinfo if mountinfo is not None else text_of("/proc/self/mountinfo")
+    if mountinfo is None:
+        mountinfo = text_of("/proc/self/mountinfo")
     boot = kernel or text_of("/proc/sys/kernel/random/boot_id").strip()
-    ids, mount = [], mount_of(real, table)
-    point, root, kind, source = mount
+    ids, mount = [], mount_of(real, mountinfo)
+    point, root = mount[:2]
+    kind, source = mount[2:]
     # One node may look before the directory is made and another one after it, so the directories
     # above it count with the rest of the way.
     for _level in range(ABOVE + 1):
         info = os.stat(real)
         ids.append(("kernel", boot, info.st_dev, info.st_ino, rest))
         if kind and kind not in LOCAL:
-            below = os.path.normpath(
-                "/".join([source.rpartition(":")[2], root, os.path.relpath(real, point)])
-            )
-            ids.append(("network", kind, below, info.st_ino, rest))
-        if real in ("/", point) or mount_of(os.path.dirname(real), table) != mount:
+            parts = [source.rpartition(":")[2], root, os.path.relpath(real, point)]
+            exported = os.path.normpath("/".join(parts))
+            ids.append(("network", kind, exported, info.st_ino, rest))
+        if real in ("/", point) or mount_of(os.path.dirname(real), mountinfo) != mount:
             break
-        real, rest = (
-            os.path.dirname(real),
-            os.path.join(os.path.basename(real), rest) if rest else os.path.basename(real),
-        )
+        real, rest = _parent(real, rest)
     return [hashlib.sha256(repr(item).encode()).hexdigest()[:16] for item in ids]
 
 
 def filesystem(path):
-    """Return type and source of the file system that a path lies on, in words."""
-    point, _root, kind, source = mount_of(existing(path)[0], text_of("/proc/self/mountinfo"))
+    """Return type, source and mount point of a path's file system as text."""
+    mount = mount_of(existing(path)[0], text_of("/proc/self/mountinfo"))
+    point, kind, source = mount[0], mount[2], mount[3]
     return f"{kind} of {source} at {point}"
 
 
-# --- what lies there
+# --- entries
 
 
 def walk(path, exclude=()):
-    """Yield (name, full path, stat or None) of every file, links followed, but for what manifests
-    leave out, byte code, lost+found, `exclude`.
+    """Yield (name, full path, stat or None) of every file, links followed.
 
-    None stands for what cannot be read: a link to nothing, a directory that the user may not enter.
+    Left out are byte code, lost+found, `exclude` and everything that manifests leave out. None
+    stands for an entry that cannot be read: a broken link, a directory that the user may not enter.
     """
     if not os.path.isdir(path):
         yield os.path.basename(path), path, os.stat(path)
@@ -130,46 +141,48 @@ def walk(path, exclude=()):
     info = os.stat(path)
     stack = [(path, "", ((info.st_dev, info.st_ino),))]
     while stack:
-        folder, above, line = stack.pop()
+        folder, above, ancestors = stack.pop()
         try:
-            with os.scandir(folder) as entries:
-                found = list(entries)
+            with os.scandir(folder) as handle:
+                listing = list(handle)
         except OSError:
             yield above, folder, None
             continue
-        for entry in found:
+        for entry in listing:
             name = above + entry.name
-            if (
-                name == "lost+found"
-                or entry.name in manifest.ALWAYS_IGNORED
-                or entry.name.endswith(".pyc")
-                or name in exclude
-            ):
+            if _is_left_out(entry.name, name, exclude):
                 continue
             try:
                 info = entry.stat()
             except OSError:
                 yield name, entry.path, None
                 continue
+            inode = (info.st_dev, info.st_ino)
             if not stat.S_ISDIR(info.st_mode):
                 yield name, entry.path, info
-            elif (
-                info.st_dev,
-                info.st_ino,
-            ) not in line:  # a link into its own ancestors would never end
-                stack.append((entry.path, name + "/", line + ((info.st_dev, info.st_ino),)))
+            elif inode not in ancestors:  # a link to its own ancestor would never end
+                stack.append((entry.path, name + "/", ancestors + (inode,)))
+
+
+def _is_left_out(last, name, exclude):
+    """Return whether `walk` passes an entry by. last: the last part of its name."""
+    if name == "lost+found" or name in exclude:
+        return True
+    return last in manifest.ALWAYS_IGNORED or last.endswith(".pyc")
 
 
 def bucket(name):
-    """Return the part of a place that a name belongs to, 0 to 255: differing parts lead to
-    differing files without sending every name.
+    """Return the number of the part of a place that a name belongs to, 0 to 255.
+
+    Differing parts lead to differing files without sending every name.
     """
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[0]
 
 
 def differing(one, other):
-    """Return the numbers of the parts in which two places differ; one, other: `buckets` of what
-    `seen` returned.
+    """Return the numbers of the parts in which two places differ.
+
+    one, other: `buckets` of what `seen` returned.
     """
     return [
         n
@@ -179,7 +192,7 @@ def differing(one, other):
 
 
 class Sum:
-    """A digest of entries in any order, as a whole and in parts, that holds none of them in memory."""
+    """A digest of entries in any order, as a whole and in parts, in constant memory."""
 
     def __init__(self):
         self.parts = [0] * BUCKETS
@@ -189,35 +202,36 @@ class Sum:
         text = "{}\0{}".format(os.fsencode(name).hex(), "\0".join(str(word) for word in words))
         self.parts[bucket(printable(name))] += int(hashlib.sha256(text.encode()).hexdigest(), 16)
 
-    def _words(self):
+    def _part_digests(self):
         return [hashlib.sha256(b"%x" % part).hexdigest() for part in self.parts]
 
     def digest(self):
-        """Return the digest of all."""
-        return hashlib.sha256("".join(self._words()).encode()).hexdigest()
+        """Return the digest of all entries."""
+        return hashlib.sha256("".join(self._part_digests()).encode()).hexdigest()
 
     def buckets(self):
         """Return the digests of the parts, in a row."""
-        return "".join(word[:DIGITS] for word in self._words())
+        return "".join(digest[:DIGITS] for digest in self._part_digests())
 
 
 def reader(cache, fresh):
-    """Return (read, close): read(name, path, stat) gives a file's sha256 and remembers it by
-    device, inode, size and times; close keeps that.
+    """Return (read, close) of a cache of digests.
 
-    fresh: read every byte, whatever is remembered.
+    read(name, path, stat) gives a file's sha256, close() writes the cache. The cache knows a file
+    by device, inode, size and times. fresh: read every byte, whatever the cache has.
     """
-    known, records = ({} if fresh else manifest.read_mapping(cache, manifest.TREE_BYTES)), {}
+    known, records = {}, {}
+    if not fresh:
+        known = manifest.read_mapping(cache, manifest.TREE_BYTES)
 
     def read(name, path, info):
-        record = [info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
-        kept = known.get(printable(name))
-        records[printable(name)] = (
-            kept
-            if isinstance(kept, list) and len(kept) == 6 and kept[:5] == record
-            else record + [manifest.file_sha256(path)]
-        )
-        return records[printable(name)][5]
+        state = [info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
+        key = printable(name)
+        record = known.get(key)
+        if not (isinstance(record, list) and len(record) == 6 and record[:5] == state):
+            record = state + [manifest.file_sha256(path)]
+        records[key] = record
+        return record[5]
 
     def close():
         if records != known:
@@ -227,8 +241,10 @@ def reader(cache, fresh):
 
 
 def entries(path, exclude, content, wanted=None):
-    """Yield (name, [kind, size, content]); content(name, path, stat) -> text, or None where names
-    and sizes are enough; wanted: bucket numbers.
+    """Yield (name, [kind, size, content]) of every file.
+
+    content: callable (name, path, stat) -> text, or None where names and sizes are enough. wanted:
+    bucket numbers, or None for all.
     """
     for name, full, info in walk(path, exclude):
         if wanted is not None and bucket(printable(name)) not in wanted:
@@ -237,27 +253,35 @@ def entries(path, exclude, content, wanted=None):
             yield name, ["unreadable", 0, ""]
         elif not stat.S_ISREG(info.st_mode):
             yield name, ["other", 0, ""]
+        elif not content:
+            yield name, ["file", info.st_size, ""]
         else:
             try:
-                yield name, ["file", info.st_size, content(name, full, info) if content else ""]
+                yield name, ["file", info.st_size, content(name, full, info)]
             except OSError:
                 yield name, ["unreadable", 0, ""]
 
 
 def cache_of(base, path):
-    """Return the file below the product's directory that remembers what was read of a place."""
-    return os.path.join(
-        base, "placement", hashlib.sha256(os.fsencode(path)).hexdigest()[:16] + ".json"
-    )
+    """Return the path of the cache with the digests of a place's files.
+
+    It lies below the product's directory.
+    """
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16] + ".json"
+    return os.path.join(base, "placement", name)
 
 
 def sample(path, names):
-    """Return ({name: sha256 of one block}, bytes per second); the page cache is passed by where the
-    kernel lets it.
+    """Return ({name: sha256 of one block}, bytes per second or None).
+
+    The page cache is passed by where the kernel permits it. names: [(name, size in bytes)].
     """
-    found, size, begun = {}, 0, time.monotonic()
+    digests, size, begin = {}, 0, time.monotonic()
+    is_folder = os.path.isdir(path)
     for name, length in names:
-        full = os.path.join(path, name) if os.path.isdir(path) else path
+        full = path
+        if is_folder:
+            full = os.path.join(path, name)
         offset = int(hashlib.sha256(os.fsencode(name)).hexdigest(), 16) % max(1, length - BLOCK)
         try:
             with open(full, "rb", buffering=0) as handle:
@@ -265,16 +289,38 @@ def sample(path, names):
                 handle.seek(offset)
                 block = handle.read(BLOCK)
         except OSError:
-            found[printable(name)] = "unreadable"
+            digests[printable(name)] = "unreadable"
             continue
-        found[printable(name)] = hashlib.sha256(block).hexdigest()[:16]
+        digests[printable(name)] = hashlib.sha256(block).hexdigest()[:16]
         size += len(block)
-    seconds = time.monotonic() - begun
-    return found, size / seconds if size >= BLOCK and seconds > 0 else None
+    seconds = time.monotonic() - begin
+    if size < BLOCK or seconds <= 0:
+        return digests, None
+    return digests, size / seconds
+
+
+class _SampleChoice:
+    """The files that a sample reads: those whose names have the smallest digests."""
+
+    def __init__(self):
+        self.heap = []
+
+    def offer(self, name, size):
+        """Take a file into the choice where its digest is small enough."""
+        digest = hashlib.sha256(b"sample" + os.fsencode(name)).digest()
+        row = (bytes(255 - byte for byte in digest), name, size)
+        if len(self.heap) < SAMPLED:
+            heapq.heappush(self.heap, row)
+        else:
+            heapq.heappushpop(self.heap, row)
+
+    def files(self):
+        """Return [(name, size in bytes)], sorted."""
+        return sorted((name, size) for _order, name, size in self.heap)
 
 
 def seen(base, place, verify="cached", top_only=False):
-    """Return what lies at a place of this node; see placement.py for the place.
+    """Return a description of a place of this node; see placement.py for the place.
 
     verify: `cached` (names and sizes; content of a small place, by a cache), `sample` (blocks of
     some files besides), `full` (every byte). top_only: only the directory's own entries, since
@@ -282,33 +328,81 @@ def seen(base, place, verify="cached", top_only=False):
     None) are equal where the copies are; problem is '' or why there is nothing.
     """
     path = place["path"]
-    result = {"path": path, "placement": place["placement"], "problem": "", "identity": [], "filesystem": "", "lacks": [], "unreadable": [],
-              "files": 0, "bytes": 0, "top": "", "listing": "", "content": None, "sample": None, "buckets": "", "rate": None}  # fmt: skip
-    if not os.path.exists(path):
-        return dict(
-            result,
-            problem=(
-                f"{path} is not there"
-                if not os.path.lexists(path)
-                else f"{path} is a link to nothing"
-            ),
-        )
-    if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
-        return dict(result, problem=f"{path} cannot be read by the training user")
-    result.update(identity=identity(path), filesystem=filesystem(path))
+    result = {
+        "path": path,
+        "placement": place["placement"],
+        "problem": _problem(path),
+        "identity": [],
+        "filesystem": "",
+        "lacks": [],
+        "unreadable": [],
+        "files": 0,
+        "bytes": 0,
+        "top": "",
+        "listing": "",
+        "content": None,
+        "sample": None,
+        "buckets": "",
+        "rate": None,
+    }
+    if result["problem"]:
+        return result
+    exclude = place.get("exclude") or ()
+    result["identity"] = identity(path)
+    result["filesystem"] = filesystem(path)
     result["lacks"] = [item for item in place.get("needs") or [] if not os.path.exists(item)]
-    top = sorted(os.listdir(path)) if os.path.isdir(path) else [os.path.basename(path)]
-    result["top"] = hashlib.sha256(
-        "\0".join(
-            printable(name) for name in top if name not in (place.get("exclude") or ())
-        ).encode()
-    ).hexdigest()
+    result["top"] = _top_digest(path, exclude)
     if top_only:
         return result
-    full, kept = verify == "full", place.get("verify") == "content"
-    read, close = reader(cache_of(base, path), full) if full or kept else (None, lambda: None)
-    names, contents, heap = Sum(), Sum(), []
-    for name, (kind, size, text) in entries(path, place.get("exclude") or (), read):
+    full = verify == "full"
+    read, close = _content_reader(base, place, full, fresh=full)
+    choice = _add_contents(result, path, exclude, read)
+    close()
+    _add_unreadable(result, path, choice)
+    if verify == "sample" or (verify == "estimate" and choice):
+        blocks, result["rate"] = sample(path, choice)
+        if verify == "sample":
+            result["sample"] = blocks
+    return result
+
+
+def _problem(path):
+    """Return why a place cannot be described, or ''."""
+    if not os.path.lexists(path):
+        return f"{path} is not there"
+    if not os.path.exists(path):
+        return f"{path} is a link to nothing"
+    if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+        return f"{path} cannot be read by the training user"
+    return ""
+
+
+def _top_digest(path, exclude):
+    """Return the digest of the names directly in a directory, or of a file's name."""
+    names = [os.path.basename(path)]
+    if os.path.isdir(path):
+        names = sorted(os.listdir(path))
+    text = "\0".join(printable(name) for name in names if name not in exclude)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _content_reader(base, place, full, fresh):
+    """Return (read or None, close) of the files of a place; see `reader` for fresh.
+
+    full: contents count although the place wants names and sizes only.
+    """
+    if full or place.get("verify") == "content":
+        return reader(cache_of(base, place["path"]), fresh)
+    return None, lambda: None
+
+
+def _add_contents(result, path, exclude, read):
+    """Add counts and digests of all files to a place's description.
+
+    Returns the files for a sample.
+    """
+    names, contents, choice = Sum(), Sum(), _SampleChoice()
+    for name, (kind, size, text) in entries(path, exclude, read):
         names.add(name, [kind, size])
         contents.add(name, [kind, size, text])
         result["files"] += 1
@@ -316,41 +410,38 @@ def seen(base, place, verify="cached", top_only=False):
         if kind == "unreadable":
             result["unreadable"].append(printable(name))
         elif kind == "file":
-            order = hashlib.sha256(b"sample" + os.fsencode(name)).digest()
-            (heapq.heappush if len(heap) < SAMPLED else heapq.heappushpop)(
-                heap, (bytes(255 - byte for byte in order), name, size)
-            )
-    close()
-    chosen = sorted((name, size) for _order, name, size in heap)
-    at = path if os.path.isdir(path) else os.path.dirname(path)
-    result["unreadable"] += [
-        printable(name) for name, _size in chosen if not os.access(os.path.join(at, name), os.R_OK)
-    ]
-    result["unreadable"] = sorted(set(result["unreadable"]))[:20]
-    if verify == "sample" or (verify == "estimate" and chosen):
-        blocks, result["rate"] = sample(path, chosen)
-        result["sample"] = blocks if verify == "sample" else None
-    result.update(
-        listing=names.digest(),
-        content=contents.digest() if read else None,
-        buckets=(contents if read else names).buckets(),
-    )
-    return result
+            choice.offer(name, size)
+    result["listing"], result["buckets"] = names.digest(), names.buckets()
+    if read:
+        result["content"], result["buckets"] = contents.digest(), contents.buckets()
+    return choice.files()
+
+
+def _add_unreadable(result, path, choice):
+    """Add the files of a sample that the user may not read to a place's description."""
+    folder = path
+    if not os.path.isdir(path):
+        folder = os.path.dirname(path)
+    for name, _size in choice:
+        if not os.access(os.path.join(folder, name), os.R_OK):
+            result["unreadable"].append(printable(name))
+    result["unreadable"] = sorted(set(result["unreadable"]))[:_MOST_UNREADABLE]
 
 
 def shown(base, place, wanted, full=False):
-    """Return {entries: {name: [kind, size, content]}, buckets}: the files of the wanted parts by
-    name, whole parts only and not too many.
+    """Return {entries, buckets}: the files of the wanted parts.
+
+    entries: {name: [kind, size, content]}. Only whole parts are shown, and not too many.
     """
-    kept = full or place.get("verify") == "content"
-    read, close = reader(cache_of(base, place["path"]), False) if kept else (None, lambda: None)
-    found = {}
+    read, _close = _content_reader(base, place, full, fresh=False)
+    parts = {}
     for name, entry in entries(place["path"], place.get("exclude") or (), read, set(wanted)):
-        found.setdefault(bucket(printable(name)), {})[printable(name)] = entry
-    result, parts = {}, []
+        parts.setdefault(bucket(printable(name)), {})[printable(name)] = entry
+    result, numbers = {}, []
     for number in sorted(wanted):
-        if parts and len(result) + len(found.get(number, {})) > SHOWN:
+        part = parts.get(number, {})
+        if numbers and len(result) + len(part) > SHOWN:
             break
-        result.update(found.get(number, {}))
-        parts.append(number)
-    return {"entries": result, "buckets": parts}
+        result.update(part)
+        numbers.append(number)
+    return {"entries": result, "buckets": numbers}

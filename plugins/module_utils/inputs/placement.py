@@ -1,33 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where things lie on the nodes (design, decision 8): what is `present` or `shared` there is equal
-everywhere, and no two nodes write to one path.
+"""Inputs that lie on the nodes already (design, decision 8).
 
-A place is {key, path, placement, exclude, needs, verify}: key is `code`, `data/NAME` or
-`weights/FILE`; exclude names directories below it that the training never sees; needs are paths in
-it that the config reads; verify is `content` (small: every byte counts, with a cache) or `listing`
-(names and sizes; blocks and bytes on request). Nothing is ever written at a place; what is
-remembered of it lies below the product's directory.
+An input that is `present` or `shared` there must be equal everywhere, and no two nodes may write to
+one path. A place is {key, path, placement, exclude, needs, verify}:
+
+key       `code`, `data/NAME` or `weights/FILE`
+exclude   directories below it that the training never sees
+needs     paths in it that the config reads
+verify    `content` (small: every byte counts, with a cache) or `listing` (names and sizes; blocks
+          and bytes on request)
+
+Nothing is ever written at a place. Caches about it lie below the product's directory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from ..base import manifest
 from ..base.findings import finding, named, unequal
-from . import paths
+from . import paths as places
 from .paths import gigabytes, identity
 
-# Nodes that are asked for files by name where trees differ: the reference and so many that are
-# unlike it.
+# Nodes that are asked for files by name where trees differ, beside the reference.
 ASKED = 3
+# Names, nodes or differences that a finding lists.
 SHOWN = 8
+REMEDY_HOME = (
+    'give each node its own below it, in group_vars of the trainers: trainyard_home: ".trainyard/{{'
+    ' inventory_hostname }}", or name a local disk'
+)
 
 
 def nonce(base, node, names):
-    """Return {own, seen} of the nonces in <base>/nodes: this node's, written anew by every look,
-    and the ones of the other nodes that lie here, too.
+    """Return {own, seen} of the nonces in <base>/nodes.
 
+    own: this node's, written anew by every look. seen: those of the other nodes that lie here, too.
     A node that reads what another one has written in this very look shares its directory, on
     whatever file system: each writes before it reads, so the later of two sees the earlier's. A
     copied home or disk holds an older one.
@@ -35,273 +44,310 @@ def nonce(base, node, names):
     folder = os.path.join(base, "nodes")
     if not os.path.isdir(base):
         return {"own": "", "seen": {}}
-    own = os.urandom(16).hex()
-    manifest.write_json(os.path.join(folder, node + ".json"), {"nonce": own})
-    others = {
-        name: manifest.read_mapping(os.path.join(folder, name + ".json")).get("nonce")
-        for name in names
-        if name != node
-    }
-    return {"own": own, "seen": {name: value for name, value in others.items() if value}}
+    value = os.urandom(16).hex()
+    manifest.write_json(os.path.join(folder, node + ".json"), {"nonce": value})
+    others = {}
+    for name in names:
+        if name != node:
+            record = manifest.read_mapping(os.path.join(folder, name + ".json"))
+            if record.get("nonce"):
+                others[name] = record["nonce"]
+    return {"own": value, "seen": others}
 
 
 def look(run, base, asked):
-    """Return {base, nonce, places: {key: what lies there}, summary}. asked: {node, nodes (all
-    names), places, verify}.
+    """Return {base, nonce, places: {key: description}, summary} of this node.
+
+    asked: {node, nodes (all names), places, verify}. A description is that of places.seen.
     """
     names, node = asked.get("nodes") or [], asked.get("node", "")
-    found = {}
+    verify = asked.get("verify") or "cached"
+    if verify == "full":
+        # Every byte is read by a task of its own, which says first how long it takes.
+        verify = "estimate"
+    described = {}
     for place in asked.get("places") or []:
-        aside = place["placement"] == "shared" and names and node != names[0]
-        # every byte is read by a task of its own, which says first how long it takes
-        verify = {"full": "estimate"}.get(asked.get("verify"), asked.get("verify") or "cached")
-        found[place["key"]] = paths.seen(base, place, verify, top_only=aside)
-    return dict(of_base(base, node, names), places=found, summary=summary(found))
+        top_only = place["placement"] == "shared" and names and node != names[0]
+        described[place["key"]] = places.seen(base, place, verify, top_only=top_only)
+    return dict(of_base(base, node, names), places=described, summary=summary(described))
 
 
 def summary(found):
-    """Return one digest of all places that every node has seen whole; where it differs, files can
-    be asked for by name.
+    """Return one digest of all places that every node has read whole.
+
+    Where it differs between nodes, files can be asked for by name. found: {key: description}.
     """
-    told = {
+    buckets = {
         key: [item["buckets"]]
         for key, item in found.items()
         if item["buckets"] and item["placement"] != "shared"
     }
-    return manifest.digest(told) if told else ""
+    if not buckets:
+        return ""
+    return manifest.digest(buckets)
 
 
 def of_base(base, node, names):
-    """Return {base, nonce}: which directory the product's is, see `identity` and `nonce`."""
-    left = {"own": "", "seen": {}}
-    try:
-        left = nonce(base, node, names) if node else left
-    except (
-        OSError
-    ):  # a base of another owner, a full or read-only disk: the subjects that look at those say so
-        pass
-    return {"base": identity(base), "nonce": left}
+    """Return {base, nonce} of the product's directory, see `identity` and `nonce`."""
+    nonces = {"own": "", "seen": {}}
+    if node:
+        # A base of another owner and a full or read-only disk are reported by the subjects that
+        # look at those.
+        with contextlib.suppress(OSError):
+            nonces = nonce(base, node, names)
+    return {"base": identity(base), "nonce": nonces}
 
 
 def sharing(identities, seen=None):
-    """Return {node: first node that has the very same directory}; identities: {node: [ids]}, seen:
-    {node: {own, seen}} of nonces.
+    """Return {node: first node that has the very same directory}.
+
+    identities: {node: [ids]}. seen: {node: {own, seen}} of nonces.
     """
+    nonces = {name: {"own": "", "seen": {}} for name in identities}
+    nonces.update((name, value) for name, value in (seen or {}).items() if value)
     owner = {}
     for name, ids in identities.items():
-        heard = (seen or {}).get(name) or {"seen": {}}
         for other in owner:
-            said = (seen or {}).get(other) or {"own": "", "seen": {}}
-            told = (
-                heard["seen"].get(other) == said["own"] != ""
-                or said["seen"].get(name) == heard.get("own", "") != ""
-            )
-            if told or set(ids) & set(identities[other]):
+            is_same = _has_read(nonces, name, other) or _has_read(nonces, other, name)
+            if is_same or set(ids) & set(identities[other]):
                 owner[name] = owner[other]
                 break
         owner.setdefault(name, name)
     return owner
 
 
+def _has_read(nonces, reader, writer):
+    """Return whether one node has read the nonce that another one wrote in this look."""
+    value = nonces[writer].get("own", "")
+    return value != "" and nonces[reader]["seen"].get(writer) == value
+
+
 def judge(nodes, facts, allowed):
-    """Return findings; allowed: {named: {node: {key: what placement's `named` found}}} where files
-    were asked for by name.
+    """Return the findings about places and product directories.
+
+    allowed: {named: {node: {key: result of placement's `named`}}} where files were asked for by
+    name.
     """
-    heard = {
-        node["name"]: facts[node["name"]]["placement"]
-        for node in nodes
-        if facts[node["name"]].get("placement")
-    }
-    result = homes(heard)
-    for key in dict.fromkeys(key for said in heard.values() for key in said["places"]):
-        here = {name: said["places"][key] for name, said in heard.items() if key in said["places"]}
-        result += _place(
-            key,
-            here,
-            {name: (items or {}).get(key) for name, items in (allowed.get("named") or {}).items()},
-        )
+    answers = {}
+    for node in nodes:
+        answer = facts[node["name"]].get("placement")
+        if answer:
+            answers[node["name"]] = answer
+    result = homes(answers)
+    for key in dict.fromkeys(key for answer in answers.values() for key in answer["places"]):
+        items = {
+            name: answer["places"][key]
+            for name, answer in answers.items()
+            if key in answer["places"]
+        }
+        files = {
+            name: (by_key or {}).get(key) for name, by_key in (allowed.get("named") or {}).items()
+        }
+        result += _place(key, items, files)
     return result
 
 
 def homes(heard):
-    """Return the findings that nodes have one product directory; heard: {node: {base, nonce}}."""
+    """Return the findings that nodes have one product directory.
+
+    heard: {node: {base, nonce}}.
+    """
     owner = sharing(
-        {name: said["base"] for name, said in heard.items()},
-        {name: said["nonce"] for name, said in heard.items()},
+        {name: answer["base"] for name, answer in heard.items()},
+        {name: answer["nonce"] for name, answer in heard.items()},
     )
     result = []
     for first in sorted(set(owner.values())):
         group = [name for name in owner if owner[name] == first]
         if len(group) > 1:
             text = (
-                "one product directory (trainyard_home) is seen by %s: they would write runs,"
-                " environments and trees over each other"
+                f"one product directory (trainyard_home) is seen by {named(group)}: they would"
+                " write runs, environments and trees over each other"
             )
-            result.append(finding("placement", text % named(group), REMEDY_HOME, group))
+            result.append(finding("placement", text, REMEDY_HOME, group))
     return result
 
 
-REMEDY_HOME = (
-    'give each node its own below it, in group_vars of the trainers: trainyard_home: ".trainyard/{{'
-    ' inventory_hostname }}", or name a local disk'
+def _place(key, items, files):
+    """Return the findings about one place. items: {node: description}."""
+    result = []
+    for name, item in items.items():
+        result += _node_findings(key, name, item)
+    usable = {name: item for name, item in items.items() if not item["problem"]}
+    placement = next(iter(items.values()))["placement"]
+    result += _sharing_findings(key, usable, placement)
+    return result + _contents(key, usable, files)
+
+
+def _node_findings(key, name, item):
+    """Return the findings about a place on one node."""
+    result = []
+    if item["problem"]:
+        remedy = (
+            f"correct {key.replace('/', '.')} in the site, or mount it; placement: push sends the"
+            " controller's copy"
+        )
+        result.append(finding("placement", f"{key}: {item['problem']}", remedy, name))
+    for path in item["lacks"]:
+        text = f"{key}: the config reads {path}, and it is not there"
+        result.append(finding("placement", text, "", name))
+    if item["unreadable"]:
+        paths = ", ".join(item["unreadable"][:SHOWN])
+        text = f"{key}: cannot be read by the training user: {paths}"
+        remedy = (
+            "give the user leave to read where the training needs it, mend or remove links to"
+            " nothing"
+        )
+        result.append(finding("placement", text, remedy, name, "warn"))
+    return result
+
+
+def _sharing_findings(key, items, placement):
+    """Return the finding that a place is shared against its placement, or is not."""
+    if len(items) < 2:
+        return []
+    owner = sharing({name: item["identity"] for name, item in items.items()})
+    first, path = next(iter(owner.values())), next(iter(items.values()))["path"]
+    is_one = len(set(owner.values())) == 1
+    if placement == "shared" and not is_one:
+        filesystems = [f"{items[name]['filesystem']} on {name}" for name in list(items)[:SHOWN]]
+        text = f"{key}: {path} is not one directory on all nodes: {'; '.join(filesystems)}"
+        remedy = "mount the same file system everywhere, or say placement: present"
+        odd = [name for name in items if owner[name] != first]
+        return [finding("placement", text, remedy, odd)]
+    if placement == "present" and is_one:
+        text = (
+            f"{key}: {path} is one directory on all nodes; with placement: shared one of them reads"
+            " it for all"
+        )
+        return [finding("placement", text, "", level="note")]
+    return []
+
+
+_REMEDY_UNEQUAL = (
+    "make the copies equal (rsync from the node that is right); nothing is ever changed at a"
+    " place that is not ours"
 )
 
 
-def _place(key, here, files):
-    result = []
-    for name, item in here.items():
-        text = "{}: {}".format(key, item["problem"])
-        if item["problem"]:
-            remedy = "correct {} in the site, or mount it; placement: push sends the controller's copy".format(
-                key.replace("/", ".")
-            )
-            result.append(finding("placement", text, remedy, name))
-        for path in item["lacks"]:
-            result.append(
-                finding(
-                    "placement",
-                    f"{key}: the config reads {path}, and it is not there",
-                    "",
-                    name,
-                )
-            )
-        if item["unreadable"]:
-            text = "{}: cannot be read by the training user: {}".format(
-                key,
-                ", ".join(item["unreadable"][:SHOWN]),
-            )
-            remedy = (
-                "give the user leave to read where the training needs it, mend or remove links to"
-                " nothing"
-            )
-            result.append(finding("placement", text, remedy, name, "warn"))
-    there = {name: item for name, item in here.items() if not item["problem"]}
-    owner = sharing({name: item["identity"] for name, item in there.items()})
-    one = len(set(owner.values())) == 1 and len(there) > 1
-    kind = next(iter(here.values()))["placement"]
-    if kind == "shared" and len(there) > 1 and not one:
-        text = "{}: {} is not one directory on all nodes: {}".format(
-            key,
-            next(iter(there.values()))["path"],
-            "; ".join(
-                "{} on {}".format(there[name]["filesystem"], name) for name in list(there)[:SHOWN]
-            ),
-        )
-        odd = [name for name in there if owner[name] != next(iter(owner.values()))]
-        result.append(
-            finding(
-                "placement",
-                text,
-                "mount the same file system everywhere, or say placement: present",
-                odd,
-            )
-        )
-    if kind == "present" and one:
-        text = (
-            "%s: %s is one directory on all nodes; with placement: shared one of them reads it"
-            " for all"
-        )
-        result.append(
-            finding("placement", text % (key, next(iter(there.values()))["path"]), "", level="note")
-        )
-    return result + _contents(key, there, files)
+def _contents(key, items, files):
+    """Return the findings about differences between the nodes.
+
+    Files are named where they were asked for.
+    """
+    result = _unequal_names(key, items) or _unequal_content(key, items)
+    if not result:
+        return _unequal_samples(key, items)
+    lines = unlike_files(files)
+    if lines:
+        for item in result:
+            item["text"] += ": " + "; ".join(lines)
+    return result
 
 
-def _contents(key, there, files):
-    """Findings about what differs between the nodes, with files by name where they were asked for."""
-    found = unlike_files(files)
-    remedy = (
-        "make the copies equal (rsync from the node that is right); nothing is ever changed at a"
-        " place that is not ours"
-    )
-    whole = {name: item for name, item in there.items() if item["listing"]}
+def _unequal_names(key, items):
+    """Return the finding that names or sizes differ, or []."""
     figures = {
-        name: (
-            "%d files, %s, names and sizes %s"
-            % (item["files"], gigabytes(item["bytes"]), item["listing"][:8])
+        name: "{} files, {}, names and sizes {}".format(
+            item["files"], gigabytes(item["bytes"]), item["listing"][:8]
         )
-        for name, item in whole.items()
+        for name, item in items.items()
+        if item["listing"]
     }
-    result = unequal("placement", key, figures, remedy)
-    tops = {name: item["top"] for name, item in there.items() if item["top"]}
-    result = result or unequal(
-        "placement",
-        f"{key}: the entries of the directory itself",
-        {n: t[:8] for n, t in tops.items()},
-        remedy,
-    )
-    if not result:
-        texts = {name: item["content"][:8] for name, item in whole.items() if item.get("content")}
-        result = unequal("placement", f"{key}: content (equal names and sizes)", texts, remedy)
-    if not result:
-        samples = {name: item["sample"] for name, item in there.items() if item.get("sample")}
-        for path in sorted({path for sample in samples.values() for path in sample}):
-            text = f"{key}: a sampled block of {path}"
-            result += unequal(
-                "placement",
-                text,
-                {name: sample.get(path, "nothing")[:8] for name, sample in samples.items()},
-                remedy,
-            )
-        found = []
-    for item in result:
-        item["text"] += ": " + "; ".join(found) if found else ""
+    result = unequal("placement", key, figures, _REMEDY_UNEQUAL)
+    if result:
+        return result
+    tops = {name: item["top"][:8] for name, item in items.items() if item["top"]}
+    label = f"{key}: the entries of the directory itself"
+    return unequal("placement", label, tops, _REMEDY_UNEQUAL)
+
+
+def _unequal_content(key, items):
+    """Return the finding that contents differ, or []."""
+    digests = {
+        name: item["content"][:8]
+        for name, item in items.items()
+        if item["listing"] and item.get("content")
+    }
+    label = f"{key}: content (equal names and sizes)"
+    return unequal("placement", label, digests, _REMEDY_UNEQUAL)
+
+
+def _unequal_samples(key, items):
+    """Return a finding for every file whose sampled block differs."""
+    samples = {name: item["sample"] for name, item in items.items() if item.get("sample")}
+    result = []
+    for path in sorted({path for sample in samples.values() for path in sample}):
+        blocks = {name: sample.get(path, "nothing")[:8] for name, sample in samples.items()}
+        label = f"{key}: a sampled block of {path}"
+        result += unequal("placement", label, blocks, _REMEDY_UNEQUAL)
     return result
 
 
 def unlike_files(files):
-    """Return lines that name the files in which nodes differ; files: {node: {entries, more} or
-    None}, the reference node first.
+    """Return lines that name the files in which nodes differ.
+
+    files: {node: {entries, buckets} or None}, the reference node first.
     """
-    told = [(name, item) for name, item in files.items() if item]
+    answers = [(name, item) for name, item in files.items() if item]
     lines = []
-    for name, item in told[1:]:
-        # a bucket that only one of them could show whole would look like missing files
-        common = set(item["buckets"]) & set(told[0][1]["buckets"])
-        mine, rule = (
-            {k: v for k, v in said["entries"].items() if paths.bucket(k) in common}
-            for said in (item, told[0][1])
+    for name, item in answers[1:]:
+        reference, expected = answers[0]
+        # A bucket that only one of them could show whole would look like missing files.
+        common = set(item["buckets"]) & set(expected["buckets"])
+        differences = manifest.differences(
+            _entries_in(expected, common), _entries_in(item, common), SHOWN
         )
-        said = manifest.differences(rule, mine, SHOWN)
-        lines += [f"{name} against {told[0][0]}: {line}" for line in said]
+        lines += [f"{name} against {reference}: {line}" for line in differences]
     return lines
 
 
+def _entries_in(answer, buckets):
+    """Return the entries of a node's answer that lie in these buckets."""
+    return {
+        name: entry for name, entry in answer["entries"].items() if places.bucket(name) in buckets
+    }
+
+
 def unlike(facts):
-    """Return {nodes, buckets}: which nodes are to be asked for files by name, the reference first,
-    and for which parts of which places.
+    """Return {nodes, buckets}: the nodes that are to be asked for files by name.
+
+    nodes: the reference first. buckets: {key: parts of the place to ask for}.
     """
-    heard = {
+    described = {
         name: fact["placement"]["places"]
         for name, fact in facts.items()
         if (fact.get("placement") or {}).get("places")
     }
-    asked, buckets = [], {}
-    for key in dict.fromkeys(key for said in heard.values() for key in said):
-        here = {
-            name: said[key] for name, said in heard.items() if (said.get(key) or {}).get("buckets")
+    nodes, buckets = [], {}
+    for key in dict.fromkeys(key for by_key in described.values() for key in by_key):
+        items = {
+            name: by_key[key]
+            for name, by_key in described.items()
+            if (by_key.get(key) or {}).get("buckets")
         }
         groups = {}
-        for name, item in here.items():
+        for name, item in items.items():
             groups.setdefault(item["buckets"], []).append(name)
         if len(groups) < 2:
             continue
         ordered = sorted(groups.values(), key=len, reverse=True)
+        reference = ordered[0][0]
         others = [name for group in ordered[1:] for name in group][:ASKED]
-        rule = here[ordered[0][0]]["buckets"]
-        buckets[key] = sorted(
-            {n for name in others for n in paths.differing(rule, here[name]["buckets"])}
-        )
-        asked += [name for name in [ordered[0][0]] + others if name not in asked]
-    return {"nodes": asked, "buckets": buckets}
+        numbers = set()
+        for name in others:
+            numbers.update(places.differing(items[reference]["buckets"], items[name]["buckets"]))
+        buckets[key] = sorted(numbers)
+        nodes += [name for name in [reference] + others if name not in nodes]
+    return {"nodes": nodes, "buckets": buckets}
 
 
 def estimates(node, facts, trees):
-    """Return a line for each tree and place of which a full verification reads every byte, with the
-    time it will take and how that is known.
+    """Return a line on the time of a full verification for each tree and place.
 
-    The rate is that of a sample of it that the probe has just read (up to 64 blocks of 1 MiB), else
-    of another's on this node, else places.RATE.
+    A full verification reads every byte. The rate is that of a sample of it that the probe has just
+    read (up to 64 blocks of 1 MiB), else of another's on this node, else places.RATE. The line
+    says which.
     """
     rows = [
         (key, item["bytes"], item.get("rate"))
@@ -311,17 +357,18 @@ def estimates(node, facts, trees):
     for tree in trees:
         state = facts["trees"].get("{}/{}".format(tree["kind"], tree["digest"][:16])) or {}
         if state.get("present"):
-            rows.append(
-                ("{} {}".format(tree["kind"], tree["name"]), tree["bytes"], state.get("rate"))
-            )
+            name = "{} {}".format(tree["kind"], tree["name"])
+            rows.append((name, tree["bytes"], state.get("rate")))
     measured = [(rate, f"as {key} was read") for key, _size, rate in rows if rate]
+    measured.append((places.RATE, "assumed: too little lies here to measure it"))
     lines = []
-    for key, size, own in rows:
-        rate, how = (
-            (own, "as a sample of it was read")
-            if own
-            else (measured or [(paths.RATE, "assumed: too little lies here to measure it")])[0]
+    for key, size, rate in rows:
+        source = "as a sample of it was read"
+        if not rate:
+            rate, source = measured[0]
+        seconds = int(max(1, size / rate))
+        lines.append(
+            f"{node}: reads {gigabytes(size)} of {key}, about {seconds} s at"
+            f" {gigabytes(rate)}/s, {source}"
         )
-        words = (node, gigabytes(size), key, max(1, size / rate), gigabytes(rate), how)
-        lines.append("%s: reads %s of %s, about %d s at %s/s, %s" % words)
     return lines

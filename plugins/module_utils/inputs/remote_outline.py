@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller has to know of a code tree that lies on the nodes alone: its files by name,
-and the suite config with what it builds on.
+"""The outline of a code tree that lies on the nodes alone, for the controller.
+
+It has the names of the files, and the suite config with the files that it builds on.
 """
 
 from __future__ import annotations
@@ -18,31 +19,32 @@ LARGEST, MOST = 1 << 20, 500
 
 
 def texts_of(root, config, names):
-    """Return {name: text} of a config and of every file that it or one of those names, itself or
-    relative to its place.
+    """Return {name: text} of a config and of every file that it builds on.
+
+    A file names others relative to the tree or to its own folder.
     """
-    found, wanted = {}, [os.path.normpath(config)]
-    while wanted and len(found) < MOST:
+    texts, wanted = {}, [os.path.normpath(config)]
+    while wanted and len(texts) < MOST:
         name = wanted.pop()
         path = os.path.join(root, name)
-        if name in found or name not in names or os.path.getsize(path) > LARGEST:
+        if name in texts or name not in names or os.path.getsize(path) > LARGEST:
             continue
         try:
-            found[name] = safe_open.read_file(os.path.realpath(path), LARGEST).decode(
-                "utf-8", "replace"
-            )
+            content = safe_open.read_file(os.path.realpath(path), LARGEST)
         except OSError:
             continue
-        for word in NAMED.findall(found[name]):
-            wanted += [
-                os.path.normpath(os.path.join(os.path.dirname(name), word)),
-                os.path.normpath(word),
-            ]
-    return found
+        texts[name] = content.decode("utf-8", "replace")
+        for word in NAMED.findall(texts[name]):
+            wanted.append(os.path.normpath(os.path.join(os.path.dirname(name), word)))
+            wanted.append(os.path.normpath(word))
+    return texts
 
 
 def commit_of(root):
-    """Return (commit, whether files differ from it), (None, False) where git cannot say."""
+    """Return (commit, whether files differ from it).
+
+    (None, False) where git cannot say.
+    """
     try:
         return git_tree.commit_of(root), git_tree.is_dirty(root)
     except git_tree.GitError:
@@ -50,27 +52,27 @@ def commit_of(root):
 
 
 def of(base, path, config, exclude):
-    """Return {digest, files, bytes, names, texts, commit, dirty} of a code tree. Raises
-    ManifestError for one that is not there.
+    """Return {digest, files, bytes, names, texts, commit, dirty} of a code tree.
+
+    Raises ManifestError where there is no such tree.
     """
     if not os.path.isdir(path):
         raise manifest.ManifestError(
             f"the code is not there: {path} is no directory on this node; correct the site's"
             " code.path"
         )
-    found = paths.seen(
-        base, {"path": path, "placement": "present", "exclude": exclude, "verify": "content"}
-    )
-    if found["problem"]:
-        raise manifest.ManifestError(found["problem"])
+    place = {"path": path, "placement": "present", "exclude": exclude, "verify": "content"}
+    tree = paths.seen(base, place)
+    if tree["problem"]:
+        raise manifest.ManifestError(tree["problem"])
     names = sorted(
         paths.printable(name) for name, _path, info in paths.walk(path, exclude) if info is not None
     )
     commit, dirty = commit_of(path)
     return {
-        "digest": found["content"],
-        "files": found["files"],
-        "bytes": found["bytes"],
+        "digest": tree["content"],
+        "files": tree["files"],
+        "bytes": tree["bytes"],
         "names": names,
         "texts": texts_of(path, config, set(names)),
         "commit": commit,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a job's inputs come from on the controller: the code tree and its commit, the suite's
-config chain, data sets, weights. Controller only.
+"""Sources of a job's inputs on the controller.
+
+They are the code tree and its commit, the suite's config chain, data sets and weights.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from ..base.yaml_source import near
 from ..suites import suite_table
 from . import download
 
-# How the suites' weights end: Paddle's and MindSpore's.
+# Endings of the suites' weights: Paddle's and MindSpore's.
 WEIGHT_ENDINGS = (".pdparams", ".ckpt")
+_ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip")
 # A URL may come from a config on a node.
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=@~,%-]{0,200}")
 MOST_MEMBERS = 10_000
-# Local changes against the commit go into the run's record up to so many bytes.
+# Bytes of local changes against the commit that the run's record takes.
 LARGEST_DIFF = 16 << 20
 # PyYAML reads about 100 kB a second. The longest config of the suites has 15 kB and the longest
 # chain eight files.
-MAX_CONFIG, MOST_CONFIGS, MAX_DEPTH, MOST_VALUES, LONGEST_NUMBER = 1 << 18, 60, 60, 100_000, 100
+MAX_CONFIG, MOST_CONFIGS = 1 << 18, 60
+MAX_DEPTH, MOST_VALUES, LONGEST_NUMBER = 60, 100_000, 100
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -37,50 +40,58 @@ class SourceError(Exception):
 
 
 class _AnyTag(yaml.SafeLoader):
-    """The suites' configs carry tags of their own (!LearningRate); their values are plain for our
-    reading.
+    """A loader for the suites' configs, which carry tags of their own (!LearningRate).
 
-    A config may come from a node. Its depth is bounded while it is composed, and the values that
-    its aliases stand for are counted before anything is made of them.
+    A tag's value is read as a plain one. A config may come from a node. Its depth is bounded while
+    it is composed, and the values that its aliases stand for are counted before objects are made of
+    them.
     """
 
     depth = 0
 
     def compose_node(self, parent, index):
+        """Compose a node; raise YAMLError where it nests too deeply."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise yaml.YAMLError("nests deeper than %d levels" % MAX_DEPTH)
+            raise yaml.YAMLError(f"nests deeper than {MAX_DEPTH} levels")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
     def get_single_node(self):
+        """Return the top node; raise YAMLError where it stands for too many values."""
         node = super().get_single_node()
-        if node is not None and _values(node, {}) > MOST_VALUES:
-            raise yaml.YAMLError("stands for more than %d values" % MOST_VALUES)
+        if node is not None and _count_values(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError(f"stands for more than {MOST_VALUES} values")
         return node
 
 
-def _values(node, known):
-    """Return how many values a node stands for, its aliases written out. known: what has been
-    counted, None while it is being counted.
+def _count_values(node, counts):
+    """Return how many values a node stands for, its aliases written out.
+
+    counts: {node's id: values}, None while a node is being counted.
     """
     key = id(node)
-    if key not in known:
-        known[key] = None
-        total = 1
+    if key not in counts:
+        counts[key] = None
         if isinstance(node, yaml.ScalarNode):
             if node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
-                raise yaml.YAMLError("has a number of more than %d digits" % LONGEST_NUMBER)
+                raise yaml.YAMLError(f"has a number of more than {LONGEST_NUMBER} digits")
+            counts[key] = 1
         else:
-            for item in node.value:
-                total += sum(
-                    _values(part, known) for part in (item if isinstance(item, tuple) else (item,))
-                )
-        known[key] = total
-    if known[key] is None:
+            counts[key] = 1 + sum(_count_values(child, counts) for child in _children(node))
+    if counts[key] is None:
         raise yaml.YAMLError("has an alias for what it stands in")
-    return known[key]
+    return counts[key]
+
+
+def _children(node):
+    """Yield the nodes directly in a sequence, or the keys and values of a mapping."""
+    for item in node.value:
+        if isinstance(item, tuple):
+            yield from item
+        else:
+            yield item
 
 
 def _plain(loader, _suffix, node):
@@ -95,35 +106,36 @@ _AnyTag.add_multi_constructor("!", _plain)
 
 
 def git_state(root):
-    """Return {commit, dirty, diff} of the work tree that holds root, limited to root; None where
-    there is none or no commit yet.
+    """Return {commit, dirty, diff} of the work tree that holds root, limited to root.
 
-    Raises SourceError where git takes too long.
+    None where there is no work tree or no commit yet. Raises SourceError where git takes too long.
     """
+    text = f"# The local changes are larger than {LARGEST_DIFF} bytes. They are not kept.\n"
     try:
         commit = git_tree.commit_of(root)
-        diff, large = b"", False
-        try:
-            diff = git_tree.diff_of(root, LARGEST_DIFF)
-        except git_tree.GitError as error:
-            if error.reason != "large":
-                raise
-            large = True
-        dirty = large or bool(diff) or git_tree.untracked(root)
+        diff = _local_changes(root)
+        if diff is None:
+            return {"commit": commit, "dirty": True, "diff": text}
+        dirty = bool(diff) or git_tree.untracked(root)
     except git_tree.GitError as error:
         if error.reason == "late":
             raise SourceError(str(error)) from error
         return None
-    text = "# The local changes are larger than %d bytes. They are not kept.\n" % LARGEST_DIFF
-    return {
-        "commit": commit,
-        "dirty": dirty,
-        "diff": text if large else diff.decode("utf-8", "surrogateescape"),
-    }
+    return {"commit": commit, "dirty": dirty, "diff": diff.decode("utf-8", "surrogateescape")}
+
+
+def _local_changes(root):
+    """Return the local changes as bytes, or None where they are too large."""
+    try:
+        return git_tree.diff_of(root, LARGEST_DIFF)
+    except git_tree.GitError as error:
+        if error.reason != "large":
+            raise
+        return None
 
 
 def foreign(root):
-    """Whether git refuses the tree because another account owns it."""
+    """Return whether git refuses the tree because another account owns it."""
     try:
         git_tree.ask(root, ["rev-parse", "--git-dir"], limit=4096)
     except git_tree.GitError as error:
@@ -132,72 +144,103 @@ def foreign(root):
 
 
 def code_tree(root, cache):
-    """Return (manifest entries, git state) of a code tree: what git tracks and does not ignore, or
-    every file outside git (decision 9).
+    """Return (manifest entries, git state) of a code tree (decision 9).
+
+    The entries are the files that git tracks or does not ignore; outside git, every file.
     """
     if not os.path.isdir(root):
         raise SourceError(f"the code is not there: {root} is no directory on the controller")
     names = manifest.git_files(root)
-    return manifest.scan(root, names, cache), git_state(root) if names is not None else None
+    entries = manifest.scan(root, names, cache)
+    if names is None:
+        return entries, None
+    return entries, git_state(root)
 
 
 def config_chain(root, config, base_key, entries):
-    """Return ([relative paths], merged values) of a suite config and the files it builds on; a
-    later file wins, as in the suites.
+    """Return ([relative paths], merged values) of a config and the files below it.
 
-    base_key: the key that names those files (a text or a list), or None for a suite without.
-
-    Raises SourceError for a file that is missing from the code tree, with the near names.
+    The files below a config are those that it builds on. A later file wins, as in the suites.
+    base_key: the key that names those files (a text or a list), or None for a suite without. Raises
+    SourceError for a file that is missing from the code tree, with the near names.
     """
-    order, merged = [], {}
+    chain = _ConfigChain(root, base_key, entries)
+    chain.add(config)
+    return chain.names, chain.values
 
-    def visit(name, came_from):
+
+class _ConfigChain:
+    """The files of a suite config, each after the ones that it builds on."""
+
+    def __init__(self, root, base_key, entries):
+        self.root, self.base_key, self.entries = root, base_key, entries
+        self.names = []
+        self.values = {}
+
+    def add(self, name, parent=None):
+        """Add a file and the files that it builds on. parent: the file that names it."""
         name = os.path.normpath(name)
-        if name not in entries:
-            same = [n for n in entries if n.endswith((".yml", ".yaml"))]
-            said = near(name, same)
-            text = (
-                "%s: not in the code tree %s%s%s; the site's code has to be a checkout of the suite"
-                " that has it"
-            )
-            raise SourceError(
-                text % (name, root, f" (named by {came_from})" if came_from else "", said)
-            )
-        if name in order:
+        if name not in self.entries:
+            self._refuse_missing(name, parent)
+        if name in self.names:
             return
-        order.append(name)
+        self.names.append(name)
+        values = self._read(name)
+        for base in self._bases(name, values):
+            self.add(os.path.join(os.path.dirname(name), base), name)
+        self.values.update(suite_table.merged(self.values, values))
+
+    def _refuse_missing(self, name, parent):
+        origin = ""
+        if parent:
+            origin = f" (named by {parent})"
+        configs = [entry for entry in self.entries if entry.endswith((".yml", ".yaml"))]
+        raise SourceError(
+            f"{name}: not in the code tree {self.root}{origin}{near(name, configs)}; the site's"
+            " code has to be a checkout of the suite that has it"
+        )
+
+    def _read(self, name):
+        """Return the values of one file."""
         try:
-            with open(os.path.join(root, name), encoding="utf-8") as handle:
+            with open(os.path.join(self.root, name), encoding="utf-8") as handle:
                 text = handle.read(MAX_CONFIG + 1)
-            if len(text) > MAX_CONFIG or len(order) > MOST_CONFIGS:
+            if len(text) > MAX_CONFIG or len(self.names) > MOST_CONFIGS:
                 raise ValueError(
-                    "is larger than %d bytes, or builds on more than %d files"
-                    % (MAX_CONFIG, MOST_CONFIGS)
+                    f"is larger than {MAX_CONFIG} bytes, or builds on more than"
+                    f" {MOST_CONFIGS} files"
                 )
-            values = (
-                yaml.load(text, Loader=_AnyTag) or {}
-            )  # a SafeLoader that reads unknown tags as plain values
+            # (a SafeLoader that reads unknown tags as plain values)
+            values = yaml.load(text, Loader=_AnyTag) or {}
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise SourceError(
-                "{}: is not YAML: {}".format(name, " ".join(str(error).split()))
-            ) from error
+            reason = " ".join(str(error).split())
+            raise SourceError(f"{name}: is not YAML: {reason}") from error
         if not isinstance(values, dict):
             raise SourceError(f"{name}: is not a mapping")
-        bases = (values.pop(base_key, None) or []) if base_key else []
-        if not isinstance(bases, (str, list)) or not all(isinstance(base, str) for base in bases):
-            raise SourceError(
-                f"{name}: {base_key} must be a file name or a list of them; got {bases!r}"
-            )
-        for base in [bases] if isinstance(bases, str) else bases:
-            visit(os.path.join(os.path.dirname(name), base), name)
-        merged.update(suite_table.merged(merged, values))
+        return values
 
-    visit(config, None)
-    return order, merged
+    def _bases(self, name, values):
+        """Return the names of the files that a file builds on.
+
+        They are taken out of its values.
+        """
+        if not self.base_key:
+            return []
+        bases = values.pop(self.base_key, None) or []
+        if isinstance(bases, str):
+            return [bases]
+        if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+            raise SourceError(
+                f"{name}: {self.base_key} must be a file name or a list of them; got {bases!r}"
+            )
+        return bases
 
 
 def find_script(suite, entries, root):
-    """Return the training script's path inside the code tree; suites have moved it (contract B2)."""
+    """Return the training script's path inside the code tree.
+
+    Suites have moved it (contract B2).
+    """
     for name in suite["scripts"]:
         if name in entries:
             return name
@@ -209,15 +252,16 @@ def find_script(suite, entries, root):
 
 
 def weight_urls(suite, effective):
-    """Return {config key: URL} of the pretrained weights the job will ask for; effective: the
-    config with all overrides.
+    """Return {config key: URL} of the pretrained weights that the job will ask for.
+
+    effective: the config with all overrides.
     """
-    found = {}
+    urls = {}
     for key in suite["config_keys"]["weights"]:
         value = suite_table.lookup(effective, key)
         if isinstance(value, str) and value.startswith(("http://", "https://")):
-            found[key] = value
-    return found
+            urls[key] = value
+    return urls
 
 
 def weight_folder(cache_dir, url):
@@ -228,91 +272,106 @@ def weight_folder(cache_dir, url):
 def weight_name(url):
     """Return the file name of a URL."""
     name = os.path.basename(re.split("[?#]", url)[0])
-    return name if FILE_NAME.fullmatch(name) else "weights"
+    if FILE_NAME.fullmatch(name):
+        return name
+    return "weights"
 
 
 def local_weights(given, url):
-    """Return the path of a URL's weights in the directory that the site names, or None where they
-    are to be fetched; given: {path, placement}.
+    """Return the path of a URL's weights in the directory that the site names.
 
-    On the controller a file that is not there is fetched; one on the nodes has to be there, and the
-    probe looks. Raises SourceError for an archive on the nodes: the suites want the file in it.
+    None where they have to be fetched. given: {path, placement}. On the controller a file that is
+    not there is fetched. On the nodes it has to be there, and the probe looks for it. Raises
+    SourceError for an archive on the nodes: the suites want the file in it.
     """
     if not given or not given.get("path"):
         return None
     path = os.path.join(given["path"], weight_name(url))
     if given.get("placement", "push") == "push":
-        return os.path.realpath(path) if os.path.isfile(path) else None
-    if path.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
-        text = (
-            "%s comes as an archive, and the site's weights lie on the nodes: unpack it there and"
-            " give its path with an override"
+        if os.path.isfile(path):
+            return os.path.realpath(path)
+        return None
+    if path.endswith(_ARCHIVE_ENDINGS):
+        raise SourceError(
+            f"{url} comes as an archive, and the site's weights lie on the nodes: unpack it there"
+            " and give its path with an override"
         )
-        raise SourceError(text % url)
     return path
 
 
 def unpack(path):
-    """Unpack an archive beside itself and remove it; leave any other file alone. The archive is a
-    stranger's: nothing in it leaves its folder.
+    """Unpack an archive beside itself and remove it; leave any other file alone.
 
-    Most of PaddleSeg's weights are archives that its own code unpacks after its own download, and
-    never from a path.
+    The archive comes from elsewhere, so no member may lie outside its folder. Most of PaddleSeg's
+    weights are archives that its own code unpacks after its own download, and never from a path.
+    Raises SourceError.
     """
-    folder = os.path.dirname(path)
     try:
-        _unpack(path, folder)
+        _unpack(path)
     except (EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise SourceError(
             f"{os.path.basename(path)} is damaged ({error}); fetch it again"
         ) from error
 
 
-def _unpack(path, folder):
-    is_zip = zipfile.is_zipfile(path) and path.endswith(
-        ".zip"
-    )  # a .pdparams may be a zip file itself
-    if not is_zip and not tarfile.is_tarfile(path):
-        if path.endswith((".tar", ".tar.gz", ".tgz", ".zip")):
-            raise SourceError(
-                f"{os.path.basename(path)} is no archive, whatever its name says; is it a page of"
-                " the server's?"
-            )
+def _unpack(path):
+    # A .pdparams may be a zip file itself.
+    if path.endswith(".zip") and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            rows = [(each, each.filename, each.file_size) for each in archive.infolist()]
+            _extract(archive, rows, path)
+    elif tarfile.is_tarfile(path):
+        with tarfile.open(path) as archive:
+            rows = [(each, each.name, each.size) for each in archive.getmembers()]
+            _extract(archive, rows, path)
+    elif path.endswith(_ARCHIVE_ENDINGS):
+        raise SourceError(
+            f"{os.path.basename(path)} is no archive, whatever its name says; is it a page of the"
+            " server's?"
+        )
+    else:
         return
-    with zipfile.ZipFile(path) if is_zip else tarfile.open(path) as archive:
-        members = archive.infolist() if is_zip else archive.getmembers()
-        sizes = [member.file_size if is_zip else member.size for member in members]
-        if len(sizes) > MOST_MEMBERS or sum(sizes) > download.LARGEST:
-            raise SourceError(
-                f"{os.path.basename(path)} unpacks to more than weights are; it was not unpacked"
-            )
-        for member in members:
-            name = member.filename if is_zip else member.name
-            if (
-                os.path.isabs(name)
-                or ".." in name.split("/")
-                or not (is_zip or member.isfile() or member.isdir())
-            ):
-                raise SourceError(
-                    f"{os.path.basename(path)} holds {name!r}, which is outside it or no file; it"
-                    " was not unpacked"
-                )
-        for member in members:  # Python 3.11.2 has no filter for this
-            archive.extract(member, folder)
     os.unlink(path)
 
 
+def _extract(archive, rows, path):
+    """Extract all members of an archive into its folder, or none.
+
+    rows: [(member, name, size in bytes)].
+    """
+    if len(rows) > MOST_MEMBERS or sum(size for _member, _name, size in rows) > download.LARGEST:
+        raise SourceError(
+            f"{os.path.basename(path)} unpacks to more than weights are; it was not unpacked"
+        )
+    for member, name, _size in rows:
+        if os.path.isabs(name) or ".." in name.split("/") or not _is_file_or_folder(member):
+            raise SourceError(
+                f"{os.path.basename(path)} holds {name!r}, which is outside it or no file; it was"
+                " not unpacked"
+            )
+    for member, _name, _size in rows:  # Python 3.11.2 has no filter for this
+        archive.extract(member, os.path.dirname(path))
+
+
+def _is_file_or_folder(member):
+    """Return whether a member is a file or folder; in a zip file every one is."""
+    if isinstance(member, zipfile.ZipInfo):
+        return True
+    return member.isfile() or member.isdir()
+
+
 def weight_file(entries, url):
-    """Return the weights' path among the files that a URL brought. Raises SourceError where an
-    archive holds none or several.
+    """Return the weights' path among the files that a URL brought.
+
+    Raises SourceError where an archive holds none or several.
     """
     if weight_name(url) in entries:
         return weight_name(url)
-    found = sorted(name for name in entries if name.endswith(WEIGHT_ENDINGS))
-    if len(found) != 1:
+    names = sorted(name for name in entries if name.endswith(WEIGHT_ENDINGS))
+    if len(names) != 1:
         raise SourceError(
             "{} holds {}; one file ending in {} is expected".format(
-                url, ", ".join(found) or "no weights", " or ".join(WEIGHT_ENDINGS)
+                url, ", ".join(names) or "no weights", " or ".join(WEIGHT_ENDINGS)
             )
         )
-    return found[0]
+    return names[0]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees on a node: code, data, weights and checkpoints under their digest, switched in by one
-rename and read-only from then on (decision 9).
+"""Trees on a node: code, data, weights and checkpoints under their digest.
+
+Decision 9. One rename puts a tree into its final place. From then on it is read-only.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ class TreeError(Exception):
 
 
 def place_of(base, kind, digest):
-    """Return (final directory, staging directory) of a tree. The staging place is the same at a
-    second try, so rsync goes on where it was.
+    """Return (final directory, staging directory) of a tree.
+
+    The staging directory is the same at a second try, so that rsync goes on where it was.
     """
-    return os.path.join(base, kind, digest[:16]), os.path.join(
-        base, "staging", f"{kind}-{digest[:16]}"
-    )
+    name = digest[:16]
+    return os.path.join(base, kind, name), os.path.join(base, "staging", f"{kind}-{name}")
 
 
 def protect(root, writable):
-    """Take the write bits from every file and directory of a tree, or give the user's back; links
-    are left alone.
+    """Make every file and directory of a tree read-only, or writable for the user.
+
+    Links are left alone.
     """
     for folder, _folders, files in os.walk(root):
         for path in [os.path.join(folder, name) for name in files] + [folder]:
@@ -36,7 +38,9 @@ def protect(root, writable):
             if stat.S_ISLNK(info.st_mode):
                 continue
             mode = stat.S_IMODE(info.st_mode)
-            wanted = mode | 0o200 if writable else mode & ~0o222
+            wanted = mode & ~0o222
+            if writable:
+                wanted = mode | 0o200
             if wanted != mode:
                 os.chmod(path, wanted)
 
@@ -49,39 +53,45 @@ def remove(root):
 
 
 def switch_in(base, kind, digest, entries):
-    """Hold the staged tree against its manifest and make it the final one; a differing older copy
-    is replaced.
+    """Compare the staged tree with its manifest and make it the final one.
 
-    Raises TreeError with the differing files; the staging place is kept then, so that a repeat
-    sends only what is wrong.
+    A differing older copy is replaced. Raises TreeError with the differing files. The staging
+    directory is kept then, so that a repeat sends only the differing files.
     """
     final, staging = place_of(base, kind, digest)
-    if not os.path.isdir(staging):
-        raise TreeError(f"{staging}: nothing was sent")
-    extra = sorted(set(manifest.walk_files(staging)) - set(entries))
-    for name in extra:
-        os.unlink(os.path.join(staging, name))  # left by an earlier, different try
-    # Read-only before it is looked at: a second sync that is still writing cannot change what has
-    # been verified.
-    protect(staging, writable=False)
-    os.chmod(staging, 0o700)  # moving a directory needs its own write bit
-    found = manifest.scan(staging)
-    if manifest.digest(found) != digest:
-        protect(staging, writable=True)
-        raise TreeError(
-            "{} arrived changed (was it edited during the sync?): {}".format(
-                kind, "; ".join(manifest.differences(entries, found))
-            )
-        )
+    _verify(kind, digest, entries, staging)
     os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
-    aside = None
+    old = None
     if os.path.lexists(final):
-        aside = "%s.old-%d" % (final, time.time_ns())
+        old = f"{final}.old-{time.time_ns()}"
         os.chmod(final, 0o700)
-        os.rename(final, aside)
+        os.rename(final, old)
     os.rename(staging, final)
     protect(final, writable=False)
     manifest.write_json(final + ".manifest.json", entries)
     manifest.scan(final, None, final + ".scan.json")
-    if aside:
-        remove(aside)
+    if old:
+        remove(old)
+
+
+def _verify(kind, digest, entries, staging):
+    """Make the staged tree read-only and compare it with its manifest.
+
+    Raises TreeError with the differing files.
+    """
+    if not os.path.isdir(staging):
+        raise TreeError(f"{staging}: nothing was sent")
+    for name in set(manifest.walk_files(staging)) - set(entries):
+        os.unlink(os.path.join(staging, name))  # left by an earlier, different try
+    # Read-only before it is verified: a second sync that is still writing cannot change a file
+    # afterwards.
+    protect(staging, writable=False)
+    os.chmod(staging, 0o700)  # moving a directory needs its own write bit
+    staged = manifest.scan(staging)
+    if manifest.digest(staged) != digest:
+        protect(staging, writable=True)
+        raise TreeError(
+            "{} arrived changed (was it edited during the sync?): {}".format(
+                kind, "; ".join(manifest.differences(entries, staged))
+            )
+        )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes of failures between ranks: rendezvous, NCCL, HCCL, MindSpore's cluster, Open MPI. See
-causes.py for what the entries mean.
+"""Causes of failures between ranks; causes.py explains the entries.
+
+They concern rendezvous, NCCL, HCCL, MindSpore's cluster and Open MPI.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ _CLUSTER = (
 )
 _OPENMPI = "Open MPI 4.1, help-orterun.txt, help-errmgr-base.txt and help-orte-*.txt"
 
-# The end of another rank or of a launcher, as those who saw it word it: they explain nothing by
-# themselves, so they come first.
+# Reports of the end of another rank or of a launcher. They explain nothing on their own, so they
+# come first.
 SEEN = (
     {
         "cause": "seen_by_launcher",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes that a node or its devices give: memory, disk, limits, signals, and what ranks say when
-another has gone. See causes.py.
+"""Causes that a node or its devices give; causes.py explains the entries.
+
+They concern memory, disk, limits, signals, and reports of ranks after another has gone.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ MACHINE = (
             r"(?i:out of memory error on (?:GPU|NPU|XPU|\w+:\d))|(?i:CUDA"
             r" (?:error|failure).{0,40}out of memory)|(?:CUDA"
             r"|NPU|HIP) out of memory"
-            r"|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|\bEL0004\b|\bEI0011\b|Malloc"
-            r" memory failed"
+            r"|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
+            r"|\bEL0004\b|\bEI0011\b|Malloc memory failed"
             r"|Memory not enough: (?:current free|alloc) |rtMalloc.{0,20}fail|more than total mem"
             r" size"
             r"|(?i:out of memory.{0,40}(?:GPU|NPU) ?\d)"
@@ -131,8 +132,8 @@ MACHINE = (
     },
 )
 
-# What a rank says when another has gone, and how a process dies. Of these, `secondary` ones accuse
-# nobody.
+# Reports of a rank after another has gone, and ways in which a process dies. Those of grade
+# `secondary` accuse no rank.
 LOST = (
     {
         "cause": "connection_lost",

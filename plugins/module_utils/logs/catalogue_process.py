@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes that lie in a training's own code, environment, settings and data, and those that no log
-tells. See causes.py.
+"""Causes in a training's own code, environment, settings and data.
+
+Causes that no log shows are here, too. causes.py explains the entries.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ PROCESS = (
     },
 )
 
-# What is left by where it came from, when no pattern fits.
+# Entries by origin, for an error that no pattern fits.
 FALLBACK = {
     "python": {
         "cause": "python_exception",
@@ -232,7 +233,7 @@ FALLBACK = {
     },
 }
 
-# What no log says: how an attempt ended, as nodes, systemd and the collected files show it.
+# Ends of an attempt that no log shows, but nodes, systemd and the collected files do.
 _OBSERVED = (
     (
         "silent_exit",

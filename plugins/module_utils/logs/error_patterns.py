@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lines look like that open or belong to an error in a rank's log; errors.py reads logs by
-them.
-"""
+"""Patterns of the lines that open or belong to an error in a rank's log."""
 
 from __future__ import annotations
 
 import re
 
-# Every line that can open an event holds one of these; a scanner may skip all others while
-# `ErrorScan.idle` holds. What begins with a letter that few words begin with costs least.
+# Every line that can open an event holds one of these. A scanner may skip all others while
+# `ErrorScan.idle` is true. A literal with a rare first letter costs least.
 LITERALS = (
     "Traceback (most",
     '  File "',
@@ -53,6 +51,7 @@ LITERALS = (
     "E30",
 )
 
+SUMMARY = "Error Message Summary:"
 TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):")
 FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<more>, in .*)?')
 CHAIN = re.compile(
@@ -64,8 +63,8 @@ SIGNAL_INFO = re.compile(
     r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)"
 )
 TIME_INFO = re.compile(r"\*\*\* Aborted at (?P<time>\d{9,11}) \(unix time\)")
-# Which rank a lost connection or a timeout names: gloo by its pair, MindSpore's scheduler by the
-# worker that it missed first.
+# The rank that a lost connection or a timeout names: gloo names it by its pair, MindSpore's
+# scheduler by the worker that it missed first.
 PEER = re.compile(
     r"\bpair_rank = (?P<peer>\d+)|\bworker (?P<worker>\d+) is the first one timed out"
 )
@@ -78,15 +77,14 @@ _NOT_KINDS = frozenset(
 )
 _SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Terminated)"
 
-# Ascend's error codes (EI0006: HCCL, EJ: HCCP, EL: driver, E3, EE, EZ: runtime); before CANN 8.5
-# the code stands alone, then behind a name.
+# Ascend's error codes (EI0006: HCCL, EJ: HCCP, EL: driver, E3, EE, EZ: runtime). Before CANN 8.5
+# the code stands alone, since then behind a name.
 ASCEND = re.compile(r"^(?:\[\w+ ?\d*\]: ?)?(?:\w+\()?(?P<kind>E[A-Z0-9]\d{4})\)?: (?P<text>.+)")
 
-# MindSpore's way to say that the reason stands below.
+# MindSpore's reference to a reason further down.
 REFERS = re.compile(r"Refer to '[\w ]+ Error Message'\.?\s*$|The details refer to '[\w ]+'\.?\s*$")
 
-# One-line events: pattern, kind (None: the group `kind`), where it comes from. The group `text` is
-# the message.
+# One-line events: pattern, kind (None: the group `kind`), origin. The group `text` is the message.
 SINGLE = (
     (
         re.compile(r"^terminate called after throwing an instance of '(?P<kind>[^']+)'(?P<text>)"),
@@ -118,7 +116,7 @@ SINGLE = (
     (re.compile(r"^[\w.-]+: error: (?P<text>.*)"), "usage error", "line"),
     (re.compile(r"NCCL WARN (?P<text>.*)"), "NCCL WARN", "cpp"),
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
-    # Open MPI's own words; its blocks stand between lines of dashes.
+    # Open MPI's messages. Its blocks stand between lines of dashes.
     (
         re.compile(
             r"^\[\S+:\d+\] Signal: (?P<text>(?:Segmentation fault|Bus error|Illegal"
@@ -146,15 +144,15 @@ SINGLE = (
     ),
     (ASCEND, None, "cpp"),
 )
-# Lines that call themselves errors, in MindSpore's and CANN's form; only those that the catalogue
-# knows by name are believed. MindSpore only warns of the port that its scheduler does not get.
+# Lines that call themselves errors, in MindSpore's and CANN's form. Only those that the catalogue
+# knows by name count. MindSpore only warns of the port that its scheduler does not get.
 TAGGED = re.compile(
     r"^\[(?P<kind>ERROR|CRITICAL|WARNING(?=.*Failed to call bind))\] \w+\([^)]*\):\S+ \[[^\]]*\](?:"
     r" ?\w+\]| ?\[[\w, ]*\])* ?(?P<text>.*)"
 )
 
-# What launchers say of their children. `first`: the launcher means the child whose end it saw
-# before any other's.
+# Launchers' lines about their children: pattern, whether the line names the child that ended before
+# all others.
 CHILDREN = (
     (
         re.compile(
@@ -182,39 +180,43 @@ EXIT_CODE = re.compile(r"^\s+Exit code:\s+(?P<code>\d+)")
 
 
 def any_of(words):
-    """A pattern that finds any of the words, one branch for each first letter: at most places it
-    looks at no more than that.
+    """Return a pattern that finds any of the words, one branch for each first letter.
+
+    At most positions of a text it tests no more than that letter.
     """
     branches = {}
     for word in words:
         branches.setdefault(word[:1], []).append(re.escape(word[1:]))
     return "|".join(
-        re.escape(first) + "(?:" + "|".join(rest) + ")" for first, rest in branches.items()
+        re.escape(first) + "(?:" + "|".join(endings) + ")" for first, endings in branches.items()
     )
 
 
 def is_final(match):
-    """Whether a match of FINAL ends a traceback: an exception class of Python's or of the user's
-    own, and no other word with a colon.
+    """Return whether a match of FINAL ends a traceback.
+
+    It does with an exception class of Python's or of the user's own, and with no other word before
+    a colon.
     """
     kind = match.group("kind")
-    last = kind.rsplit(".", 1)[-1]
+    name = kind.rsplit(".", 1)[-1]
     if kind in _NOT_KINDS:
         return False
-    if _KNOWN.search(last):
+    if _KNOWN.search(name):
         return True
-    # An exception class of the user's own (`BadSample: ...`): has its colon, and looks like a class
-    # or a path to one.
-    return match.group("text") is not None and ("." in kind or sum(c.isupper() for c in last) >= 2)
+    # A user's own exception class (`BadSample: ...`) has its colon, and looks like a class or a
+    # path to one.
+    if match.group("text") is None:
+        return False
+    return "." in kind or sum(char.isupper() for char in name) >= 2
 
 
 def note_child(text, children, most):
-    """Note in `children`, `most` at the most, what a launcher's line says of a child's end; return
-    whether it says anything of it.
+    """Note a launcher's line about a child's end; return whether the line is one.
 
-    Entries: {local_rank, rank, pid, code, first, log}, None where the launcher does not say; a
-    negative code is a signal. Open MPI tells the code of the child that it named first some lines
-    below it.
+    children: the entries so far, at most `most`. An entry is {local_rank, rank, pid, code, first,
+    log}, each None where the launcher does not give it. A negative code is a signal. Open MPI gives
+    the code of the child that it named first some lines below it.
     """
     code = EXIT_CODE.match(text)
     if code and children and children[-1]["code"] is None:
@@ -222,12 +224,18 @@ def note_child(text, children, most):
     for pattern, first in CHILDREN:
         match = pattern.search(text)
         if match and len(children) < most:
-            said = match.groupdict()
-            found = {
-                key: int(said[key]) if said.get(key) else None
-                for key in ("local_rank", "rank", "pid", "code")
-            }
-            found["code"] = -int(said["signal"]) if said.get("signal") else found["code"]
-            children.append(dict(found, first=first, log=said.get("log")))
+            children.append(_child(match.groupdict(), first))
             return True
     return bool(code)
+
+
+def _child(fields, first):
+    """Return the entry of a child from the groups of a launcher's line."""
+    child = {"first": first, "log": fields.get("log")}
+    for name in ("local_rank", "rank", "pid", "code"):
+        child[name] = None
+        if fields.get(name):
+            child[name] = int(fields[name])
+    if fields.get("signal"):
+        child["code"] = -int(fields["signal"])
+    return child

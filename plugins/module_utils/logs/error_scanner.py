@@ -3,9 +3,9 @@
 
 `ErrorScan` knows Python tracebacks (chained ones, cut ones, ones between other lines), Paddle's C++
 `Error Message Summary:` block, uncaught C++ exceptions (gloo, NCCL), faulthandler, argparse, NCCL
-warnings, Ascend's error codes, Open MPI's words and what a shell or a launcher says of a dead
-child. How lines look is in error_lines.py, what they mean in causes.py, which of them counts in
-first_error.py.
+warnings, Ascend's error codes, Open MPI's messages and the lines of a shell or launcher about a
+dead child. error_lines.py has the patterns of the lines, causes.py their meaning, first_error.py
+the choice among the errors.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from . import error_patterns as lines
 from .failure_catalogue import tagged
 from .root_error import choose
 
-MAX_TRACEBACK = (
-    500  # lines; a recursion error repeats frames but Python cuts it at about 2,000 frames
-)
+# Lines. A recursion error repeats frames, but Python cuts it at about 2,000 frames.
+MAX_TRACEBACK = 500
+MAX_SUMMARY = 12  # lines of Paddle's summary
+AFTER_HEADER = 3  # lines between a header and its traceback
+AFTER_ERROR = 10  # lines after an error that may belong to it
 KEEP = 16  # errors kept before training goes on or the log ends
 CONTEXT_BEFORE = 6
 CONTEXT_AFTER = 4
@@ -26,56 +28,64 @@ CONTEXT_CHARS = 400
 
 
 class ErrorScan:
-    """Feed lines with `line(number, text)`, say `progress()` at every training step, ask `finish()`
-    at the end.
+    """One pass over a rank's log.
+
+    Give every line to `line(number, text)`, call `progress()` at every training step, and
+    `finish()` at the end.
     """
 
     def __init__(self):
         self.errors = []  # at most KEEP, since the last training step
         self.count = 0
         self.survived = None  # the first error after which training went on
-        # what ended a thread of the trainer: steps go on until the data that is loaded runs out
+        # The error that ended a thread of the trainer: steps go on until the loaded data runs out.
         self.thread_error = None
-        self.containers = []  # what the launcher said of its children: see error_lines.note_child
-        self._state = None
+        self.containers = []  # the launcher's lines about its children: see error_lines.note_child
+        self._state = None  # the method that reads the lines of the open event
         self._error = None  # the error whose following lines are being read
-        self._begin = 0
-        self._frame = None
-        self._loose = None
-        self._handled = False
-        self._thread = False
-        self._textless = False
-        self._chained = None
-        self._root = None
-        self._direct = False  # whether the chain's parts are said to be cause and effect
-        self._before = deque(maxlen=CONTEXT_BEFORE)
+        self._begin = 0  # number of the line where the open event begins
+        self._frame = None  # the innermost frame of the open traceback
+        self._loose = None  # (number, kind, text) of a line that may end the open traceback
+        self._lacks_text = False  # whether the message of the newest error is still to come
+        self._context = deque(maxlen=CONTEXT_BEFORE)
+        self._is_direct = False  # whether Python calls the chain's parts cause and effect
+        self._forget_chain()
+
+    def _forget_chain(self):
+        self._chained = None  # the previous error of the chain
+        self._root = None  # the chain's first error as text
+        self._is_handled = False
+        self._in_thread = False
 
     @property
     def idle(self):
         """True while no event is open, so that only lines with one of LITERALS matter."""
         return self._state is None
 
-    # -- what the caller says --
+    # -- calls of the user --
 
     def line(self, number, text):
+        """Read the next line."""
         if lines.note_child(text, self.containers, KEEP):
             return
         if self._state is None or not self._state(number, text):
             self._open(number, text)
 
     def progress(self):
-        """A training step was printed: whatever stood in the log before it did not end this rank."""
-        if self.errors:
-            first = next((e for e in self.errors if not e["soft"]), None)
-            self.survived = self.survived or (dict(first, survived=True) if first else None)
-            thread = next((e for e in self.errors if e["thread"]), None)
-            self.thread_error = self.thread_error or thread
-            self.errors = []
+        """Note a training step: no error before it ended this rank."""
+        if not self.errors:
+            return
+        if not self.survived:
+            first = next((error for error in self.errors if not error["soft"]), None)
+            if first:
+                self.survived = dict(first, survived=True)
+        if not self.thread_error:
+            self.thread_error = next((error for error in self.errors if error["thread"]), None)
+        self.errors = []
 
     def finish(self):
-        """The error that best explains an end of this rank, or None."""
-        if self._state == self._in_traceback:
-            self._cut_short()
+        """Return the error that best explains an end of this rank, or None."""
+        self._leave_traceback()
         self._state = None
         return choose(self.errors, self.survived, self.thread_error)
 
@@ -84,31 +94,23 @@ class ErrorScan:
     def _open(self, number, text):
         match = lines.TRACEBACK.match(text)
         if match:
-            # `C++ Traceback` is Paddle's own block. Text before the word means that a handler
-            # printed it, except a torn progress bar.
-            if not match.group(1).endswith("C++ "):
-                self._start_traceback(
-                    number, text, bool(match.group(1).strip()) and "%|" not in match.group(1)
-                )
+            self._open_traceback(number, text, match.group(1))
             return
-        if "Error Message Summary:" in text:
+        if lines.SUMMARY in text:
             self._leave_traceback()
             self._begin, self._state = number, self._in_summary
             return
-        for pattern, kind, origin in lines.SINGLE:
-            match = pattern.search(text)
-            if match:
-                self._leave_traceback()
-                self._single(number, kind or match.group("kind"), match.group("text"), origin, text)
-                return
+        if self._open_single(number, text):
+            return
         if text.startswith(lines.HEADERS):
             self._leave_traceback()
-            self._thread = text.startswith("Exception in thread")
-            self._handled, self._begin, self._state = not self._thread, number, self._after_header
+            self._in_thread = text.startswith("Exception in thread")
+            self._is_handled = not self._in_thread
+            self._begin, self._state = number, self._after_header
             return
         match = lines.TAGGED.search(text)
         if match:
-            self._tagged(number, match.group("kind"), match.group("text"), text)
+            self._add_tagged(number, match.group("kind"), match.group("text"), text)
             return
         frame = lines.FRAME.match(text)
         if frame and not frame.group("more"):
@@ -117,45 +119,71 @@ class ErrorScan:
             self._start_traceback(number, text, False)
             self._in_traceback(number, text)
 
-    def _single(self, number, kind, text, origin, line):
-        last = self.errors[-1] if self.errors else None
+    def _open_traceback(self, number, text, prefix):
+        """Open a traceback. prefix: the text before the word Traceback.
+
+        `C++ Traceback` is Paddle's own block. Other text before the word means that a handler
+        printed it, except a torn progress bar.
+        """
+        if not prefix.endswith("C++ "):
+            is_handled = bool(prefix.strip()) and "%|" not in prefix
+            self._start_traceback(number, text, is_handled)
+
+    def _open_single(self, number, text):
+        """Note an error of a single line; return whether it is one."""
+        for pattern, kind, origin in lines.SINGLE:
+            match = pattern.search(text)
+            if match:
+                self._leave_traceback()
+                kind = kind or match.group("kind")
+                self._add_single(number, kind, match.group("text"), origin, text)
+                return True
+        return False
+
+    def _last(self):
+        if self.errors:
+            return self.errors[-1]
+        return None
+
+    def _add_single(self, number, kind, text, origin, line):
+        last = self._last()
         if last and last["kind"] == kind and not last["text"]:
-            last["line"] = (
-                # Paddle warns of the exception just before the runtime ends the process for it
-                number
-            )
+            # Paddle warns of the exception just before the runtime ends the process for it.
+            last["line"] = number
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
             self._add(number, kind, text, origin, [line])
         self._begin, self._state = number, self._in_after
 
-    def _tagged(self, number, kind, text, line):
-        """A line that calls itself an error: noted once for each cause, without leaving what is
-        being read.
+    def _add_tagged(self, number, kind, text, line):
+        """Note a line that calls itself an error, once for each cause.
+
+        The open event stays open.
         """
         cause = tagged(text)
         if cause and not any(error["soft"] == cause for error in self.errors):
             self._add(number, kind, text, "line", [line])
             self._error["soft"] = cause
 
-    def _start_traceback(self, number, text, handled):
+    def _start_traceback(self, number, text, is_handled):
         self._leave_traceback()
-        last = self.errors[-1] if self.errors else None
+        last = self._last()
         if last and last["text"].endswith(":") and number - last["line"] == 1:
             # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real
             # one
-            self._chained, self._thread, self._direct = last, last["thread"], False
-        self._handled = self._handled or handled
-        self._begin, self._frame, self._loose, self._state = number, None, None, self._in_traceback
-        self._before.clear()
-        self._before.append(text)
+            self._chained, self._in_thread, self._is_direct = last, last["thread"], False
+        self._is_handled = self._is_handled or is_handled
+        self._begin, self._state = number, self._in_traceback
+        self._frame, self._loose = None, None
+        self._context.clear()
+        self._context.append(text)
 
-    # -- inside an event; each returns False when the line is not its own --
+    # -- inside an event; each returns False where the line does not belong to the event --
 
     def _after_header(self, number, text):
-        if number - self._begin > 3:
-            self._handled, self._thread, self._state = False, False, None
+        if number - self._begin > AFTER_HEADER:
+            self._is_handled, self._in_thread, self._state = False, False, None
         return False
 
     def _in_traceback(self, number, text):
@@ -166,36 +194,29 @@ class ErrorScan:
         if frame:
             self._frame = {"file": frame.group("file"), "line": int(frame.group("line"))}
         if not text or text[0] in " \t":
-            self._before.append(text)
-        else:
-            final = lines.FINAL.match(text)
-            if final is None or not lines.is_final(final):
-                if final is not None and final.group("text") is not None and self._loose is None:
-                    self._loose = (number, final.group("kind"), final.group("text"))
-                return False
-            self._end_traceback(number, final.group("kind"), final.group("text") or "", text)
+            self._context.append(text)
+            return True
+        final = lines.FINAL.match(text)
+        if final is None:
+            return False
+        kind, message = final.group("kind"), final.group("text")
+        if not lines.is_final(final):
+            if message is not None and self._loose is None:
+                self._loose = (number, kind, message)
+            return False
+        self._end_traceback(number, kind, message or "", text)
         return True
 
     def _end_traceback(self, number, kind, text, line):
-        context = list(self._before) + [line]
-        root = self._root
-        if self._chained is not None:
-            if self._chained in self.errors:
-                self.errors.remove(self._chained)
-            root = root or f"{self._chained['kind']}: {self._chained['text']}"
-        flags = {"handled": self._handled, "thread": self._thread}
-        self._handled, self._thread, self._chained, self._root = False, False, None, None
-        self._add(
-            number,
-            kind,
-            text,
-            "python",
-            context,
-            frame=self._frame,
-            root=root,
-            direct=self._direct,
-            **flags,
-        )
+        context = list(self._context) + [line]
+        chained, root = self._chained, self._root
+        if chained is not None:
+            if chained in self.errors:
+                self.errors.remove(chained)
+            root = root or f"{chained['kind']}: {chained['text']}"
+        flags = {"handled": self._is_handled, "thread": self._in_thread, "direct": self._is_direct}
+        self._forget_chain()
+        self._add(number, kind, text, "python", context, frame=self._frame, root=root, **flags)
         self._begin, self._state = number, self._in_after
 
     def _leave_traceback(self):
@@ -203,128 +224,101 @@ class ErrorScan:
             self._cut_short()
 
     def _cut_short(self):
-        """The log ended, or something else began, inside a traceback."""
+        """End a traceback that another event or the end of the log cut off."""
         if self._chained in self.errors:
-            self._chained, self._root, self._handled, self._thread, self._state = (
-                None,
-                None,
-                False,
-                False,
-                None,
-            )
-            return  # the chain's first part is whole and says more than a torn second one
+            # The chain's first part is whole and says more than a torn second one.
+            self._forget_chain()
+            self._state = None
+            return
         if self._loose is not None:
             number, kind, text = self._loose
             self._end_traceback(number, kind, text, f"{kind}: {text}")
             return
-        where = (
-            f'cut short after File "{self._frame["file"]}", line {self._frame["line"]}'
-            if self._frame
-            else "cut short"
-        )
-        self._end_traceback(self._begin, "Traceback", where, "")
+        text = "cut short"
+        if self._frame:
+            text += f' after File "{self._frame["file"]}", line {self._frame["line"]}'
+        self._end_traceback(self._begin, "Traceback", text, "")
         self._state = None
 
     def _in_summary(self, number, text):
-        bare = text.strip()
-        if number - self._begin > 12:
+        if number - self._begin > MAX_SUMMARY:
             self._state = None
             return False
-        if bare.strip("-"):
-            kind, colon, message = bare.partition(": ")
-            if not colon and not bare.endswith(":"):
-                kind, message = "Error Message Summary", bare
-            self._summary(number, kind.rstrip(":"), message.strip(), text)
+        line = text.strip()
+        if line.strip("-"):
+            kind, colon, message = line.partition(": ")
+            if not colon and not line.endswith(":"):
+                kind, message = "Error Message Summary", line
+            self._add_summary(number, kind.rstrip(":"), message.strip(), text)
         return True
 
-    def _summary(self, number, kind, message, line):
-        last = self.errors[-1] if self.errors else None
+    def _add_summary(self, number, kind, message, line):
+        last = self._last()
         if last and last["origin"] == "python" and not last["text"]:
             last["text"] = f"{kind}: {message}"
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
             self._add(number, kind, message, "cpp", [line])
-        self._textless = not message  # Paddle then puts the message a line below
+        self._lacks_text = not message  # Paddle then puts the message a line below
         self._begin, self._state = number, self._in_after
 
     def _in_after(self, number, text):
         error = self._error
         if lines.CHAIN.match(text):
-            self._chained, self._root, self._handled, self._thread = (
-                error,
-                error["root"],
-                error["handled"],
-                error["thread"],
-            )
-            self._direct, self._state = text.startswith("The above"), self._between_chain
+            self._continue_chain(error, text)
             return True
-        info, code = (
-            lines.TIME_INFO.search(text) or lines.SIGNAL_INFO.search(text),
-            lines.ASCEND.match(text),
-        )
+        info = lines.TIME_INFO.search(text) or lines.SIGNAL_INFO.search(text)
         if info:
-            error.update({k: int(v) if v.isdigit() else v for k, v in info.groupdict().items()})
-        elif (
-            error["origin"] == "python"
-            and (code or lines.REFERS.search(error["text"]))
-            and not lines.TRACEBACK.match(text)
-        ):
+            error.update(_signal_fields(info))
+        elif _is_detail(error, text):
             if text.strip() and not text.startswith("-"):
-                error["text"] += (
-                    # MindSpore puts CANN's message, and that of its data pipeline, below its own
-                    f" [{text.strip()}]"
-                )
-        elif (
-            lines.TRACEBACK.match(text)
-            or "Error Message Summary:" in text
-            or text.startswith(lines.HEADERS)
-            or number - self._begin > 10
-        ):
+                error["text"] += f" [{text.strip()}]"
+        elif self._opens_event(number, text):
             self._state = None
             return False
         elif any(pattern.search(text) for pattern, _kind, _origin in lines.SINGLE):
             return False
-        stripped = text.strip()
-        if not stripped.strip("-="):
+        self._extend(error, text)
+        return True
+
+    def _continue_chain(self, error, text):
+        """Keep an error as the previous one of the chain whose next part follows."""
+        self._chained, self._root = error, error["root"]
+        self._is_handled, self._in_thread = error["handled"], error["thread"]
+        self._is_direct, self._state = text.startswith("The above"), self._between_chain
+
+    def _opens_event(self, number, text):
+        """Return whether a line opens another event, or is too far below the error."""
+        if lines.TRACEBACK.match(text) or lines.SUMMARY in text:
             return True
-        if stripped.startswith("what():"):
-            error["text"] = stripped[7:].strip()
-        elif self._textless:
-            error["text"] += stripped
-            self._textless = False
+        return text.startswith(lines.HEADERS) or number - self._begin > AFTER_ERROR
+
+    def _extend(self, error, text):
+        """Add a following line to an error's message and context."""
+        message = text.strip()
+        if not message.strip("-="):
+            return
+        if message.startswith("what():"):
+            error["text"] = message[len("what():") :].strip()
+        elif self._lacks_text:
+            error["text"] += message
+            self._lacks_text = False
         if len(error["context"]) < CONTEXT_BEFORE + CONTEXT_AFTER + 2:
             error["context"].append(text[:CONTEXT_CHARS])
-        return True
 
     def _between_chain(self, number, text):
         if text and not lines.TRACEBACK.match(text):
-            self._chained, self._root, self._handled, self._thread, self._state = (
-                None,
-                None,
-                False,
-                False,
-                None,
-            )
+            self._forget_chain()
+            self._state = None
         return not text
 
     # -- records --
 
-    def _add(
-        self,
-        number,
-        kind,
-        text,
-        origin,
-        context,
-        frame=None,
-        handled=False,
-        thread=False,
-        root=None,
-        direct=False,
-    ):
+    def _add(self, number, kind, text, origin, context, frame=None, root=None, **flags):
+        """Add an error. flags: handled, thread, direct."""
         self.count += 1
-        self._textless = False
+        self._lacks_text = False
         frame = frame or {"file": None, "line": None}
         self._error = {
             "kind": kind,
@@ -333,19 +327,39 @@ class ErrorScan:
             "origin": origin,
             "file": frame["file"],
             "file_line": frame["line"],
-            "context": [c[:CONTEXT_CHARS] for c in context if c.strip()],
-            "handled": handled,
+            "context": [line[:CONTEXT_CHARS] for line in context if line.strip()],
+            "handled": False,
             "survived": False,
-            "thread": thread,
+            "thread": False,
             "soft": False,
-            "direct": direct,
+            "direct": False,
             "root": root,
             "signal": None,
             "sender": None,
             "time": None,
+            **flags,
         }
-        if (
-            len(self.errors) == KEEP
-        ):  # the newest always has room: it may be the one that ended the rank
-            self.errors.remove(next((e for e in self.errors if e["handled"]), self.errors[-1]))
+        if len(self.errors) == KEEP:
+            # The newest always has room: it may be the one that ended the rank.
+            handled = (error for error in self.errors if error["handled"])
+            self.errors.remove(next(handled, self.errors[-1]))
         self.errors.append(self._error)
+
+
+def _signal_fields(match):
+    """Return {signal, sender} or {time} of a line; digits become whole numbers."""
+    fields = match.groupdict()
+    for name, value in fields.items():
+        if value.isdigit():
+            fields[name] = int(value)
+    return fields
+
+
+def _is_detail(error, text):
+    """Return whether a line continues the message of a Python exception.
+
+    MindSpore puts CANN's message, and that of its data pipeline, below its own.
+    """
+    if error["origin"] != "python" or lines.TRACEBACK.match(text):
+        return False
+    return bool(lines.ASCEND.match(text) or lines.REFERS.search(error["text"]))

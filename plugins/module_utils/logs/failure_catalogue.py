@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an error means: cause, grade, a sentence for people, a remedy and where the rule comes from;
-the entries are data, catalogue_*.py.
+"""The meaning of errors: cause, grade, sentence, remedy and the rule's source.
 
-Grades. `primary`: a rank that says this may be where a failure began. `shared`: a condition between
-ranks (they did not meet, they run different versions); it explains a failure and accuses no rank,
-because all that say it are only witnesses. `secondary`: what ranks say once another has gone; it
-explains nothing as long as anything else is known.
+The entries are data (catalogue_*.py). There are three grades:
 
-The first entry whose pattern is found in `kind: text` decides; one with `where` wants that pattern
+primary     a rank with this error may be where a failure began
+shared      a condition between ranks (they did not meet, they run different versions). It explains
+            a failure and accuses no rank, because all that report it are only witnesses.
+secondary   the report of a rank after another has gone. It explains nothing as long as anything
+            else is known.
+
+The first entry whose pattern is found in `kind: text` decides. One with `where` needs that pattern
 in the traceback's file, too.
 """
 
@@ -21,8 +23,8 @@ from .catalogue_process import FALLBACK, OBSERVED, PROCESS
 
 CATALOGUE = SEEN + FABRIC + MACHINE + PROCESS + LOST
 FIELDS = ("cause", "grade", "meaning", "remedy", "source")
-# A tagged line ([ERROR] and the like) is an error only where it says one of these: much is called
-# an error that ends nothing.
+# A tagged line ([ERROR] and the like) is an error only with one of these causes: many lines are
+# called an error and end nothing.
 _TAGGED = frozenset(entry["cause"] for entry in FABRIC) | {
     "device_out_of_memory",
     "device_error",
@@ -34,58 +36,64 @@ _COMPILED = tuple(
 )
 
 
-def _find(whole, where):
-    return next(
-        (
-            entry
-            for pattern, place, entry in _COMPILED
-            if pattern.search(whole) and place.search(where or "")
-        ),
-        None,
-    )
+def _find(message, path):
+    """Return the first entry that fits an error, or None.
 
-
-def classify(kind, text, origin="line", where=None):
-    """The catalogue's entry for an error: {cause, grade, meaning, remedy, source}.
-
-    kind, text: the error's class and message. origin (python, cpp, line): decides where no pattern
-    fits. where: the file of the innermost frame of its traceback, or None.
+    path: the file of its innermost frame, or None.
     """
-    entry = _find(f"{kind}: {text}" if text else kind, where) or FALLBACK.get(
-        origin, FALLBACK["line"]
-    )
+    for pattern, path_pattern, entry in _COMPILED:
+        if pattern.search(message) and path_pattern.search(path or ""):
+            return entry
+    return None
+
+
+def _fields(entry):
     return {key: entry[key] for key in FIELDS}
 
 
+def classify(kind, text, origin="line", where=None):
+    """Return the catalogue's entry for an error.
+
+    It has cause, grade, meaning, remedy and source. kind, text: the error's class and message.
+    origin (python, cpp, line): decides where no pattern fits. where: the file of the innermost
+    frame of its traceback, or None.
+    """
+    message = kind
+    if text:
+        message = f"{kind}: {text}"
+    entry = _find(message, where)
+    return _fields(entry or FALLBACK.get(origin, FALLBACK["line"]))
+
+
 def tagged(text):
-    """The cause that a line which calls itself an error names, where the catalogue believes a mere
-    line in this; else None.
+    """Return the cause that a line which calls itself an error names, or None.
+
+    Only causes that the catalogue accepts from a mere line count.
     """
     entry = _find(text, None)
-    return entry["cause"] if entry and entry["cause"] in _TAGGED else None
+    if entry and entry["cause"] in _TAGGED:
+        return entry["cause"]
+    return None
 
 
 def entry_of(cause):
-    """The entry of a cause by its name, for what a signal, systemd or a missing node tells and no
-    log does.
+    """Return the entry of a cause by its name.
+
+    A name that is not in the catalogue gives the entry of `unknown`. The function is for causes
+    that no log shows: a signal, systemd or a missing node does.
     """
-    found = OBSERVED.get(cause) or next(
-        (e for e in (*CATALOGUE, *FALLBACK.values()) if e["cause"] == cause), FALLBACK["line"]
-    )
-    return {key: found[key] for key in FIELDS}
+    if cause in OBSERVED:
+        return _fields(OBSERVED[cause])
+    for entry in (*CATALOGUE, *FALLBACK.values()):
+        if entry["cause"] == cause:
+            return _fields(entry)
+    return _fields(FALLBACK["line"])
 
 
 def every():
-    """All entries by cause, in the order of the page docs/runbooks/verdict.md."""
-    found = {}
-    for entry in (
-        *FABRIC,
-        *MACHINE,
-        *PROCESS,
-        *LOST,
-        *SEEN,
-        *FALLBACK.values(),
-        *OBSERVED.values(),
-    ):
-        found.setdefault(entry["cause"], {key: entry[key] for key in FIELDS})
-    return found
+    """Return all entries by cause, in the order of the page docs/runbooks/verdict.md."""
+    entries = {}
+    for table in (FABRIC, MACHINE, PROCESS, LOST, SEEN, FALLBACK.values(), OBSERVED.values()):
+        for entry in table:
+            entries.setdefault(entry["cause"], _fields(entry))
+    return entries

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the errors in a rank's log explains its end. A pure function over what errors.py has
-read.
+"""The choice of the error that explains a rank's end.
+
+A pure function over the errors that errors.py has read in the rank's log.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from .failure_catalogue import classify, entry_of
 
 _ORDER = {"primary": 0, "shared": 1, "secondary": 2}
 _VAGUE = frozenset(("python_exception", "cpp_exception", "unknown"))
-# An exception that was raised while one of these was handled is its consequence; a missing file is
-# often expected and handled well.
+# An exception that was raised during the handling of one of these is its consequence. A missing
+# file is not among them: it is often expected and handled well.
 _DEEP = frozenset(
     (
         "disk_full",
@@ -26,87 +27,121 @@ _DEEP = frozenset(
         "download_failed",
     )
 )
-# Data sets that answer a sample they cannot read by trying another one end so, when there is none
-# that they can (PaddleOCR does).
+# The end of a data set that answers an unreadable sample by trying another one, when it can read
+# none of them (PaddleOCR does).
 _GAVE_UP = frozenset(("RecursionError",))
 _WRAPPER = re.compile(r"Exception thrown from .*\bdataset\b")
 _SAMPLE = re.compile(r"data\w*\.py\", line \d+, in __getitem__")
 
 
 def finished(error):
-    """An error as it is told: with its cause, and without what only its reading needed."""
-    found = {key: value for key, value in error.items() if key not in ("soft", "direct")}
-    found["text"] = found["text"].strip()
-    peer = lines.PEER.search(found["text"])
-    found["peer"] = int(peer.group("peer") or peer.group("worker")) if peer else None
-    entry = classify(found["kind"], found["text"], found["origin"], found["file"])
-    if entry["cause"] in _VAGUE and found["root"]:
-        kind, _colon, text = found["root"].partition(": ")
-        deeper = classify(kind, text, "line")
-        if (
-            deeper["grade"] == "primary"
-            and deeper["cause"] not in _VAGUE
-            and (error["direct"] or deeper["cause"] in _DEEP)
-        ):
-            entry = deeper
-            found["text"] += " [after {}]".format(found["root"].strip()[:200])
-    return dict(found, **entry)
+    """Return an error as it is reported: with its cause, without internal fields."""
+    result = {key: value for key, value in error.items() if key not in ("soft", "direct")}
+    result["text"] = result["text"].strip()
+    result["peer"] = None
+    peer = lines.PEER.search(result["text"])
+    if peer:
+        result["peer"] = int(peer.group("peer") or peer.group("worker"))
+    entry = classify(result["kind"], result["text"], result["origin"], result["file"])
+    if entry["cause"] in _VAGUE and result["root"]:
+        root_entry = _root_cause(result["root"], error["direct"])
+        if root_entry:
+            entry = root_entry
+            result["text"] += " [after {}]".format(result["root"].strip()[:200])
+    return dict(result, **entry)
+
+
+def _root_cause(root, is_direct):
+    """Return the catalogue's entry of a chain's first error, or None.
+
+    It counts where the chain's end is surely its consequence.
+    """
+    kind, _colon, text = root.partition(": ")
+    entry = classify(kind, text, "line")
+    if entry["grade"] != "primary" or entry["cause"] in _VAGUE:
+        return None
+    if is_direct or entry["cause"] in _DEEP:
+        return entry
+    return None
 
 
 def choose(errors, survived=None, thread_error=None):
-    """The error that best explains an end of the rank, or None.
+    """Return the error that best explains an end of the rank, or None.
 
     errors: those since the last training step, in order. survived: the first one that a step
-    followed. thread_error: what ended a thread of the trainer.
+    followed. thread_error: the one that ended a thread of the trainer.
     """
     pool = [finished(error) for error in errors]
+    thread = None
+    if thread_error:
+        thread = finished(thread_error)
+    causes = _primary_errors(pool, errors, thread)
+    if causes:
+        return _with_handled_cause(min(causes, key=_vagueness), pool)
     fatal = [error for error in pool if not error["handled"]]
-    hard = [error for error, raw in zip(pool, errors) if not error["handled"] and not raw["soft"]]
-    thread = finished(thread_error) if thread_error else None
-    own = [
-        error
-        for error in hard
-        if error["grade"] == "primary" and not (thread and error["cause"] == "worker_died")
-    ]
-    if own:
-        return _after_all(min(own, key=_told), pool)
-    if thread:  # `the data reader raises an exception`: that one, and it did end the rank
+    if thread:
+        # With `the data reader raises an exception` it did end the rank.
         return dict(thread, survived=not any(e["cause"] == "worker_died" for e in fatal))
-    # a line that only calls itself an error comes after what ends a process; what explains most
-    # comes first
+    # A line that only calls itself an error comes after one that ends a process. The error that
+    # explains most comes first.
     if fatal:
-        return min(fatal, key=lambda e: _ORDER[e["grade"]])
-    rest = ([finished(survived)] if survived else []) + pool
-    return next((e for e in rest if e["grade"] == "primary"), rest[0] if rest else None)
+        return min(fatal, key=lambda error: _ORDER[error["grade"]])
+    if survived:
+        pool.insert(0, finished(survived))
+    if not pool:
+        return None
+    return next((error for error in pool if error["grade"] == "primary"), pool[0])
 
 
-def _told(error):
-    """How little an error tells: that a data pipeline failed is said beside what it failed of; a
-    traceback that was torn has no message.
+def _primary_errors(pool, errors, thread):
+    """Return the unhandled errors that may be where a failure began.
+
+    A dead worker is the consequence of a thread's error.
     """
-    wraps = error["cause"] == "worker_died" or (
-        error["cause"] in _VAGUE and _WRAPPER.search(error["text"])
-    )
-    return 2 if error["kind"] == "Traceback" else 1 if wraps else 0
+    result = []
+    for error, raw in zip(pool, errors):
+        if error["handled"] or raw["soft"] or error["grade"] != "primary":
+            continue
+        if not (thread and error["cause"] == "worker_died"):
+            result.append(error)
+    return result
 
 
-def _after_all(error, pool):
-    """The error itself; one that only says that the code gave up has the cause of what it had
-    handled again and again before.
+def _vagueness(error):
+    """Return how little an error says, from 0.
+
+    A data pipeline's failure stands beside its reason. A traceback that was torn has no message.
     """
-    if error["kind"] in _GAVE_UP:
-        tried = [
-            e for e in pool if e["handled"] and e["grade"] == "primary" and e["cause"] not in _VAGUE
-        ]
-        if tried and len({e["cause"] for e in tried}) == 1:
-            said = f"{tried[0]['kind']}: {tried[0]['text']}"
-            told = {key: tried[0][key] for key in ("cause", "grade", "meaning", "remedy", "source")}
-            return dict(
-                error,
-                text=f"{error['text']} [after {said[:200]}]",
-                root=error["root"] or said,
-                **told,
-            )
-        if not tried and any(_SAMPLE.search(line) for line in error["context"]):
-            return dict(error, **entry_of("data_corrupt"))
+    if error["kind"] == "Traceback":
+        return 2
+    if error["cause"] == "worker_died":
+        return 1
+    if error["cause"] in _VAGUE and _WRAPPER.search(error["text"]):
+        return 1
+    return 0
+
+
+def _with_handled_cause(error, pool):
+    """Return the error, with its real cause where the code only gave up.
+
+    That is the cause of the errors that the code had handled before.
+    """
+    if error["kind"] not in _GAVE_UP:
+        return error
+    handled = [e for e in pool if _is_handled_cause(e)]
+    if handled and len({e["cause"] for e in handled}) == 1:
+        first = handled[0]
+        root = f"{first['kind']}: {first['text']}"
+        return dict(
+            error,
+            text=f"{error['text']} [after {root[:200]}]",
+            root=error["root"] or root,
+            **{key: first[key] for key in ("cause", "grade", "meaning", "remedy", "source")},
+        )
+    if not handled and any(_SAMPLE.search(line) for line in error["context"]):
+        return dict(error, **entry_of("data_corrupt"))
     return error
+
+
+def _is_handled_cause(error):
+    return error["handled"] and error["grade"] == "primary" and error["cause"] not in _VAGUE

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The addresses of an Ascend node's devices, read on the node: hccn_tool, else /etc/hccn.conf
-(contract D6). Not run on Ascend hardware.
+"""The addresses of an Ascend node's devices, read on the node.
 
-What the tool prints is taken from its manual and from its source, which the driver's makers have
-published.
+The source is hccn_tool, else /etc/hccn.conf (contract D6). Not run on Ascend hardware: the tool's
+output is taken from its manual and from its source, which the driver's makers have published.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from ..base.sanitize import printable
 from .rank_table import PER_SERVER, usable_ipv4
 
 TOOL = "hccn_tool"
-# where the driver puts it; by itself that directory is on nobody's PATH
+# where the driver puts it; that directory is on no PATH unless a person adds it
 DRIVER_TOOL = "/usr/local/Ascend/driver/tools/hccn_tool"
 CONF = "/etc/hccn.conf"
-LIMIT_S = 10  # a device that has gone wrong can hold the tool for ever
-BUSY = "is busy"  # the tool's own words: it lets one process at a time ask the driver
+LIMIT_S = 10  # a faulty device can keep the tool waiting for ever
+BUSY = "is busy"  # in the tool's message: it lets one process at a time ask the driver
 TRIES = 3
 WAIT_S = 1.0
 _NO_PROGRAM, _NO_TIME = (126, 127), 124  # exit codes of timeout(1)
@@ -28,8 +27,9 @@ _CONF_LINE = re.compile(r"^[ \t]*address_(\d+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MUL
 
 
 class AscendError(Exception):
-    """Devices without an address that can be used. `problems`: every one of them as a sentence with
-    its remedy.
+    """Devices without a usable address.
+
+    .problems holds a sentence with its remedy for each.
     """
 
     def __init__(self, problems):
@@ -38,52 +38,43 @@ class AscendError(Exception):
 
 
 def read_devices(run, conf=CONF, devices=None):
-    """Return {source: "hccn_tool" or the path of conf, devices: [{device_id, device_ip}]} of this
-    node; one source for all devices.
+    """Return {source, devices: [{device_id, device_ip}]} of this node.
 
-    run: like AnsibleModule.run_command; a missing program is an OSError or one of the shell's exit
-    codes. devices: ids that must have an address, in the order they are wanted back (default: those
-    of 0-7 that have one). Raises AscendError.
+    source: "hccn_tool" or the path of conf; one source for all devices. run: like
+    AnsibleModule.run_command; a missing program is an OSError or one of the shell's exit codes.
+    devices: ids that must have an address, in the order of the result (default: those of 0-7 that
+    have one). Raises AscendError.
     """
-    wanted = (
-        [str(device) for device in devices]
-        if devices is not None
-        else [str(number) for number in range(PER_SERVER)]
-    )
-    told, reasons = ask_tool(run, wanted)
-    if told and (devices is None or len(told) == len(wanted)):
-        return _result(TOOL, wanted, told)
-    written, why = read_conf(conf, wanted)
-    # A file that contradicts the driver is out of date, and HCCL fails on an address that the
-    # device does not have.
-    stale = [
-        device
-        for device in wanted
-        if device in told and written.get(device, told[device]) != told[device]
-    ]
-    if stale:
-        words = "device %s is %s to hccn_tool and %s in %s; the tool is right, mend the file"
-        raise AscendError(
-            [words % (device, told[device], written[device], conf) for device in stale]
-        )
-    if written and (devices is None or len(written) == len(wanted)):
-        return _result(conf, wanted, written)
+    names = range(PER_SERVER)
+    if devices is not None:
+        names = devices
+    wanted = [str(name) for name in names]
+    from_tool, reasons = ask_tool(run, wanted)
+    if _suffices(from_tool, wanted, devices):
+        return _result(TOOL, wanted, from_tool)
+    from_conf, conf_reason = read_conf(conf, wanted)
+    _refuse_stale_file(conf, wanted, from_conf, from_tool)
+    if _suffices(from_conf, wanted, devices):
+        return _result(conf, wanted, from_conf)
     if devices is None:
         raise AscendError(
             [
                 "no device has an address. hccn_tool: {}. {}: {}. {}".format(
-                    reasons["0"], conf, why, _remedy("N")
+                    reasons["0"], conf, conf_reason, _remedy("N")
                 )
             ]
         )
-    lacking = [device for device in wanted if device not in written]
-    words = "device %s has no address. hccn_tool: %s. %s: %s. %s"
-    problems = [
-        words % (d, reasons[d], conf, why or f"no address_{d}=", _remedy(d))
-        for d in lacking
-        if d not in told
-    ]
-    if not problems:  # each knows what the other lacks; a mixture of two sources is nobody's table
+    lacking = [device for device in wanted if device not in from_conf]
+    problems = []
+    for device in lacking:
+        if device not in from_tool:
+            reason = conf_reason or f"no address_{device}="
+            problems.append(
+                f"device {device} has no address. hccn_tool: {reasons[device]}."
+                f" {conf}: {reason}. {_remedy(device)}"
+            )
+    if not problems:
+        # Each source lacks what the other has. A mixture of two sources is not a valid table.
         problems = [
             "hccn_tool has no address of device {}, {} none of device {}; mend the file".format(
                 ", ".join(reasons), conf, ", ".join(lacking)
@@ -92,39 +83,69 @@ def read_devices(run, conf=CONF, devices=None):
     raise AscendError(problems)
 
 
+def _suffices(addresses, wanted, devices):
+    """Return whether a source has the address of every device that must have one."""
+    if devices is None:
+        return bool(addresses)
+    return bool(addresses) and len(addresses) == len(wanted)
+
+
+def _refuse_stale_file(conf, wanted, from_conf, from_tool):
+    """Raise AscendError where the file contradicts the driver.
+
+    Such a file is out of date, and HCCL fails on an address that the device does not have.
+    """
+    problems = []
+    for device in wanted:
+        if device in from_tool and from_conf.get(device, from_tool[device]) != from_tool[device]:
+            problems.append(
+                f"device {device} is {from_tool[device]} to hccn_tool and {from_conf[device]} in"
+                f" {conf}; the tool is right, mend the file"
+            )
+    if problems:
+        raise AscendError(problems)
+
+
 def ask_tool(run, devices):
     """Return ({device: address}, {device: why it has none}) as hccn_tool says."""
-    told, reasons, tools = {}, {}, [TOOL, DRIVER_TOOL]
-    for place, device in enumerate(devices):
-        code, said = _call(run, tools[0], device)
+    addresses, reasons, tools = {}, {}, [TOOL, DRIVER_TOOL]
+    for index, device in enumerate(devices):
+        code, output = _call(run, tools[0], device)
         if code in _NO_PROGRAM and len(tools) > 1:
             tools.pop(0)
-            code, said = _call(run, tools[0], device)
-        if code in _NO_PROGRAM or code == _NO_TIME:  # so it would be with all that follow
-            reason = (
-                "no answer within %d s" % LIMIT_S
-                if code == _NO_TIME
-                else "it is not installed, or may not be run"
-            )
-            return told, dict(reasons, **{other: reason for other in devices[place:]})
-        match = _ADDRESS.search(said)
+            code, output = _call(run, tools[0], device)
+        reason = _common_reason(code)
+        if reason:
+            reasons.update(dict.fromkeys(devices[index:], reason))
+            return addresses, reasons
+        match = _ADDRESS.search(output)
         if match and usable_ipv4(match.group(1)):
-            told[device] = match.group(1)
+            addresses[device] = match.group(1)
         else:
-            reasons[device] = printable(" ".join(said.split()), limit=200) or "it says nothing"
-    return told, reasons
+            reasons[device] = printable(" ".join(output.split()), limit=200) or "it says nothing"
+    return addresses, reasons
+
+
+def _common_reason(code):
+    """Return why every further call of the tool will fail, or None."""
+    if code == _NO_TIME:
+        return f"no answer within {LIMIT_S} s"
+    if code in _NO_PROGRAM:
+        return "it is not installed, or may not be run"
+    return None
 
 
 def read_conf(path, devices):
-    """Return ({device: address}, why there is none at all or "") from a file of address_N= lines.
-    Raises AscendError on a bad one.
+    """Return ({device: address}, reason) of a file of address_N= lines.
+
+    reason: why it has no address at all, or "". Raises AscendError on a bad line.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             lines = _CONF_LINE.findall(handle.read(1 << 20))
     except OSError as error:
         return {}, (error.strerror or str(error)).lower()
-    found, problems = {}, []
+    addresses, problems = {}, []
     for device, address in lines:
         if device not in devices:
             continue
@@ -133,25 +154,29 @@ def read_conf(path, devices):
                 f"{path}: address_{device}= is {_quoted(address)}, no IPv4 address that other"
                 " devices reach; mend it"
             )
-        elif found.setdefault(device, address) != address:
+        elif addresses.setdefault(device, address) != address:
             problems.append(
-                f"{path}: device {device} has two addresses, {found[device]} and {address}; mend it"
+                f"{path}: device {device} has two addresses, {addresses[device]} and {address};"
+                " mend it"
             )
     if problems:
         raise AscendError(problems)
-    return found, "" if found else "no address_N= line for these devices"
+    if not addresses:
+        return {}, "no address_N= line for these devices"
+    return addresses, ""
 
 
-def _call(run, tool, device):
-    """Return (exit code, output of both streams) of one question to the tool, asked again while the
-    tool is busy.
+def _call(run_command, tool, device):
+    """Return (exit code, output of both streams) of one call of the tool.
+
+    The call is repeated while the tool is busy.
     """
-    for left in reversed(range(TRIES)):
+    for retries in reversed(range(TRIES)):
         try:
-            code, out, err = run(["timeout", str(LIMIT_S), tool, "-i", device, "-ip", "-g"])
+            code, out, err = run_command(["timeout", str(LIMIT_S), tool, "-i", device, "-ip", "-g"])
         except OSError as error:
             return _NO_PROGRAM[1], str(error)
-        if BUSY not in out + err or not left:
+        if BUSY not in out + err or not retries:
             break
         time.sleep(WAIT_S)
     return code, out + "\n" + err
@@ -173,7 +198,7 @@ def _quoted(value):
 
 
 def _remedy(device):
-    """Return what to do on the node."""
+    """Return how to set a device's address on the node."""
     return (
         f"Remedy, on the node and as root: `hccn_tool -i {device} -ip -g` shows the address,"
         f" `hccn_tool -i {device} -ip -s address ADDRESS netmask MASK` sets it; where only root may"

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: job x site x probed facts, compiled by a pure function into one JSON that is the same,
-byte for byte, on every node.
+"""The plan: job, site and probed facts, compiled into one JSON by a pure function.
 
-Run id and run directory are no part of it, so equal inputs give an equal sha256 (design, "plan").
-Whatever is not in the plan does not reach a node.
+The JSON is the same on every node, byte for byte. It holds neither run id nor run directory, so
+equal inputs give an equal sha256 (design, "plan"). Whatever is not in the plan does not reach a
+node.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import ipaddress
 import json
@@ -28,6 +29,9 @@ SHORT = 16
 # is stopped within 10 s.
 GRACE_SECONDS = 2
 STOP_SECONDS = 5
+LARGEST_PORT = 65535
+# Of a node's environment: set by the plan alone, whatever the site or the job gives.
+_FIXED_NAMES = {"HOME", "USER", "LOGNAME", "PATH", "POD_IP"}
 
 
 class PlanError(Exception):
@@ -38,13 +42,31 @@ class PlanError(Exception):
         self.problems = problems
 
 
+@dataclasses.dataclass(frozen=True)
+class _Launch:
+    """The launcher's part of one plan."""
+
+    job: dict
+    table: dict  # the launcher's entry in launchers.LAUNCHERS
+    rendezvous: dict  # how several nodes find each other; for one node, what it needs alone
+    accelerator: str
+    python: str  # the word for Python in the suite's command
+    port: int  # the first one of every node
+    addresses: list  # fabric addresses in rank order
+    devices: list  # of a node, the same on every node
+
+    def values(self, index):
+        """Return what {...} stands for on a node, given its rank."""
+        return launchers.values_of(self.addresses, self.devices, self.python, self.port, index)
+
+
 def canonical(plan):
-    """Return the plan's bytes: sorted keys, no spaces, one line. The sha256 of these bytes is the
-    plan's digest.
+    """Return the plan's bytes: sorted keys, no spaces, one line.
+
+    The sha256 of these bytes is the plan's digest.
     """
-    return json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode(
-        "ascii"
-    )
+    text = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return text.encode("ascii")
 
 
 def sha256(plan):
@@ -57,57 +79,189 @@ def short(digest):
     return digest[:SHORT]
 
 
-def pick_address(node, facts, alone=False):
-    """Return (address, interface, problem): where the node is on the fabric (design, decision 7).
+# --- nodes
 
-    The site's trainyard_address (an address, or a network the address lies in) comes first, then
-    ansible_host where the node really has that address, then the address from which the node's
-    route to its peers starts. A node that is alone has no peer and takes any of its own.
+
+def pick_address(node, facts, alone=False):
+    """Return (address, interface, problem) of a node on the fabric.
+
+    Design, decision 7. The site's trainyard_address comes first: an address, or a network in which
+    the address lies. Then comes ansible_host where the node really has that address, then the
+    address from which the node's route to its peers starts. A node that is alone has no peer and
+    takes any address that it has.
     """
-    own = [(entry["address"], entry["interface"]) for entry in facts["addresses"]]
-    usable = [(a, i) for a, i in own if not ipaddress.ip_address(a).is_loopback]
-    wanted = node["address"]
-    if wanted is not None:
-        network = ipaddress.ip_network(wanted, strict=False)
-        inside = [(a, i) for a, i in own if ipaddress.ip_address(a) in network]
-        if inside:
-            return inside[0] + (None,)
-        return (
-            None,
-            None,
-            "{} has no address in {} (trainyard_address); it has {}".format(
-                node["name"], wanted, ", ".join(a for a, _i in own) or "none"
-            ),
-        )
+    every = [(entry["address"], entry["interface"]) for entry in facts["addresses"]]
+    if node["address"] is not None:
+        return _address_in_network(node, every)
+    usable = [(a, i) for a, i in every if not ipaddress.ip_address(a).is_loopback]
     for candidate in (node["host"], facts.get("route_source")):
-        match = [(a, i) for a, i in usable if a == candidate]
-        if match:
-            return match[0] + (None,)
-    if alone and own:
-        return (usable or own)[0] + (None,)
-    text = (
-        "%s: no address of its own is ansible_host (%s) or leads to the other nodes; set"
-        " trainyard_address; it has %s"
+        for address, interface in usable:
+            if address == candidate:
+                return address, interface, None
+    if alone and every:
+        return (usable or every)[0] + (None,)
+    names = ", ".join("{} on {}".format(*pair) for pair in usable) or "none but loopback"
+    problem = (
+        "{}: no address of its own is ansible_host ({}) or leads to the other nodes; set"
+        " trainyard_address; it has {}"
     )
-    return (
-        None,
-        None,
-        text
-        % (
-            node["name"],
-            node["host"],
-            ", ".join("{} on {}".format(*pair) for pair in usable) or "none but loopback",
-        ),
+    return None, None, problem.format(node["name"], node["host"], names)
+
+
+def _address_in_network(node, pairs):
+    """Return (address, interface, problem) of the first pair in the site's network."""
+    network = ipaddress.ip_network(node["address"], strict=False)
+    for address, interface in pairs:
+        if ipaddress.ip_address(address) in network:
+            return address, interface, None
+    names = ", ".join(address for address, _interface in pairs) or "none"
+    problem = "{} has no address in {} (trainyard_address); it has {}"
+    return None, None, problem.format(node["name"], node["address"], names)
+
+
+def planned_nodes(nodes, facts, environment, problems):
+    """Return the plan's entries of the nodes, without their environment.
+
+    A node without a usable address is noted in problems.
+    """
+    planned = []
+    for index, node in enumerate(nodes):
+        fact = facts[node["name"]]
+        address, interface, problem = pick_address(node, fact, alone=len(nodes) == 1)
+        if problem:
+            problems.append(problem)
+            continue
+        if len(nodes) > 1 and ipaddress.ip_address(address).is_loopback:
+            problems.append(
+                f"{node['name']}: {address} is a loopback address; no other node can reach it;"
+                " set trainyard_address"
+            )
+        planned.append(
+            {
+                "name": node["name"],
+                "rank": index,
+                "address": address,
+                "interface": interface,
+                "devices": node["devices"],
+                "home": fact["home"],
+                "base": fact["base"],
+                "user": fact["user"],
+                "python": _python_path(fact["base"], environment),
+                "cores": fact["cores"],
+            }
+        )
+    return planned
+
+
+def _python_path(base, environment):
+    """Return the path of a node's Python.
+
+    In a container the image's PATH is used instead.
+    """
+    if environment.get("python"):
+        return environment["python"]
+    return "{}/env/{}/bin/python".format(base, short(environment["digest"]))
+
+
+# --- checks
+
+
+def _check_nodes(job, nodes, planned, facts, count, port, problems):
+    """Note everything that would make a start fail for certain."""
+    problems += _duplicate_addresses(planned)
+    problems += _port_problems(job, nodes, count, port)
+    problems += _unequal_machines(nodes, facts)
+    if job["launcher"] == "fleetrun" and nodes[0]["accelerator"] != "cpu" and len(nodes) > 1:
+        problems += _unresolved_names(planned, facts)
+
+
+def _duplicate_addresses(planned):
+    problems, owners = [], {}
+    for node in planned:
+        address = node["address"]
+        if address in owners:
+            problems.append(
+                f"{owners[address]} and {node['name']} have the same fabric address {address}"
+            )
+        owners.setdefault(address, node["name"])
+    return problems
+
+
+def _port_problems(job, nodes, count, port):
+    """Return why the ports that the ranks need do not fit below the largest port."""
+    problems = []
+    if port + count - 1 > LARGEST_PORT:
+        problems.append(
+            f"start port {port} leaves no room for {count} ranks a node; choose a lower one"
+            " (recommended 10000 to 20000, contract B5)"
+        )
+    rendezvous = {}
+    if len(nodes) > 1:
+        rendezvous = launchers.rendezvous(job["launcher"], job.get("rendezvous"))
+    above = max(64, 2 * count)
+    if "PORT_RANGE" in rendezvous.get("env", {}) and port + above > LARGEST_PORT:
+        problems.append(
+            f"start port {port} leaves no room for the {above} ports above it that ranks take with"
+            " --master"
+        )
+    return problems
+
+
+def _unequal_machines(nodes, facts):
+    """Return in what the nodes differ although all of them execute the same programs."""
+    problems, names = [], [node["name"] for node in nodes]
+    versions = {name: facts[name]["python_version"] for name in names}
+    if len(set(versions.values())) > 1:
+        pairs = ", ".join("{} {}".format(*item) for item in sorted(versions.items()))
+        problems.append(f"nodes have different Python versions: {pairs}")
+    if len({facts[name]["machine"] for name in names}) > 1:
+        problems.append("nodes have different processor architectures")
+    return problems
+
+
+def _unresolved_names(planned, facts):
+    """Return a problem for every node whose host name leads to another address.
+
+    The legacy launcher that --selected_gpu leads to looks its own address up by host name and reads
+    no POD_IP (fact 2, 3).
+    """
+    problem = (
+        "{}: its host name resolves to {}, not to {}; fleetrun --selected_gpu finds its rank by it:"
+        " mend /etc/hosts or use launcher: paddle"
     )
+    problems = []
+    for node in planned:
+        resolved = facts[node["name"]].get("resolves_to") or []
+        if node["address"] not in resolved:
+            addresses = ", ".join(resolved) or "nothing"
+            problems.append(problem.format(node["name"], addresses, node["address"]))
+    return problems
+
+
+def container_problems(job, suite, planned, facts, environment):
+    """Return why this job cannot start in the environment's image."""
+    if not environment.get("container"):
+        return []
+    problems = [containers.launcher_problem(launchers.LAUNCHERS[job["launcher"]]["kind"])]
+    for node in planned:
+        container = (facts[node["name"]].get("containers") or {}).get(environment["digest"])
+        reason = "the image has not been looked at here; run playbooks/provision.yml"
+        if container:
+            reason = containers.python_problem(container, suite["python"])
+        if reason:
+            problems.append("{}: {}".format(node["name"], reason))
+        mounts = environment.get("mounts") or []
+        problems += [containers.mesh_problem(node["home"], path) for path in mounts]
+    return list(dict.fromkeys(problem for problem in problems if problem))
+
+
+# --- environment
 
 
 def node_environment(node, count, launcher, rendezvous, values):
-    """Return what differs from node to node in the environment: the address, the interface, where
-    home and the Python environment are.
-    """
-    home = node["home"]
+    """Return the variables that differ from node to node."""
     result = {
-        "HOME": home,
+        "HOME": node["home"],
         "USER": node["user"],
         "LOGNAME": node["user"],
         "PATH": ":".join([os.path.dirname(node["python"]), "/usr/local/bin", "/usr/bin", "/bin"]),
@@ -119,13 +273,14 @@ def node_environment(node, count, launcher, rendezvous, values):
 
 
 def common_environment(job, site, suite, launcher, rendezvous, values, accelerator):
-    """Return what is the same everywhere; the site's values beat the tables', the job's beat both."""
+    """Return the variables that are the same on every node.
+
+    The site's values beat those of the tables, and the job's beat both.
+    """
     result = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    visible = (
-        {launcher["visible"][accelerator]: "{devices}"}
-        if accelerator in launcher.get("visible", {})
-        else {}
-    )
+    visible = {}
+    if accelerator in launcher.get("visible", {}):
+        visible = {launcher["visible"][accelerator]: "{devices}"}
     for texts in (
         launcher["env"],
         rendezvous.get("env", {}),
@@ -139,45 +294,7 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
     return result
 
 
-def planned_nodes(nodes, facts, environment, problems):
-    """Return the plan's entries of the nodes, without their environment; what cannot be placed is
-    noted in problems.
-    """
-    planned = []
-    for index, node in enumerate(nodes):
-        fact = facts[node["name"]]
-        address, interface, problem = pick_address(node, fact, alone=len(nodes) == 1)
-        if problem:
-            problems.append(problem)
-            continue
-        if len(nodes) > 1 and ipaddress.ip_address(address).is_loopback:
-            problems.append(
-                "{}: {} is a loopback address; no other node can reach it; set trainyard_address".format(
-                    node["name"], address
-                )
-            )
-        base = fact["base"]
-        # (in a container the image's PATH is used, and this is not)
-        python = (
-            environment["python"]
-            if environment.get("python")
-            else "{}/env/{}/bin/python".format(base, short(environment["digest"]))
-        )
-        planned.append(
-            {
-                "name": node["name"],
-                "rank": index,
-                "address": address,
-                "interface": interface,
-                "devices": node["devices"],
-                "home": fact["home"],
-                "base": base,
-                "user": fact["user"],
-                "python": python,
-                "cores": fact["cores"],
-            }
-        )
-    return planned
+# --- the plan
 
 
 def compile_plan(job, site, nodes, facts, inputs):
@@ -189,195 +306,277 @@ def compile_plan(job, site, nodes, facts, inputs):
     (of suite, site and job), config {epochs, ...}, resume (a point of resumable.choose, or None)}
     as the controller found them. Returns the plan; raises PlanError with every problem.
     """
-    problems = []
-    suite, port, environment = (
-        inputs["suite"],
-        job.get("start_port") or site["start_port"],
-        inputs["environment"],
-    )
-    count, accelerator = len(nodes[0]["devices"]), nodes[0]["accelerator"]
-    planned = planned_nodes(nodes, facts, environment, problems)
-    _check_nodes(job, nodes, planned, facts, count, port, problems)
-    problems += container_problems(job, suite, planned, facts, environment)
-    problems += [
-        text
-        for text in [
-            inputs.get("resume")
-            and resume_inputs.problem(inputs["resume"], suite, inputs["config"])
-        ]
-        if text
-    ]
-    if problems:
-        raise PlanError(problems)
-    launcher = launchers.LAUNCHERS[job["launcher"]]
-    meeting = (
-        launchers.rendezvous(job["launcher"], job.get("rendezvous"))
-        if len(nodes) > 1
-        else launcher.get("alone", {})
-    )
-    addresses, devices = [node["address"] for node in planned], planned[0]["devices"]
+    suite, environment = inputs["suite"], inputs["environment"]
+    port, count = job.get("start_port") or site["start_port"], len(nodes[0]["devices"])
+    planned = _valid_nodes(job, nodes, facts, inputs, port)
+    launch = _launch(job, suite, nodes, planned, port)
+    launcher, accelerator = launch.table, launch.accelerator
     resumed = resume_inputs.planned(inputs.get("resume"), suite, inputs)
     if resumed["record"]:
-        resumed["record"]["unresumed"] = sha256(
-            compile_plan(job, site, nodes, facts, dict(inputs, resume=None))
-        )
-    script = [inputs["script"], suite["config_flag"], resumed["config"] or job["config"]] + inputs[
-        "arguments"
-    ]
-    script += suite_table.accelerator(suite, accelerator)["arguments"] + resumed["arguments"]
-    weights = {
-        key: "weights/{}/{}".format(short(item["digest"]), item["file"])
-        for key, item in inputs["weights"].items()
-    }
-    script += launchers.override_words(
-        suite["override_flag"],
-        dict(inputs["overrides"], **weights, **resumed["overrides"]),
-        suite["override_style"],
-    )
-    first = dict(
-        launchers.values_of(addresses, devices, suite["python"], port, 0), fabric=fabric(planned)
-    )
-    common = common_environment(job, site, suite, launcher, meeting, first, accelerator)
-    forwarded = sorted(
-        name for name in common if not name.startswith("OMPI_")
-    )  # mpirun passes those on by itself
-    commands = []
-    for index, node in enumerate(planned):
-        values = launchers.values_of(addresses, devices, suite["python"], port, index)
-        node["env"] = node_environment(node, count, launcher, meeting, values)
-        # a value that the site or the job gives for all nodes beats one that is only reckoned
-        for name in set(node["env"]) & (set(site["env"]) | set(job["env"])) - {
-            "HOME",
-            "USER",
-            "LOGNAME",
-            "PATH",
-            "POD_IP",
-        }:
-            del node["env"][name]
-        commands.append(
-            launchers.launcher_argv(
-                job["launcher"], accelerator, addresses, devices, suite["python"],
-                rendezvous=job.get("rendezvous"), port=port, node_rank=index, root=node["user"] == "root", forward=forwarded,
-            ) + script
-        )  # fmt: skip
-        if commands[index] != commands[0]:
-            node["argv"] = commands[index]
-    links = {
-        suite_table.place(suite, name): f"data/{short(digest)}"
-        for name, digest in inputs["data"].items()
-    }
-    links.update(
-        {
-            "weights/{}".format(short(item["digest"])): "weights/{}".format(short(item["digest"]))
-            for item in inputs["weights"].values()
-        }
-    )
+        fresh = compile_plan(job, site, nodes, facts, dict(inputs, resume=None))
+        resumed["record"]["unresumed"] = sha256(fresh)
+    script = _script(job, inputs, accelerator, resumed)
+    values = dict(launch.values(0), fabric=fabric(planned))
+    common = common_environment(job, site, suite, launcher, launch.rendezvous, values, accelerator)
+    given = (set(site["env"]) | set(job["env"])) - _FIXED_NAMES
+    _set_environments(planned, launch, given)
+    argv = _set_commands(planned, launch, common, script)
     placed = planned_places(inputs.get("placed") or [], facts[nodes[0]["name"]])
-    links.update(
-        {
-            suite_table.place(suite, key[len("data/") :]): item["path"]
-            for key, item in placed.items()
-            if key.startswith("data/")
-        }
-    )
-    ranks = planned_ranks(planned, launcher, meeting, first, accelerator)
-    links.update(resumed["links"])
-    files = dict(planned_files(planned, launcher, first, ranks, facts), **resumed["files"])
-    scheduler = launcher.get("scheduler", {}).get(accelerator)
-    scheduled = launchers.filled(scheduler["env"], first) if scheduler else {}
-    for node in planned if environment.get("container") else []:
-        # Every name that a process may be given, so that the agent adds no word to the engine's
-        # command.
-        names = (
-            ["TRAINYARD_ATTEMPT", launcher["rank_env"]]
-            + list(scheduled)
-            + [name for rank in ranks for name in rank.get("env") or {}]
-        )
-        node["container"] = containers.entry(
-            facts[node["name"]]["containers"][environment["digest"]], node["base"],
-            dict(dict.fromkeys(names, ""), **dict(common, **node["env"])), accelerator, node["devices"],
-            list(dict.fromkeys((environment.get("mounts") or []) + [item["path"] for item in placed.values()])),
-        )  # fmt: skip
+    ranks = planned_ranks(planned, launcher, launch.rendezvous, values, accelerator)
+    files = planned_files(planned, launcher, values, ranks, facts)
+    scheduler = _scheduler(launch, planned, values)
+    if environment.get("container"):
+        variables = _attempt_variables(launch, ranks, scheduler)
+        mounts = (environment.get("mounts") or []) + [item["path"] for item in placed.values()]
+        _set_containers(planned, facts, environment, accelerator, dict(variables, **common), mounts)
+    endpoints = []
+    if launcher["endpoints_env"]:
+        endpoints = [rank["endpoint"] for rank in ranks]
     return {
         "version": VERSION,
         "site": site["name"],
-        "job": {key: job[key] for key in ("name", "suite", "launcher", "config", "arguments", "overrides", "published")},
-        "suite": {"name": suite["name"], "logs": suite["logs"], "redirects": redirects(suite, inputs["config"]),
-                  "resume": {key: suite["resume"][key] for key in resume_inputs.RULE if key in suite["resume"]},
-                  "checkpoints": checkpoints(suite, job["config"], inputs["config"])},
-        "launcher": dict({key: launcher[key] for key in ("kind", "rank_log", "rank_env", "endpoints_env")}, name=job["launcher"],
-                         console="logs.txt", logs=launcher.get("logs", []), end_words=launcher.get("end_words")),
+        "job": _job_entry(job),
+        "suite": _suite_entry(suite, job["config"], inputs["config"]),
+        "launcher": _launcher_entry(job["launcher"], launcher),
         "accelerator": accelerator,
-        "argv": commands[0],
+        "argv": argv,
         "script": script,
         "env": common,
-        # names whose values nobody is shown; the values are in plan.json alone, which only its user
-        # reads
+        # Names whose values are never shown. The values are in plan.json alone, which only its user
+        # can read.
         "secret_env": site.get("secret_env") or [],
         "ports": {"start": port, "count": count},
-        "endpoints": [rank["endpoint"] for rank in ranks] if launcher["endpoints_env"] else [],
+        "endpoints": endpoints,
         "nodes": planned,
         "ranks": ranks,
         "code": {key: inputs["code"][key] for key in ("digest", "path") if inputs["code"].get(key)},
         "placed": placed,
         "data": inputs["data"],
         "weights": inputs["weights"],
-        "links": links,
-        "files": files,
-        "scheduler": scheduler and {"node": planned[0]["name"], "argv": [word.format(**first) for word in scheduler["argv"]],
-                                    "env": launchers.filled(scheduler["env"], first), "log": scheduler["log"]},
+        "links": dict(_links(suite, inputs, placed), **resumed["links"]),
+        "files": dict(files, **resumed["files"]),
+        "scheduler": scheduler,
         "environment": environment,
         "epochs": inputs["config"].get("epochs"),
         "advice": inputs["advice"],
         "resume": resumed["record"],
-        "notes": ([launcher["notes"][accelerator]] if accelerator in launcher.get("notes", {}) else []) + resumed["notes"],
+        "notes": _launcher_notes(launch) + resumed["notes"],
         "stop": {"grace": GRACE_SECONDS, "timeout": STOP_SECONDS},
         "watchdog": watchdog_budgets.budgets(job.get("watchdog"), suite),
-    }  # fmt: skip
+    }
+
+
+def _valid_nodes(job, nodes, facts, inputs, port):
+    """Return the plan's entries of the nodes.
+
+    Raises PlanError with every reason against a plan.
+    """
+    suite, environment, resume_point = inputs["suite"], inputs["environment"], inputs.get("resume")
+    problems = []
+    planned = planned_nodes(nodes, facts, environment, problems)
+    _check_nodes(job, nodes, planned, facts, len(nodes[0]["devices"]), port, problems)
+    problems += container_problems(job, suite, planned, facts, environment)
+    if resume_point:
+        reason = resume_inputs.problem(resume_point, suite, inputs["config"])
+        if reason:
+            problems.append(reason)
+    if problems:
+        raise PlanError(problems)
+    return planned
+
+
+def _launch(job, suite, nodes, planned, port):
+    """Return the launcher's part of the plan."""
+    table = launchers.LAUNCHERS[job["launcher"]]
+    rendezvous = table.get("alone", {})
+    if len(nodes) > 1:
+        rendezvous = launchers.rendezvous(job["launcher"], job.get("rendezvous"))
+    return _Launch(
+        job=job,
+        table=table,
+        rendezvous=rendezvous,
+        accelerator=nodes[0]["accelerator"],
+        python=suite["python"],
+        port=port,
+        addresses=[node["address"] for node in planned],
+        devices=planned[0]["devices"],
+    )
+
+
+def _script(job, inputs, accelerator, resumed):
+    """Return the training script and its arguments as words."""
+    suite = inputs["suite"]
+    weights = {
+        key: "weights/{}/{}".format(short(item["digest"]), item["file"])
+        for key, item in inputs["weights"].items()
+    }
+    overrides = dict(inputs["overrides"], **weights, **resumed["overrides"])
+    return [
+        inputs["script"],
+        suite["config_flag"],
+        resumed["config"] or job["config"],
+        *inputs["arguments"],
+        *suite_table.accelerator(suite, accelerator)["arguments"],
+        *resumed["arguments"],
+        *launchers.override_words(suite["override_flag"], overrides, suite["override_style"]),
+    ]
+
+
+def _set_environments(planned, launch, given):
+    """Give every node its own variables.
+
+    given: names that the site or the job sets for all nodes. Such a value beats one that is only
+    computed.
+    """
+    count = len(launch.devices)
+    for index, node in enumerate(planned):
+        variables = node_environment(
+            node, count, launch.table, launch.rendezvous, launch.values(index)
+        )
+        node["env"] = {name: text for name, text in variables.items() if name not in given}
+
+
+def _set_commands(planned, launch, common, script):
+    """Return the first node's command; give every node that has another one its own."""
+    # (mpirun passes OMPI_ variables on without being asked)
+    forwarded = sorted(name for name in common if not name.startswith("OMPI_"))
+    commands = []
+    for index, node in enumerate(planned):
+        argv = launchers.launcher_argv(
+            launch.job["launcher"],
+            launch.accelerator,
+            launch.addresses,
+            launch.devices,
+            launch.python,
+            rendezvous=launch.job.get("rendezvous"),
+            port=launch.port,
+            node_rank=index,
+            root=node["user"] == "root",
+            forward=forwarded,
+        )
+        commands.append(argv + script)
+        if commands[index] != commands[0]:
+            node["argv"] = commands[index]
+    return commands[0]
+
+
+def _set_containers(planned, facts, environment, accelerator, variables, mounts):
+    """Give every node the command that starts its ranks in the environment's image."""
+    for node in planned:
+        node["container"] = containers.entry(
+            facts[node["name"]]["containers"][environment["digest"]],
+            node["base"],
+            dict(variables, **node["env"]),
+            accelerator,
+            node["devices"],
+            list(dict.fromkeys(mounts)),
+        )
+
+
+def _attempt_variables(launch, ranks, scheduler):
+    """Return {name: ""} of every variable that a process may get at its start.
+
+    The engine's command names all of them, so that the agent adds no word to it.
+    """
+    names = ["TRAINYARD_ATTEMPT", launch.table["rank_env"]]
+    if scheduler:
+        names += scheduler["env"]
+    for rank in ranks:
+        names += rank.get("env") or {}
+    return dict.fromkeys(names, "")
+
+
+def _scheduler(launch, planned, values):
+    """Return the process that the first node runs beside the ranks, or None."""
+    entry = launch.table.get("scheduler", {}).get(launch.accelerator)
+    if not entry:
+        return None
+    return {
+        "node": planned[0]["name"],
+        "argv": [word.format(**values) for word in entry["argv"]],
+        "env": launchers.filled(entry["env"], values),
+        "log": entry["log"],
+    }
+
+
+def _links(suite, inputs, placed):
+    """Return {path below the working directory: target}.
+
+    A target is a path below the node's base, or the path of an input that lies there already.
+    """
+    links = {
+        suite_table.place(suite, name): f"data/{short(digest)}"
+        for name, digest in inputs["data"].items()
+    }
+    for item in inputs["weights"].values():
+        path = "weights/{}".format(short(item["digest"]))
+        links[path] = path
+    for key, item in placed.items():
+        if key.startswith("data/"):
+            links[suite_table.place(suite, key[len("data/") :])] = item["path"]
+    return links
+
+
+def _job_entry(job):
+    names = ("name", "suite", "launcher", "config", "arguments", "overrides", "published")
+    return {key: job[key] for key in names}
+
+
+def _suite_entry(suite, config, settings):
+    return {
+        "name": suite["name"],
+        "logs": suite["logs"],
+        "redirects": redirects(suite, settings),
+        "resume": {
+            key: suite["resume"][key] for key in resume_inputs.RULE if key in suite["resume"]
+        },
+        "checkpoints": checkpoints(suite, config, settings),
+    }
+
+
+def _launcher_entry(name, launcher):
+    return {
+        "name": name,
+        "kind": launcher["kind"],
+        "rank_log": launcher["rank_log"],
+        "rank_env": launcher["rank_env"],
+        "endpoints_env": launcher["endpoints_env"],
+        "console": "logs.txt",
+        "logs": launcher.get("logs", []),
+        "end_words": launcher.get("end_words"),
+    }
+
+
+def _launcher_notes(launch):
+    """Return the launcher's notes about the accelerator."""
+    notes = launch.table.get("notes", {})
+    return [notes[kind] for kind in notes if kind == launch.accelerator]
 
 
 def planned_places(placed, facts):
-    """Return {key: {path, placement, digest}} of what lies on the nodes already; digest: of names
-    and sizes, whatever was verified besides.
+    """Return {key: {path, placement, digest}} of inputs that lie on the nodes already.
+
+    digest: of names and sizes, whatever was verified besides.
     """
-    seen = (facts.get("placement") or {}).get("places") or {}
+    places = (facts.get("placement") or {}).get("places") or {}
     return {
         item["key"]: {
             "path": item["path"],
             "placement": item["placement"],
-            "digest": (seen.get(item["key"]) or {}).get("listing") or None,
+            "digest": (places.get(item["key"]) or {}).get("listing") or None,
         }
         for item in placed
     }
 
 
-def container_problems(job, suite, planned, facts, environment):
-    """Return why this job cannot start in the environment's image."""
-    if not environment.get("container"):
-        return []
-    problems = [containers.launcher_problem(launchers.LAUNCHERS[job["launcher"]]["kind"])]
-    for node in planned:
-        found = (facts[node["name"]].get("containers") or {}).get(environment["digest"])
-        reason = (
-            containers.python_problem(found, suite["python"])
-            if found
-            else "the image has not been looked at here; run playbooks/provision.yml"
-        )
-        problems.append(reason and "{}: {}".format(node["name"], reason))
-        problems += [
-            containers.mesh_problem(node["home"], path) for path in environment.get("mounts") or []
-        ]
-    return list(dict.fromkeys(problem for problem in problems if problem))
-
-
 def planned_ranks(planned, launcher, meeting, values, accelerator):
-    """Return every rank of the plan: global and local number, node, device, log, endpoint, and what
-    it alone gets in its environment.
+    """Return every rank: numbers, node, device, log, endpoint and own variables.
 
     With --master the launcher itself takes free ports of its range, so that only the address of an
     endpoint is known beforehand.
     """
     ranks, workers = [], launcher.get("workers", {}).get(accelerator, {})
+    ports_known = "PORT_RANGE" not in meeting.get("env", {})
     for node in planned:
         for local, device in enumerate(node["devices"]):
             rank = {
@@ -387,43 +586,27 @@ def planned_ranks(planned, launcher, meeting, values, accelerator):
                 "device": device,
             }
             rank["log"] = launcher["rank_log"].format(**rank)
-            known = (
-                "%d" % (values["port"] + local)
-                if "PORT_RANGE" not in meeting.get("env", {})
-                else "*"
-            )
-            rank["endpoint"] = "{}:{}".format(node["address"], known)
+            port = "*"
+            if ports_known:
+                port = values["port"] + local
+            rank["endpoint"] = f"{node['address']}:{port}"
             rank["env"] = launchers.filled(workers, dict(values, rank=rank["rank"]))
             ranks.append(rank)
     return ranks
 
 
 def planned_files(planned, launcher, values, ranks, facts):
-    """Return {path below the working directory: text}: Open MPI's hostfile, the HCCL rank table,
-    which its ranks are told of.
+    """Return {path below the working directory: text} of hostfile and rank table.
+
+    The hostfile is for Open MPI, the rank table for HCCL. The ranks get the variables that lead
+    them to the rank table. Raises PlanError.
     """
-    files = {
-        name: "".join(
-            line.format(address=node["address"], count=values["count"]) for node in planned
-        )
-        for name, line in launcher.get("files", {}).items()
-    }
+    files = {}
+    for name, line in launcher.get("files", {}).items():
+        lines = [line.format(address=node["address"], count=values["count"]) for node in planned]
+        files[name] = "".join(lines)
     if launcher.get("table"):
-        silent = [
-            "{}: {}".format(node["name"], text)
-            for node in planned
-            for text in facts[node["name"]].get("device_problems") or []
-        ]
-        if silent:
-            raise PlanError(silent)
-        servers = [
-            {"name": node["name"], "server_id": node["address"], "devices": node["devices"], "device_ips": facts[node["name"]].get("device_ips") or {}}
-            for node in planned
-        ]  # fmt: skip
-        try:
-            table = rank_table.compile_table(servers)
-        except rank_table.RankTableError as error:
-            raise PlanError(error.problems) from error
+        table = _compile_rank_table(planned, facts)
         name = rank_table.file_name(table)
         files[name] = rank_table.text(table)
         for rank in ranks:
@@ -431,11 +614,38 @@ def planned_files(planned, launcher, values, ranks, facts):
     return files
 
 
-def fabric(planned):
-    """Return what tells Open MPI its network: the interface where it has one name everywhere, else
-    the smallest network of all addresses.
+def _compile_rank_table(planned, facts):
+    """Return the HCCL rank table of the planned nodes.
 
-    A list of single addresses does not do: Open MPI 4.1 takes a.b.c.d/32 for everything
+    Raises PlanError where a device has no valid address.
+    """
+    problems = [
+        "{}: {}".format(node["name"], text)
+        for node in planned
+        for text in facts[node["name"]].get("device_problems") or []
+    ]
+    if problems:
+        raise PlanError(problems)
+    servers = [
+        {
+            "name": node["name"],
+            "server_id": node["address"],
+            "devices": node["devices"],
+            "device_ips": facts[node["name"]].get("device_ips") or {},
+        }
+        for node in planned
+    ]
+    try:
+        return rank_table.compile_table(servers)
+    except rank_table.RankTableError as error:
+        raise PlanError(error.problems) from error
+
+
+def fabric(planned):
+    """Return the network for Open MPI: an interface or a network address.
+
+    It is the interface where that has one name everywhere, else the smallest network of all
+    addresses. A list of single addresses does not do: Open MPI 4.1 takes a.b.c.d/32 for everything
     (docs/facts.md).
     """
     if len({node["interface"] for node in planned}) == 1:
@@ -447,8 +657,9 @@ def fabric(planned):
 
 
 def checkpoints(suite, config, settings):
-    """Return where the suite saves: {stem} is the config file's name, {save} the folder that the
-    config itself names.
+    """Return where the suite saves its checkpoints.
+
+    {stem} is the config file's name, {save} the folder that the config itself names.
     """
     values = {
         "stem": os.path.splitext(os.path.basename(config))[0],
@@ -459,60 +670,13 @@ def checkpoints(suite, config, settings):
 
 
 def redirects(suite, settings):
-    """Return what is written below the working directory and where it goes; where the config names
-    a folder of its own, that one, too.
+    """Return {path below the working directory: target} of what a suite writes.
+
+    Where the config names a folder of its own, that one is among them.
     """
     result = dict(suite["redirects"])
-    save = os.path.normpath(settings["save"]) if settings.get("save") else None
-    if save and not any(save == path or save.startswith(path + "/") for path in result):
-        result[save] = save
+    if settings.get("save"):
+        save = os.path.normpath(settings["save"])
+        if not any(save == path or save.startswith(path + "/") for path in result):
+            result[save] = save
     return result
-
-
-def _check_nodes(job, nodes, planned, facts, count, port, problems):
-    """Note what no start could survive: two nodes with one address or one machine id, ports past
-    the end, a legacy launcher that asks DNS.
-    """
-    for field, what in (("address", "fabric address"),):
-        seen = {}
-        for node in planned:
-            if node[field] in seen:
-                problems.append(
-                    "{} and {} have the same {} {}".format(
-                        seen[node[field]], node["name"], what, node[field]
-                    )
-                )
-            seen.setdefault(node[field], node["name"])
-    if port + count - 1 > 65535:
-        problems.append(
-            "start port %d leaves no room for %d ranks a node; choose a lower one (recommended"
-            " 10000 to 20000, contract B5)" % (port, count)
-        )
-    meeting = launchers.rendezvous(job["launcher"], job.get("rendezvous")) if len(nodes) > 1 else {}
-    if "PORT_RANGE" in meeting.get("env", {}) and port + max(64, 2 * count) > 65535:
-        problems.append(
-            "start port %d leaves no room for the %d ports above it that ranks take with --master"
-            % (port, max(64, 2 * count))
-        )
-    pythons = {name: facts[name]["python_version"] for name in (node["name"] for node in nodes)}
-    if len(set(pythons.values())) > 1:
-        problems.append(
-            "nodes have different Python versions: {}".format(
-                ", ".join("{} {}".format(*item) for item in sorted(pythons.items()))
-            )
-        )
-    if len({facts[node["name"]]["machine"] for node in nodes}) > 1:
-        problems.append("nodes have different processor architectures")
-    if job["launcher"] == "fleetrun" and nodes[0]["accelerator"] != "cpu" and len(nodes) > 1:
-        for node in planned:
-            resolved = facts[node["name"]].get("resolves_to") or []
-            if node["address"] not in resolved:
-                # The legacy launcher that --selected_gpu leads to looks its own address up by host
-                # name and reads no POD_IP (fact 2, 3).
-                text = (
-                    "%s: its host name resolves to %s, not to %s; fleetrun --selected_gpu finds its"
-                    " rank by it: mend /etc/hosts or use launcher: paddle"
-                )
-                problems.append(
-                    text % (node["name"], ", ".join(resolved) or "nothing", node["address"])
-                )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands between a plan and its start: what the nodes still lack, and what only a person can
-clear. Pure.
+"""Obstacles between a plan and its start. Pure.
+
+They are the parts that nodes still lack, and everything that only a person can clear.
 """
 
 from __future__ import annotations
@@ -9,143 +10,119 @@ from ..attempts import mesh_credential, ownership
 from ..mesh.primitives import inventory_digest
 from .compiler import short
 
-# What a playbook does with the nodes' certificates takes less; an attempt has keys of its own. As
-# long as ssh_trust_renew_before.
+# Seconds. A playbook's work with the nodes' certificates takes less, and an attempt has keys of its
+# own. As long as ssh_trust_renew_before.
 CERTIFICATE_MARGIN = 8 * 3600
-
-
 # Kinds of trees, as their directories on a node are called.
 TREES = ("code", "data", "weights", "checkpoints")
 
-# Words at the head of a command that come with the Python environment.
+# First words of a command that come with the Python environment.
 HEADS = ("python", "python3", "fleetrun", "msrun")
 
 
 def todo(plan, facts, now, site_nodes=()):
-    """Return what is not ready yet: {'provision': [...], 'trust': [...], 'environment': [...], and
-    one key for each of TREES} of node names.
+    """Return {part: names of the nodes where it is not ready yet}.
 
-    now: unix time in seconds. site_nodes: all nodes of the site as read_site gives them; a mesh
-    made for other addresses is made again.
+    The parts are provision, trust, environment, each of TREES, and trees (any of TREES). now: unix
+    time in seconds. site_nodes: all nodes of the site as read_site gives them; a mesh made for
+    other addresses is made again.
     """
     names = [node["name"] for node in plan["nodes"]]
     result = {
-        "provision": [n for n in names if facts[n]["missing"]],
+        "provision": [name for name in names if facts[name]["missing"]],
         "trust": [],
         "environment": [],
-        **{kind: [] for kind in TREES},
     }
-    if len(names) > 1:
-        mesh = [facts[name]["mesh"] or {} for name in names]
-        proven = all(
-            m.get("present")
-            and m.get("proven")
-            and (m.get("valid_until") or 0) >= now + CERTIFICATE_MARGIN
-            for m in mesh
-        )
-        # An earlier line of the site stays while an attempt runs; where nothing runs any more, it
-        # goes.
-        settled = not any(
-            m.get("carried") and not facts[name]["units"] for name, m in zip(names, mesh)
-        )
-        rows = (
-            {n["name"]: (n["name"], n["host"], n["port"], n["address"]) for n in site_nodes}
-            if site_nodes
-            else None
-        )
-        covered = all(
-            set(names) <= set(m.get("nodes") or []) and _same_addresses(m, rows) for m in mesh
-        )
-        if not proven or not covered or not settled or len({m.get("digest") for m in mesh}) > 1:
-            result["trust"] = names  # the host keys of all go to all
-    if not plan["environment"].get("python"):
+    if len(names) > 1 and not _mesh_is_ready(names, facts, now, site_nodes):
+        result["trust"] = names  # the host keys of all go to all
+    environment = plan["environment"]
+    if not environment.get("python"):
         result["environment"] = [
-            n for n in names if plan["environment"]["digest"] not in facts[n]["environments"]
+            name for name in names if environment["digest"] not in facts[name]["environments"]
         ]
     for kind, digests in wanted_trees(plan).items():
-        result[kind] = [
-            n
-            for n in names
-            if any(
-                not (facts[n]["trees"].get(f"{kind}/{short(d)}") or {}).get("ok") for d in digests
-            )
-        ]
-    result["trees"] = [n for n in names if any(n in result[kind] for kind in TREES)]
+        paths = [f"{kind}/{short(digest)}" for digest in digests]
+        result[kind] = [name for name in names if not _has_trees(facts[name], paths)]
+    result["trees"] = [name for name in names if any(name in result[kind] for kind in TREES)]
     return result
 
 
-def run_keys(plan, facts):
-    """Return ({node: public key of this attempt}, [(node, why it is not valid)]); no keys for one
-    node alone, or where no node was asked for one.
+def _has_trees(fact, paths):
+    """Return whether a node holds all of these trees, bit for bit."""
+    return all((fact["trees"].get(path) or {}).get("ok") for path in paths)
 
-    A key lets its owner call the other nodes for this attempt alone (mesh_credential.py), so it
-    must be one key, and no other node's.
+
+def _mesh_is_ready(names, facts, now, site_nodes):
+    """Return whether all nodes have one valid mesh for the site's present addresses."""
+    meshes = {name: facts[name]["mesh"] or {} for name in names}
+    rows = None
+    if site_nodes:
+        rows = {n["name"]: (n["name"], n["host"], n["port"], n["address"]) for n in site_nodes}
+    for name, mesh in meshes.items():
+        if not _is_proven(mesh, now):
+            return False
+        if not set(names) <= set(mesh.get("nodes") or []) or not _same_addresses(mesh, rows):
+            return False
+        # An earlier line of the site stays while an attempt runs. Where no attempt runs any more,
+        # it is removed.
+        if mesh.get("carried") and not facts[name]["units"]:
+            return False
+    return len({mesh.get("digest") for mesh in meshes.values()}) == 1
+
+
+def _is_proven(mesh, now):
+    """Return whether a node's mesh was proven and stays valid for long enough."""
+    if not mesh.get("present") or not mesh.get("proven"):
+        return False
+    return (mesh.get("valid_until") or 0) >= now + CERTIFICATE_MARGIN
+
+
+def _same_addresses(mesh, rows):
+    """Return whether a mesh was made for the addresses that the inventory has now.
+
+    rows: {node name: what mesh.inventory_digest takes}, or None.
     """
-    found = {node["name"]: facts[node["name"]].get("run_key") for node in plan["nodes"]}
-    if len(found) < 2 or not any(found.values()):
+    if rows is None:
+        return True
+    names = mesh.get("nodes") or []
+    if not all(name in rows for name in names):
+        return False
+    return inventory_digest([rows[name] for name in names]) == mesh.get("inventory")
+
+
+def run_keys(plan, facts):
+    """Return ({node: public key of this attempt}, [(node, why it is not valid)]).
+
+    There are no keys for a single node, or where no node was asked for one. A key lets its owner
+    call the other nodes for this attempt alone (mesh_credential.py), so it must be one key, and not
+    another node's.
+    """
+    given = {node["name"]: facts[node["name"]].get("run_key") for node in plan["nodes"]}
+    if len(given) < 2 or not any(given.values()):
         return {}, []
-    wrong = [
-        (name, "it made no valid key for this run")
-        for name, key in found.items()
-        if not mesh_credential.valid_key(key)
-    ]
-    named = dict(wrong)
-    keys = {name: key for name, key in found.items() if name not in named}
-    wrong += [
-        (name, "its key for this run is another node's, too")
-        for name, key in keys.items()
-        if list(keys.values()).count(key) > 1
-    ]
-    return ({}, wrong) if wrong else (keys, [])
+    problems, keys = [], {}
+    for name, key in given.items():
+        if mesh_credential.valid_key(key):
+            keys[name] = key
+        else:
+            problems.append((name, "it made no valid key for this run"))
+    for name, key in keys.items():
+        if list(keys.values()).count(key) > 1:
+            problems.append((name, "its key for this run is another node's, too"))
+    if problems:
+        return {}, problems
+    return keys, []
 
 
 def obstacles(plan, facts, repair=False):
-    """Return a sentence with its remedy for everything that only a person can clear before a start:
-    lacking root's part, a held node, a changed tree.
+    """Return a sentence with its remedy for everything that only a person can clear.
 
-    repair: the caller is going to replace changed trees (sync.yml).
+    That is: a lack of root's part, a node in use, a changed tree. repair: the caller is going to
+    replace changed trees (sync.yml).
     """
     lines = []
     for node in plan["nodes"]:
-        fact = facts[node["name"]]
-        if fact["missing"]:
-            lines.append(
-                "{} lacks {}; playbooks/provision.yml has to run first (once)".format(
-                    node["name"], ", ".join(fact["missing"])
-                )
-            )
-        other = (fact["mesh"] or {}).get("site")
-        if len(plan["nodes"]) > 1 and other and other != plan["site"]:
-            lines.append(
-                "{} belongs to the mesh of the site '{}'; run that site's playbooks/untrust.yml"
-                " first".format(node["name"], other)
-            )
-        python, words = plan["environment"].get("python"), fact.get("python_words")
-        if python and words is not None and not words:
-            lines.append(
-                "{}: {} is not there or is no program; install it, or correct the site's"
-                " environment.python".format(node["name"], python)
-            )
-        elif (
-            python
-            and words is not None
-            and plan["argv"][0] in HEADS
-            and plan["argv"][0] not in words
-        ):
-            text = (
-                "%s: there is no program named %s beside %s, and the command begins with it; a"
-                " virtual environment has it"
-            )
-            lines.append(text % (node["name"], plan["argv"][0], python))
-        for unit in fact["units"]:
-            held = (
-                node["name"],
-                unit["description"],
-                unit["state"],
-                ownership.since_words(unit),
-                ownership.remedy(unit),
-            )
-            lines.append("{} is held by {} ({}){}; {}".format(*held))
+        lines += _node_obstacles(plan, node["name"], facts[node["name"]])
     if not repair:
         remedy = (
             "; the controller's copy is the rule: playbooks/sync.yml with the same config brings it"
@@ -155,41 +132,75 @@ def obstacles(plan, facts, repair=False):
     return lines
 
 
+def _node_obstacles(plan, name, fact):
+    lines = []
+    if fact["missing"]:
+        lines.append(
+            "{} lacks {}; playbooks/provision.yml has to run first (once)".format(
+                name, ", ".join(fact["missing"])
+            )
+        )
+    site = (fact["mesh"] or {}).get("site")
+    if len(plan["nodes"]) > 1 and site and site != plan["site"]:
+        lines.append(
+            f"{name} belongs to the mesh of the site '{site}'; run that site's"
+            " playbooks/untrust.yml first"
+        )
+    lines += _python_obstacles(plan, name, fact.get("python_words"))
+    for unit in fact["units"]:
+        since, remedy = ownership.since_words(unit), ownership.remedy(unit)
+        lines.append(f"{name} is held by {unit['description']} ({unit['state']}){since}; {remedy}")
+    return lines
+
+
+def _python_obstacles(plan, name, programs):
+    """Return why the user's own Python cannot start the command.
+
+    programs: names of the programs beside that Python on the node; None where the node was not
+    asked.
+    """
+    python = plan["environment"].get("python")
+    if not python or programs is None:
+        return []
+    if not programs:
+        return [
+            f"{name}: {python} is not there or is no program; install it, or correct the site's"
+            " environment.python"
+        ]
+    program = plan["argv"][0]
+    if program in HEADS and program not in programs:
+        return [
+            f"{name}: there is no program named {program} beside {python}, and the command begins"
+            " with it; a virtual environment has it"
+        ]
+    return []
+
+
 def differing_trees(plan, facts):
-    """Return a sentence for every node whose copy of code, data or weights differs from the
-    controller's, with the files by name.
+    """Return a sentence for every tree on a node that differs from the controller's.
+
+    It names the files.
     """
     lines = []
     for node in plan["nodes"]:
         for name, state in sorted(facts[node["name"]]["trees"].items()):
             if state["present"] and not state["ok"]:
-                lines.append(
-                    "{}: {} differs from the controller's: {}".format(
-                        node["name"], name, "; ".join(state["differences"]) or "unknown files"
-                    )
-                )
+                differences = "; ".join(state["differences"]) or "unknown files"
+                lines.append(f"{node['name']}: {name} differs from the controller's: {differences}")
     return lines
 
 
-def _same_addresses(mesh, rows):
-    """Whether a mesh was made for the addresses that the inventory has now; rows: {node name: what
-    mesh.inventory_digest takes}, or None.
-    """
-    if rows is None:
-        return True
-    recorded = mesh.get("nodes") or []
-    return all(name in rows for name in recorded) and inventory_digest(
-        [rows[name] for name in recorded]
-    ) == mesh.get("inventory")
-
-
 def wanted_trees(plan):
-    """Return {kind of TREES: [digests]}: the trees a node must hold, bit for bit."""
-    return {
-        "code": (
-            [] if plan["code"].get("path") else [plan["code"]["digest"]]
-        ),  # (what lies on the nodes already is not ours to bring)
+    """Return {kind of TREES: [digests]}: the trees that a node must hold, bit for bit."""
+    trees = {
+        "code": [],
         "data": sorted(plan["data"].values()),
-        "weights": sorted({w["digest"] for w in plan["weights"].values()}),
-        "checkpoints": [plan["resume"]["digest"]] if plan.get("resume") else [],
+        "weights": sorted({entry["digest"] for entry in plan["weights"].values()}),
+        "checkpoints": [],
     }
+    # (code that lies on the nodes already is not copied)
+    if not plan["code"].get("path"):
+        trees["code"] = [plan["code"]["digest"]]
+    if plan.get("resume"):
+        trees["checkpoints"] = [plan["resume"]["digest"]]
+    return trees

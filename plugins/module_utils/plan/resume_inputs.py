@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint on its way into a plan: the tree that brings it to the nodes, the words that the
-suite is told, what keeps it from being resumed.
+"""A resume point on its way into a plan. Pure.
 
-Controller only and pure. A point is what resumable.choose gives. On the nodes it is the tree
-checkpoints/<digest>; in the working directory it appears as resume/<digest>, so that the command
-line is the same on every node.
+It becomes a tree that is copied to the nodes and arguments of the suite, unless it cannot be
+resumed. A point is what resumable.choose gives. On the nodes it is the tree checkpoints/<digest>.
+In the working directory it appears as resume/<digest>, so that the command line is the same on
+every node.
 """
 
 from __future__ import annotations
@@ -19,32 +19,36 @@ from ..suites import suite_table
 KIND = "checkpoints"
 # As many digits of a digest as name a directory on the nodes (plan.SHORT).
 SHORT = 16
-# What a plan says of the suite's checkpoints, so that a node knows them without the table.
+# Keys of the suite's table on checkpoints that the plan takes, so that a node knows them, too.
 RULE = ("holds", "names", "instead", "last_record", "state")
-# What the plan says of the point.
+# Keys of the point that the plan takes.
 SAID = ("attempt", "name", "digest", "epoch", "step", "lr")
 
 
 def path_of(point):
-    """Return what {path} in the suite's resume words becomes: relative to the working directory."""
+    """Return the value of {path} in the suite's resume words.
+
+    It is relative to the working directory.
+    """
     return "resume/{}/{}".format(point["digest"][:SHORT], point["stem"])
 
 
 def links(point):
-    """Return the plan's link of a point: {path below the working directory: place below the node's
-    base}.
+    """Return {link: target} of a point.
+
+    The link is a path below the working directory, the target one below the node's base.
     """
     short = point["digest"][:SHORT]
     return {f"resume/{short}": f"{KIND}/{short}"}
 
 
 def config_file(suite, config, values, point):
-    """Return {path, text} of a copy of the suite's config that has the resume keys, where overrides
-    could not bring them, else None.
+    """Return {path, text} of a copy of the config with the resume keys, or None.
 
-    Some suites take only overrides of keys that the config has (override_limits: existing). values:
-    the config chain, merged. The copy lies beside the config and has the same values, without
-    comments, so that whatever is relative in it stays so.
+    A copy is needed where overrides could not bring the keys: some suites take only overrides of
+    keys that the config has (override_limits: existing). values: the config chain, merged. The copy
+    lies beside the config and has the same values, without comments, so that relative paths in it
+    stay valid.
     """
     _arguments, overrides = suite_table.resume_words(suite, path_of(point))
     lacking = {key: value for key, value in overrides.items() if not suite_table.has(values, key)}
@@ -54,75 +58,74 @@ def config_file(suite, config, values, point):
     text = yaml.safe_dump(
         suite_table.overridden(values, lacking), sort_keys=False, allow_unicode=False
     )
-    return {
-        "path": stem + ".resumed" + ending,
-        "text": "# {} with {}; written for a resumed attempt\n{}".format(
-            config, ", ".join(lacking), text
-        ),
-    }
+    heading = f"# {config} with {', '.join(lacking)}; written for a resumed attempt\n"
+    return {"path": stem + ".resumed" + ending, "text": heading + text}
 
 
 def complete(point, suite, settings):
-    """Say that a point (or None, {}) is its training's end, or return None.
+    """Return why a point is its training's end, or None.
 
-    settings: {epochs, iterations} of the config, as suites.settings gives them. A suite either does
-    nothing then or fails (PaddleSeg: UnboundLocalError).
+    point: may be None or {}. settings: {epochs, iterations} of the config, as suites.settings gives
+    them. A suite either does nothing then or fails (PaddleSeg: UnboundLocalError).
     """
-    for key, what in (("epochs", "epoch"), ("iterations", "iteration")) if point else ():
-        last, done = settings.get(key), point["epoch" if key == "epochs" else "step"]
+    if not point:
+        return None
+    for key, unit, done in (
+        ("epochs", "epoch", point["epoch"]),
+        ("iterations", "iteration", point["step"]),
+    ):
+        last = settings.get(key)
         if last is not None and done is not None and done >= last:
-            where = suite["config_keys"].get(key) or key
-            text = (
-                "%s of attempt %d has reached the last %s (%d of %d): nothing is left to train;"
-                " more of it is a new run with a larger %s"
+            name = suite["config_keys"].get(key) or key
+            return (
+                f"{point['name']} of attempt {point['attempt']} has reached the last {unit}"
+                f" ({done} of {last}): nothing is left to train; more of it is a new run with a"
+                f" larger {name}"
             )
-            return text % (point["name"], point["attempt"], what, done, last, where)
     return None
 
 
 def problem(point, suite, settings):
-    """Say why a point cannot be resumed, or return None: the training has reached its end
-    (`complete`), or the suite knows no way.
+    """Return why a point cannot be resumed, or None.
+
+    The training has reached its end (`complete`), or the suite's table has no resume words.
     """
     if not suite["resume"].get("arguments") and not suite["resume"].get("overrides"):
         return (
-            "the table of {} does not say how a training is resumed (resume: arguments or"
-            " overrides)".format(suite["title"])
+            f"the table of {suite['title']} does not say how a training is resumed (resume:"
+            " arguments or overrides)"
         )
     return complete(point, suite, settings)
 
 
 def planned(point, suite, inputs):
-    """Return what a point adds to a plan: {config, arguments, overrides, files, links, record,
-    notes}; of no point (None or {}), nothing.
+    """Return a point's part of a plan; of no point (None or {}), an empty part.
 
-    inputs: as job_inputs gives them; with resume_config (see `config_file`) where overrides cannot
-    say it.
+    The keys are config, arguments, overrides, files, links, record and notes. inputs: as job_inputs
+    gives them; with resume_config (see `config_file`) where overrides are not enough.
     """
-    if not point:
-        return {
-            "config": None,
-            "arguments": [],
-            "overrides": {},
-            "files": {},
-            "links": {},
-            "record": None,
-            "notes": [],
-        }
-    arguments, overrides = suite_table.resume_words(suite, path_of(point))
-    copy = inputs.get("resume_config")
-    rate = (
-        point["lr"] if point["lr"] is not None else inputs["config"].get("learning_rate")
-    )  # a constant one stands in the config alone
-    record = dict({key: point[key] for key in SAID}, lr=rate)
-    return {
-        "config": copy and copy["path"],
-        "arguments": arguments,
-        "overrides": {} if copy else overrides,
-        "files": {copy["path"]: copy["text"]} if copy else {},
-        "links": links(point),
-        "record": record,
-        "notes": (
-            ["resumed from " + finder.said(record)] + ([point["note"]] if point["note"] else [])
-        ),
+    part = {
+        "config": None,
+        "arguments": [],
+        "overrides": {},
+        "files": {},
+        "links": {},
+        "record": None,
+        "notes": [],
     }
+    if not point:
+        return part
+    part["arguments"], part["overrides"] = suite_table.resume_words(suite, path_of(point))
+    copy = inputs.get("resume_config")
+    if copy:
+        part["config"], part["overrides"] = copy["path"], {}
+        part["files"] = {copy["path"]: copy["text"]}
+    part["links"] = links(point)
+    part["record"] = {key: point[key] for key in SAID}
+    if point["lr"] is None:
+        # A constant learning rate stands in the config alone.
+        part["record"]["lr"] = inputs["config"].get("learning_rate")
+    part["notes"] = ["resumed from " + finder.said(part["record"])]
+    if point["note"]:
+        part["notes"].append(point["note"])
+    return part
