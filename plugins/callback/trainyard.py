@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The terminal while a run is prepared, followed and ended: Ansible's own output, plus a live view
-and the verdict as the last line.
-"""
+"""Ansible's own output on the terminal, with a live view and a verdict at the end."""
 
 from __future__ import annotations
 
@@ -10,9 +8,11 @@ name: trainyard
 type: stdout
 short_description: Ansible's default output with a live view of the training
 description:
-  - While an attempt is followed, shows how the run and its nodes are; redrawn in place on a terminal, a few plain lines in a pipe.
-  - Under ansible-runner, whose own callback takes the place of this one, C(ANSIBLE_STDOUT_CALLBACK=trainyard) and
-    C(ANSIBLE_CALLBACK_PLUGINS=plugins/callback) in its C(env/envvars) make its events hold the plain lines; see docs/runbooks/live-view.md.
+  - While an attempt is followed, shows how the run and its nodes are; redrawn in place on a
+    terminal, a few plain lines in a pipe.
+  - Under ansible-runner, whose own callback takes the place of this one,
+    C(ANSIBLE_STDOUT_CALLBACK=trainyard) and C(ANSIBLE_CALLBACK_PLUGINS=plugins/callback) in its
+    C(env/envvars) make its events hold the plain lines; see docs/runbooks/live-view.md.
   - After the recap it prints the run's summary; the last line is the verdict.
   - Ctrl-C leaves the run alone and prints how to come back to it and how to stop it.
 extends_documentation_fragment:
@@ -20,7 +20,8 @@ extends_documentation_fragment:
   - result_format_callback
 options:
   live:
-    description: Redraw in place on a terminal; off means plain lines everywhere, as in a pipe and with C(-v).
+    description: Redraw in place on a terminal; off means plain lines everywhere, as in a pipe and
+      with C(-v).
     type: bool
     default: true
     env:
@@ -81,13 +82,16 @@ HOLD_SECRETS = (
 
 
 class Picture:
-    """What stands on the terminal: the next picture goes over it, and it makes room before anybody
-    else prints.
+    """The live view on the terminal.
+
+    The next picture is drawn over it. It makes room before other output is printed.
     """
 
     def __init__(self, display):
         self._display, self._lock, self._pid = display, threading.RLock(), os.getpid()
-        self._stood, self.when, self.due = [], 0.0, False
+        # The widths of the lines on the terminal, the time of the last picture, and whether a new
+        # one is due.
+        self._widths, self.when, self.due = [], 0.0, False
 
     def look(self):
         """Return the terminal's size now, and whether it shows more than ASCII."""
@@ -95,14 +99,14 @@ class Picture:
             size = os.get_terminal_size(sys.stdout.fileno())
         except (AttributeError, OSError, ValueError):
             size = (0, 0)
-        size = size if all(size) else shutil.get_terminal_size((100, 24))
+        if not all(size):
+            size = shutil.get_terminal_size((100, 24))
         encoding = str(getattr(sys.stdout, "encoding", "utf-8")).lower().replace("-", "")
-        return screen.Look(
-            *size, encoding == "utf8" and os.environ.get("TERM") != "linux"
-        )  # the kernel's console has no such font
+        # The kernel's console has no font for more than ASCII.
+        return screen.Look(*size, encoding == "utf8" and os.environ.get("TERM") != "linux")
 
     def draw(self, lines, look):
-        """Draw lines of (text, style) over the picture that stands."""
+        """Draw lines of (text, style) over the picture on the terminal."""
         if not look.utf8:
             lines = [
                 [(text.encode("ascii", "replace").decode(), style) for text, style in line]
@@ -114,26 +118,27 @@ class Picture:
         ]
         with self._lock:
             self._display.display = self._display_beside
-            self._write(screen.repaint(self._stood, look.columns, painted))
-            self._stood = [sum(text_layout.width(text) for text, _style in line) for line in lines]
+            self._write(screen.repaint(self._widths, look.columns, painted))
+            self._widths = [sum(text_layout.width(text) for text, _style in line) for line in lines]
             self.when, self.due = time.monotonic(), False
 
     def _display_beside(self, *args, **kwargs):
-        """Ansible's display() while a picture stands: warnings and errors come from everywhere, not
-        from callbacks alone.
+        """Replace Ansible's display() while a picture is on the terminal.
+
+        Warnings and errors come from everywhere, not from callbacks alone.
         """
         if os.getpid() != self._pid:  # a worker hands it to this process
             return type(self._display).display(self._display, *args, **kwargs)
         with self._lock:
-            if self._stood:
-                self._write(screen.repaint(self._stood, self.look().columns, ()))
-                self._stood, self.due = [], True
+            if self._widths:
+                self._write(screen.repaint(self._widths, self.look().columns, ()))
+                self._widths, self.due = [], True
             return type(self._display).display(self._display, *args, **kwargs)
 
     def leave(self):
-        """What stands there stays; never draw over other output."""
+        """Leave the picture on the terminal, and draw the next one below other output."""
         with self._lock:
-            self._stood, self.due = [], False
+            self._widths, self.due = [], False
             self._display.__dict__.pop("display", None)
 
     def _write(self, text):
@@ -142,21 +147,30 @@ class Picture:
 
 
 def paint(text, colour):
-    """Return text in a colour, where Ansible's settings and NO_COLOR (any value, no-color.org) want
-    colours.
+    """Return text in a colour, unless Ansible's settings or NO_COLOR forbid it.
+
+    NO_COLOR counts with any value (no-color.org).
     """
-    return stringc(text, colour) if colour and not os.environ.get("NO_COLOR") else text
+    if colour and not os.environ.get("NO_COLOR"):
+        return stringc(text, colour)
+    return text
 
 
 def _of_controller(result):
-    """Return whether a task ran on the controller: a node's answer must not stand in for the
-    verdict.
+    """Return whether a task ran on the controller.
+
+    A node's answer must not replace the verdict.
     """
     return "localhost" in (result.task.delegate_to, result.host.get_name())
 
 
+def _module_of(result):
+    """Return the name of a task's module without its collection."""
+    return result.task.action.split(".")[-1]
+
+
 class CallbackModule(Default):
-    """Ansible's default callback, with three more things to say."""
+    """Ansible's default callback with a live view, a summary and help after Ctrl-C."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -166,15 +180,10 @@ class CallbackModule(Default):
         super().__init__()
         terminal.install()
         if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(
-                line_buffering=True
-            )  # Display does not flush; who reads a pipe gets every line when it is printed
-        self._watch, self._ticker, self._picture, self._summary = (
-            model.Watch(),
-            plain_lines.Ticker(),
-            Picture(self._display),
-            [],
-        )
+            # Display does not flush. A reader of a pipe gets every line when it is printed.
+            sys.stdout.reconfigure(line_buffering=True)
+        self._watch, self._ticker = model.Watch(), plain_lines.Ticker()
+        self._picture, self._summary = Picture(self._display), []
         self._pid, self._following, self._secrets = os.getpid(), None, sanitize.Secrets((), ())
         self._unshown = set()  # nodes whose status could not be shown
         atexit.register(self._detached)
@@ -184,17 +193,18 @@ class CallbackModule(Default):
     def _in_place(self):
         # ansible-runner's callback inherits from this one, and has a pseudo-terminal whose bytes
         # become events.
-        own = self.CALLBACK_NAME == "trainyard" and self.get_option("live")
         return (
-            own
+            self.CALLBACK_NAME == "trainyard"
+            and self.get_option("live")
             and self._display.verbosity == 0
             and sys.stdout.isatty()
             and os.environ.get("TERM", "dumb") != "dumb"
         )
 
     def _show(self, name, status, last=False):
-        """Show how a node stands; a status that cannot be shown costs that node's line and nothing
-        else.
+        """Show a node's status.
+
+        A status that cannot be shown costs that node's line and nothing else.
         """
         try:
             self._show_sound(name, status, last)
@@ -211,19 +221,20 @@ class CallbackModule(Default):
         if not self._watch.add(name, status, now, time.time()):
             return
         if status.get("found"):
-            goes_on = any(not known["ended"] for known in self._watch.known())
-            self._following = status["run"] if goes_on and RUN_ID.match(status["run"]) else None
-        if self._in_place():
-            self._picture.due = True
-            if (
-                last
-                or len(self._watch.order()) <= FEW_NODES
-                or now - self._picture.when >= PAUSE_SECONDS
-            ):
-                self._draw()
-        else:
+            self._following = None
+            if self._goes_on() and RUN_ID.match(status["run"]):
+                self._following = status["run"]
+        if not self._in_place():
             for text, style in self._ticker.lines(self._watch, name, now):
                 self._display.display(printable(text, limit=4000), color=COLOURS.get(style))
+            return
+        self._picture.due = True
+        few_nodes = len(self._watch.order()) <= FEW_NODES
+        if last or few_nodes or now - self._picture.when >= PAUSE_SECONDS:
+            self._draw()
+
+    def _goes_on(self):
+        return any(not known["ended"] for known in self._watch.known())
 
     def _draw(self):
         for text in self._ticker.head(self._watch):
@@ -232,22 +243,19 @@ class CallbackModule(Default):
         self._picture.draw(screen.picture(self._watch, time.monotonic(), look), look)
 
     def _leave(self):
-        """Another task begins: the last picture stays above it."""
+        """Leave the last picture above the output of the task that begins."""
         if self._picture.due and self._watch.nodes:
             self._draw()
         self._picture.leave()
 
     def _status_of(self, result):
-        found = (
-            result.result.get("status")
-            if result.task.action.split(".")[-1] == "attempt_status"
-            else None
-        )
-        return (
-            plain({key: found[key] for key in found if key in model.KEEP})
-            if isinstance(found, dict)
-            else None
-        )
+        """Return the status that a task returned, as plain data, or None."""
+        if _module_of(result) != "attempt_status":
+            return None
+        status = result.result.get("status")
+        if not isinstance(status, dict):
+            return None
+        return plain({key: status[key] for key in status if key in model.KEEP})
 
     def v2_runner_retry(self, result):
         status = self._status_of(result)
@@ -262,15 +270,12 @@ class CallbackModule(Default):
             self._show(result.host.get_name(), status, last=True)
             return
         if _of_controller(result) and result.result.get("summary") and "verdict" in result.result:
-            self._summary = [
-                printable(line, *self._secrets) for line in plain(result.result["summary"])
-            ]
+            self._set_summary(result.result["summary"])
             self._following = None
-        stopped = (
-            result.result.get("stopped") if result.task.action.split(".")[-1] == "attempt" else None
-        )
-        if isinstance(stopped, (list, tuple)) and self._following in stopped:
-            self._following = None  # stop.yml has just ended it
+        if _module_of(result) == "attempt":
+            stopped = result.result.get("stopped")
+            if isinstance(stopped, (list, tuple)) and self._following in stopped:
+                self._following = None  # stop.yml has just ended it
         self._keep_table(result)
         self._spare_secrets(result)
         super().v2_runner_on_ok(result)
@@ -283,51 +288,47 @@ class CallbackModule(Default):
     def _dump_results(
         self, result, indent=None, sort_keys=True, keep_invocation=False, serialize=True
     ):
-        """Whatever Ansible shows of a result, however verbose, without what the plan calls secret
-        and what a terminal would obey.
+        """Return what Ansible shows of a result, safe for a terminal.
+
+        However verbose it is, it has no secret of the plan and nothing that a terminal would obey.
         """
-        shown = {
-            key: result[key] for key in result if key not in ("stops", "refused")
-        }  # what a preflight refuses stands in its message, for people
+        # What a preflight refuses is in its message, for people.
+        shown = {key: result[key] for key in result if key not in ("stops", "refused")}
         text = super()._dump_results(shown, indent, sort_keys, keep_invocation, serialize)
-        return (
-            printable(text, *self._secrets, limit=len(text) + 1, newlines=True)
-            if isinstance(text, str)
-            else text
-        )
+        if not isinstance(text, str):
+            return text
+        return printable(text, *self._secrets, limit=len(text) + 1, newlines=True)
 
     def v2_runner_on_unreachable(self, result):
         self._watch.lose(result.host.get_name())
         super().v2_runner_on_unreachable(result)
 
     def _spare_secrets(self, result):
-        if result.task.action.split(".")[-1] == "plan" and isinstance(
-            result.result.get("plan"), dict
-        ):
+        """Keep the plan's secrets out of the output of this task and of all later ones."""
+        if _module_of(result) == "plan" and isinstance(result.result.get("plan"), dict):
             self._secrets = sanitize.secrets_of(plain(result.result["plan"]))
             terminal.hide(self._secrets)
-        if result.task.action.split(".")[-1] in HOLD_SECRETS:
+        if _module_of(result) in HOLD_SECRETS:
             result.result["_ansible_verbose_override"] = True
             result.result.pop("invocation", None)
 
+    def _set_summary(self, lines):
+        self._summary = [printable(line, *self._secrets) for line in plain(lines)]
+
     def _keep_table(self, result):
-        """What check.yml has found is said once more at the very end, as it stands in the table; a
-        run's report is named before its verdict.
+        """Keep the lines of a check for the end, and the path of a run's report.
+
+        check.yml's findings are shown once more at the very end. The report comes before the
+        verdict.
         """
-        if result.task.action.split(".")[-1] == "check_report" and isinstance(
-            result.result.get("lines"), list
-        ):
-            self._summary = [
-                printable(line, *self._secrets) for line in plain(result.result.pop("lines"))
-            ]
-        if result.task.action.split(".")[-1] == "run_report" and self._summary:
+        if _module_of(result) == "check_report" and isinstance(result.result.get("lines"), list):
+            self._set_summary(result.result.pop("lines"))
+        if _module_of(result) == "run_report" and self._summary:
             path = str(result.result.get("report") or "none")
-            near = (
-                path
-                if path == "none" or os.path.relpath(path).startswith("..")
-                else os.path.relpath(path)
-            )
-            self._summary.insert(-1, printable("report       " + near))
+            relative = os.path.relpath(path)
+            if path != "none" and not relative.startswith(".."):
+                path = relative
+            self._summary.insert(-1, printable("report       " + path))
 
     def v2_playbook_on_play_start(self, play):
         self._leave()
@@ -340,8 +341,10 @@ class CallbackModule(Default):
     # --- the end
 
     def v2_playbook_on_no_hosts_matched(self):
-        """A play without hosts is a step that is not needed; Ansible's 'skipping: no hosts matched'
-        would only worry.
+        """Print nothing for a play without hosts.
+
+        It is a step that is not needed, and Ansible's 'skipping: no hosts matched' would only
+        worry.
         """
 
     def v2_playbook_on_stats(self, stats):
@@ -351,27 +354,26 @@ class CallbackModule(Default):
             self._display.display(line)
 
     def _detached(self):
-        """After Ctrl-C (or any other end of this process) with the run still going: say how to come
-        back.
+        """Print how to come back to a run that still goes on.
+
+        That is after Ctrl-C, or any other end of this process.
         """
         if os.getpid() != self._pid or not self._following:
             return
-        run = self._following
+        run = shlex.quote(self._following)
         self._leave()
-        given = [
-            source
+        default_sources = [os.path.abspath(path) for path in C.DEFAULT_HOST_LIST]
+        inventory = "".join(
+            f"-i {shlex.quote(source)} "
             for source in context.CLIARGS.get("inventory") or ()
-            if source not in [os.path.abspath(p) for p in C.DEFAULT_HOST_LIST]
-        ]
-        site = "".join(f"-i {shlex.quote(source)} " for source in given)
-        run = shlex.quote(run)
+            if source not in default_sources
+        )
+        command = f"ansible-playbook {inventory}playbooks"
         text = (
-            "\nThe run %s goes on without this terminal."
-            "\n  follow it again:  ansible-playbook %splaybooks/follow.yml -e run=%s"
-            "\n  how it stands:    ansible-playbook %splaybooks/status.yml -e run=%s"
-            "\n  stop it:          ansible-playbook %splaybooks/stop.yml -e run=%s\n"
+            f"\nThe run {run} goes on without this terminal."
+            f"\n  follow it again:  {command}/follow.yml -e run={run}"
+            f"\n  how it stands:    {command}/status.yml -e run={run}"
+            f"\n  stop it:          {command}/stop.yml -e run={run}\n"
         )
-        sys.stdout.write(
-            sanitize.escape(text % (run, site, run, site, run, site, run), newlines=True)
-        )
+        sys.stdout.write(sanitize.escape(text, newlines=True))
         sys.stdout.flush()

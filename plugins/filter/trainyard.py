@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filter trainyard_query: JMESPath over what modules return, with Ansible's tagged values made
-plain first. See trainyard_query.yml.
+"""Filter trainyard_query: JMESPath over what modules return.
+
+Ansible's tagged values are made plain first. See trainyard_query.yml.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ except ImportError:
 
 
 def trainyard_query(data, expression):
-    """Search data with a JMESPath expression; functions such as sum and max_by look at exact types,
-    which tagged values do not have.
+    """Search data with a JMESPath expression and return the result.
+
+    Functions such as sum and max_by look at exact types, which tagged values do not have. Raises
+    AnsibleFilterError.
     """
     if jmespath is None:
         raise AnsibleFilterError(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask git about a work tree without running anything that the tree's own configuration names.
+"""Questions to git about a work tree that run nothing from its configuration.
 
 A repository's configuration can name programs: a file system monitor, hooks, filters, diff drivers,
-transports. Git runs them for whoever asks. A tree that another account owns is not asked at all:
-git itself refuses it, and no `safe.directory` is given here. Filters are the one kind that no
-switch turns off, so those of the repository are replaced by the ones that the user or the system
+transports. Git runs them for every user. A tree that another account owns is not asked about at
+all: git itself refuses it, and no `safe.directory` is given here. Filters are the one kind that no
+switch turns off. So those of the repository are replaced by the ones that the user or the system
 configured, or by nothing.
 """
 
@@ -19,11 +19,18 @@ import threading
 # minute.
 SECONDS, LARGEST = 180, 64 << 20
 MOST_FILTERS = 64
-# What git may know of the process that asks.
+# Variables of this process's environment that git may see.
 KEPT_ENV = (
-    "HOME", "PATH", "XDG_CONFIG_HOME", "TMPDIR", "GIT_CEILING_DIRECTORIES", "GIT_CONFIG_GLOBAL",
-    "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_DISCOVERY_ACROSS_FILESYSTEM",
-)  # fmt: skip
+    "HOME",
+    "PATH",
+    "XDG_CONFIG_HOME",
+    "TMPDIR",
+    "GIT_CEILING_DIRECTORIES",
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_SYSTEM",
+    "GIT_CONFIG_NOSYSTEM",
+    "GIT_DISCOVERY_ACROSS_FILESYSTEM",
+)
 # No lazy fetch of a partial clone, no question at the terminal, no transport, no lock on another
 # user's index.
 SET_ENV = {
@@ -45,8 +52,9 @@ PLAIN_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short
 
 
 class GitError(Exception):
-    """Git gave no answer. `reason` is failed, foreign (another account owns the tree), late or
-    large.
+    """Git gave no answer.
+
+    `reason` is failed, foreign (another account owns the tree), late or large.
     """
 
     def __init__(self, reason, text):
@@ -55,8 +63,9 @@ class GitError(Exception):
 
 
 def ask(root, words, more=(), limit=LARGEST, seconds=SECONDS):
-    """Return what git prints for a question about the work tree that holds root. more: further
-    settings. Raises GitError.
+    """Return git's output for a question about the work tree around root.
+
+    words: git's arguments. more: further settings. limit: bytes. Raises GitError.
     """
     argv = ["git", "--no-pager", "-C", root]
     for setting in (*SETTINGS, *more):
@@ -73,14 +82,14 @@ def ask(root, words, more=(), limit=LARGEST, seconds=SECONDS):
         )
     except OSError as error:
         raise GitError("failed", f"git cannot be run: {error.strerror}") from error
-    said, late = [], threading.Event()
+    errors, late = [], threading.Event()
 
     def end():
         late.set()
         _kill(process)
 
-    # two pipes, read side by side, so that neither fills up
-    reader = threading.Thread(target=lambda: said.append(_drain(process.stderr)), daemon=True)
+    # Two pipes, read at the same time, so that neither fills up.
+    reader = threading.Thread(target=lambda: errors.append(_drain(process.stderr)), daemon=True)
     timer = threading.Timer(seconds, end)
     reader.start()
     timer.start()
@@ -96,14 +105,20 @@ def ask(root, words, more=(), limit=LARGEST, seconds=SECONDS):
         reader.join(5)
         process.stdout.close()
     if late.is_set():
-        raise GitError("late", "git did not answer within %d s in %s" % (seconds, root))
+        raise GitError("late", f"git did not answer within {int(seconds)} s in {root}")
     if large:
-        raise GitError("large", "git answered with more than %d bytes in %s" % (limit, root))
+        raise GitError("large", f"git answered with more than {limit} bytes in {root}")
     if process.returncode:
-        text = (said or [b""])[0].decode("utf-8", "replace")
-        foreign = "dubious ownership" in text or "is owned by someone else" in text
-        raise GitError("foreign" if foreign else "failed", f"git refuses {root}")
+        raise GitError(_refusal((errors or [b""])[0]), f"git refuses {root}")
     return output
+
+
+def _refusal(errors):
+    """Return the reason of a refusal, from git's standard error."""
+    text = errors.decode("utf-8", "replace")
+    if "dubious ownership" in text or "is owned by someone else" in text:
+        return "foreign"
+    return "failed"
 
 
 def _drain(stream):
@@ -124,8 +139,9 @@ def _kill(process):
 
 
 def harmless_filters(root):
-    """Return the settings that replace the repository's own filters by the user's and the system's.
-    Raises GitError.
+    """Return the settings that replace the repository's own filters.
+
+    They give the user's and the system's filters instead. Raises GitError.
     """
     names = _filters(root)
     if not names:
@@ -137,16 +153,18 @@ def harmless_filters(root):
     trusted = dict(_filters(root, "--system"), **_filters(root, "--global"))
     settings = []
     for key in sorted(names):
-        # an empty `process` would hide a `clean` of the user's, so only what is set is replaced
-        nothing = "false" if key.endswith(".required") else ""
-        settings.append(f"{key}={trusted.get(key, nothing)}")
+        # An empty `process` would hide a `clean` of the user's, so only what is set is replaced.
+        replacement = ""
+        if key.endswith(".required"):
+            replacement = "false"
+        settings.append(f"{key}={trusted.get(key, replacement)}")
     return settings
 
 
 def _filters(root, *scope):
-    """Return {key: value} of the filters in a scope of git's configuration, or in all of it."""
+    """Return {key: value} of the filters in git's configuration, or in one scope."""
     try:
-        found = ask(
+        output = ask(
             root,
             ["config", "--includes", "-z", *scope, "--get-regexp", r"^filter\..*\."],
             limit=1 << 20,
@@ -154,28 +172,31 @@ def _filters(root, *scope):
     except GitError as error:
         if error.reason != "failed":
             raise
-        return {}  # git says so where nothing matches, and where a scope has no file
-    pairs = [item.partition(b"\n")[::2] for item in found.split(b"\0") if item]
+        return {}  # git fails where nothing matches, and where a scope has no file
+    pairs = [item.partition(b"\n")[::2] for item in output.split(b"\0") if item]
     return {os.fsdecode(key): os.fsdecode(value) for key, value in pairs}
 
 
 def commit_of(root):
-    """Return the commit that is checked out. Raises GitError."""
-    commit = (
-        ask(root, ["rev-parse", "--verify", "HEAD^{commit}"], limit=4096)
-        .decode("ascii", "replace")
-        .strip()
-    )
+    """Return the commit that is checked out.
+
+    Raises GitError.
+    """
+    output = ask(root, ["rev-parse", "--verify", "HEAD^{commit}"], limit=4096)
+    commit = output.decode("ascii", "replace").strip()
     if len(commit) not in (40, 64) or set(commit) - set("0123456789abcdef"):
         raise GitError("failed", f"git names no commit in {root}")
     return commit
 
 
 def is_dirty(root):
-    """Whether files below root differ from the commit, or are not in it. Raises GitError."""
-    words = ["status", "--porcelain", "--untracked-files=normal", NO_SUBMODULES, "--", "."]
+    """Return whether files below root differ from the commit, or are not in it.
+
+    Raises GitError.
+    """
+    arguments = ["status", "--porcelain", "--untracked-files=normal", NO_SUBMODULES, "--", "."]
     try:
-        return bool(ask(root, words, harmless_filters(root)))
+        return bool(ask(root, arguments, harmless_filters(root)))
     except GitError as error:
         if error.reason == "large":
             return True
@@ -183,27 +204,27 @@ def is_dirty(root):
 
 
 def diff_of(root, limit=LARGEST):
-    """Return the local changes below root as a patch. Raises GitError."""
-    return ask(
-        root, ["diff", *PLAIN_DIFF, "--binary", "HEAD", "--", "."], harmless_filters(root), limit
-    )
+    """Return the local changes below root as a patch.
+
+    Raises GitError.
+    """
+    arguments = ["diff", *PLAIN_DIFF, "--binary", "HEAD", "--", "."]
+    return ask(root, arguments, harmless_filters(root), limit)
 
 
 def untracked(root):
-    """Return whether files lie below root that git neither tracks nor ignores. Raises GitError."""
+    """Return whether git neither tracks nor ignores a file below root.
+
+    Raises GitError.
+    """
     return bool(ask(root, ["ls-files", "--others", "--exclude-standard", "--", "."]))
 
 
 def listed(root):
-    """Return the names below root that git tracks or does not ignore, as text. Raises GitError."""
-    words = [
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--deduplicate",
-        "--",
-        ".",
-    ]
-    return [os.fsdecode(name) for name in ask(root, words).split(b"\0") if name]
+    """Return the names below root that git tracks or does not ignore, as text.
+
+    Raises GitError.
+    """
+    arguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    output = ask(root, [*arguments, "--", "."])
+    return [os.fsdecode(name) for name in output.split(b"\0") if name]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests: what a tree of files holds, as one digest and as named differences.
+"""Manifests: the content of a tree as one digest and as named differences.
 
-A manifest maps a relative path to ``[kind, size, sha256]``; kind is ``f`` (file), ``x`` (executable
+A manifest maps a relative path to ``[kind, size, sha256]``. kind is ``f`` (file), ``x`` (executable
 file) or ``l`` (symbolic link, whose sha256 is that of its target text). Modes other than the
-executable bit, owners and times are left out: they differ between machines without the training
-seeing it. The same functions run on the controller and on the nodes, so equal digests mean equal
+executable bit, owners and times are left out: they differ between machines without an effect on the
+training. The same functions run on the controller and on the nodes, so equal digests mean equal
 bytes.
 """
 
@@ -20,17 +20,18 @@ from . import git_tree, safe_open
 
 CHUNK = 1 << 20
 RECORD_BYTES = 64 << 20  # of a plan or a run's record: one of 10,000 ranks has 20 MB
-TREE_BYTES = 4 << 30  # of what has an entry a file of a tree
+TREE_BYTES = 4 << 30  # of a file with one entry per file of a tree
 ALWAYS_IGNORED = (".git", "__pycache__", ".ipynb_checkpoints")
 
 
 class ManifestError(Exception):
-    """A tree that cannot be described: missing, unreadable, or with a name that cannot be sent."""
+    """A tree that is missing, unreadable, or has a name that cannot be sent."""
 
 
 def file_sha256(path):
-    """Return the hex sha256 of a regular file, read in chunks of 1 MiB; raise OSError for all else.
-    A pipe or a device is not waited for.
+    """Return the hex sha256 of a regular file, read in chunks of 1 MiB.
+
+    Raise OSError for all else. A pipe or a device does not block.
     """
     digest = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
@@ -42,19 +43,20 @@ def file_sha256(path):
 
 
 def walk_files(root, ignored=ALWAYS_IGNORED):
-    """Return the sorted relative paths of all files and links below root; directories named in
-    ignored are passed over.
+    """Return the sorted relative paths of all files and links below root.
+
+    Directories named in `ignored` are passed over.
     """
-    found = []
+    paths = []
     for folder, folders, files in os.walk(root):
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
         folders[:] = sorted(name for name in folders if name not in ignored and name not in links)
-        found.extend(
+        paths.extend(
             os.path.relpath(os.path.join(folder, name), root)
             for name in files + links
             if name not in ignored
         )
-    return sorted(found)
+    return sorted(paths)
 
 
 def git_files(root):
@@ -72,18 +74,21 @@ def git_files(root):
     links, kept = {".": False}, []
     for name in names:
         parts = name.split("/")
-        # An index may hold any text as a name. What lies behind a link is no file of the tree.
+        # An index may hold any text as a name. A path behind a link is not a file of the tree.
         if name.startswith("/") or set(parts) & {"", ".", ".."} or set(parts) & set(ALWAYS_IGNORED):
             continue
         path = os.path.join(root, name)
-        there = os.path.lexists(path) and not _behind_link(root, os.path.dirname(name), links)
-        if there and (os.path.islink(path) or not os.path.isdir(path)):
+        exists = os.path.lexists(path) and not _behind_link(root, os.path.dirname(name), links)
+        if exists and (os.path.islink(path) or not os.path.isdir(path)):
             kept.append(name)
     return sorted(set(kept)) or None
 
 
 def _behind_link(root, folder, known):
-    """Whether a directory of the tree, or one above it, is a link. known: what has been looked at."""
+    """Return whether a directory of the tree, or one above it, is a link.
+
+    known: {directory: answer} of earlier calls.
+    """
     folder = folder or "."
     if folder not in known:
         above = _behind_link(root, os.path.dirname(folder), known)
@@ -92,8 +97,9 @@ def _behind_link(root, folder, known):
 
 
 def _entry(path, known):
-    """Return (entry, cache record) of one file; a record whose inode, size and times still hold
-    spares the reading.
+    """Return (entry, cache record) of one file.
+
+    The file is not read if its inode, size and times are still those of the record `known`.
     """
     info = os.lstat(path)
     if stat.S_ISLNK(info.st_mode):
@@ -101,7 +107,9 @@ def _entry(path, known):
         return ["l", len(target), hashlib.sha256(target).hexdigest()], None
     if not stat.S_ISREG(info.st_mode):
         raise ManifestError(f"{path}: not a file, a directory or a link; take it out of the tree")
-    kind = "x" if info.st_mode & 0o100 else "f"
+    kind = "f"
+    if info.st_mode & 0o100:
+        kind = "x"
     record = [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
     if isinstance(known, list) and len(known) == 5 and known[:4] == record:
         return [kind, info.st_size, known[4]], known
@@ -115,8 +123,9 @@ def entry(path):
 
 
 def read_json(path, limit=RECORD_BYTES):
-    """Return a JSON file's content, or None where there is no regular file, one of more than
-    `limit` bytes, or no JSON in it.
+    """Return a JSON file's content, or None where it cannot be read.
+
+    It must be a regular file of at most `limit` bytes with JSON in it.
     """
     try:
         return json.loads(safe_open.read_file(path, limit).decode("utf-8"))
@@ -125,25 +134,28 @@ def read_json(path, limit=RECORD_BYTES):
 
 
 def read_mapping(path, limit=RECORD_BYTES):
-    """Return a JSON file's mapping; {} where it is missing, no JSON or something else: what is only
-    remembered may be lost.
+    """Return a JSON file's mapping, {} where it is missing or has other content.
+
+    It is for caches, which may be lost.
     """
-    kept = read_json(path, limit)
-    return kept if isinstance(kept, dict) else {}
+    content = read_json(path, limit)
+    if isinstance(content, dict):
+        return content
+    return {}
 
 
 def write_json(path, value, mode=0o600):
-    """Write JSON so that a reader sees the old file or the new one, never half of it, and nobody
-    writes into another's half.
+    """Write JSON so that a reader sees the old file or the new one, never half of it.
+
+    Nor do two writers mix their halves.
     """
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    # Nodes that have one directory are containers with equal pids, or machines; host names may be
-    # equal by mistake.
-    part = "%s.%s-%d-%s.part" % (path, os.uname().nodename, os.getpid(), os.urandom(4).hex())
+    # Nodes that share one directory are containers with equal pids, or machines. Their host names
+    # may be equal by mistake.
+    part = f"{path}.{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}.part"
     try:
-        with os.fdopen(
-            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8"
-        ) as handle:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
             json.dump(value, handle, sort_keys=True)
             handle.flush()
             os.fsync(handle.fileno())
@@ -155,27 +167,24 @@ def write_json(path, value, mode=0o600):
 
 
 def scan(root, names=None, cache=None, fresh=False):
-    """Describe a tree.
+    """Return the manifest of a tree.
 
-    root: directory. names: relative paths to take (default: all files below root). cache: path of a
-    JSON file that remembers digests by inode, size and times, so that a repeat costs one lstat a
-    file; None reads every byte. fresh: read every byte whatever the cache says, and remember that.
-    Returns {relative path: [kind, size in bytes, hex sha256]}. Raises ManifestError for a missing
+    It is {relative path: [kind, size in bytes, hex sha256]}. root: directory. names: relative paths
+    to take (default: all files below root). cache: path of a JSON file that remembers digests by
+    inode, size and times, so that a repeat costs one lstat per file. None reads every byte. fresh:
+    read every byte whatever the cache says, and remember that. Raises ManifestError for a missing
     root or an odd file.
     """
     if not os.path.isdir(root):
         raise ManifestError(f"{root}: no such directory")
-    known = read_mapping(cache, TREE_BYTES) if cache and not fresh else {}
+    known = {}
+    if cache and not fresh:
+        known = read_mapping(cache, TREE_BYTES)
+    if names is None:
+        names = walk_files(root)
     entries, records = {}, {}
-    for name in walk_files(root) if names is None else names:
-        if name.startswith("-") or any(
-            ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name
-        ):
-            text = (
-                "%r in %s: a name with a control character, with bytes that are not UTF-8, or with"
-                " a leading dash cannot be sent safely; rename it"
-            )
-            raise ManifestError(text % (name, root))
+    for name in names:
+        _refuse_unsafe_name(name, root)
         entry, record = _entry(os.path.join(root, name), known.get(name))
         entries[name] = entry
         if record:
@@ -185,19 +194,28 @@ def scan(root, names=None, cache=None, fresh=False):
     return entries
 
 
+def _refuse_unsafe_name(name, root):
+    """Raise ManifestError for a name that cannot be sent safely."""
+    if name.startswith("-") or any(
+        ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name
+    ):
+        raise ManifestError(
+            f"{name!r} in {root}: a name with a control character, with bytes that are not UTF-8,"
+            " or with a leading dash cannot be sent safely; rename it"
+        )
+
+
 def refuse_links_out(root, entries):
-    """Refuse links that lead out of the tree: a digest holds a link's text, so every node could
-    read something else behind it.
+    """Raise ManifestError for a link that leads out of the tree.
+
+    A digest holds a link's text, so every node could read something else behind it.
     """
     for name, entry in sorted(entries.items()):
         if entry[0] != "l":
             continue
         target = os.readlink(os.path.join(root, name))
-        if (
-            os.path.isabs(target)
-            or os.path.normpath(os.path.join(os.path.dirname(name), target)).split(os.sep)[0]
-            == os.pardir
-        ):
+        resolved = os.path.normpath(os.path.join(os.path.dirname(name), target))
+        if os.path.isabs(target) or resolved.split(os.sep)[0] == os.pardir:
             raise ManifestError(
                 f"{name} in {root}: is a link to {target}, outside of the tree; put what it means"
                 " into the tree"
@@ -205,14 +223,14 @@ def refuse_links_out(root, entries):
 
 
 def sampled(entries, files=64, size=256 << 20):
-    """Return names of regular files for a sample: the same ones for the same manifest, at most so
-    many and of so many bytes, but one at least.
+    """Return names of regular files for a sample, the same ones for the same manifest.
+
+    They are at most so many, and of so many bytes, but one at least.
     """
     chosen, total = [], 0
-    for name in sorted(
-        (n for n in entries if entries[n][0] != "l"),
-        key=lambda n: hashlib.sha256(b"sample" + os.fsencode(n)).digest(),
-    ):
+    candidates = [name for name in entries if entries[name][0] != "l"]
+    candidates.sort(key=lambda name: hashlib.sha256(b"sample" + os.fsencode(name)).digest())
+    for name in candidates:
         if len(chosen) < files and (not chosen or total + entries[name][1] <= size):
             chosen.append(name)
             total += entries[name][1]
@@ -220,21 +238,16 @@ def sampled(entries, files=64, size=256 << 20):
 
 
 def digest(entries):
-    """Return the hex sha256 of a manifest; independent of the order in which it was made."""
+    """Return the hex sha256 of a manifest, independent of its order."""
     total = hashlib.sha256()
     for name in sorted(entries):
-        total.update(
-            (
-                "{}\0{}\n".format(
-                    os.fsencode(name).hex(), "\0".join(str(part) for part in entries[name])
-                )
-            ).encode("ascii")
-        )
+        fields = "\0".join([os.fsencode(name).hex(), *map(str, entries[name])])
+        total.update(f"{fields}\n".encode("ascii"))
     return total.hexdigest()
 
 
 def differences(expected, found, limit=20):
-    """Return at most limit sentences, one a file, that say how found differs from expected."""
+    """Return at most `limit` sentences, one per file that is not as expected."""
     lines = []
     for name in sorted(set(expected) | set(found)):
         want, have = expected.get(name), found.get(name)
@@ -250,6 +263,6 @@ def differences(expected, found, limit=20):
             lines.append(f"{name}: {have[1]} bytes instead of {want[1]}")
         else:
             lines.append(f"{name}: other content in the same {want[1]} bytes")
-    return (
-        lines if len(lines) <= limit else lines[:limit] + ["... and %d more" % (len(lines) - limit)]
-    )
+    if len(lines) > limit:
+        return [*lines[:limit], f"... and {len(lines) - limit} more"]
+    return lines

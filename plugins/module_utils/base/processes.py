@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of a node as /proc shows them: whose, since when, of which run; and ending those of a
-run by their mark, and no others.
+"""Processes of a node as /proc shows them: owner, age and run.
 
-Every process of an attempt carries TRAINYARD_ATTEMPT=<run>/<attempt> in the environment it was
-started with (agent.py), inside a container as well. The mark cannot be read of other users'
-processes, unless by root.
+The module also ends the processes of a run by their mark, and no others. Every process of an
+attempt carries TRAINYARD_ATTEMPT=<run>/<attempt> in the environment it was started with (agent.py),
+inside a container as well. The mark cannot be read of other users' processes, unless by root.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from .sanitize import printable
 
 MARK = b"TRAINYARD_ATTEMPT="
 _MARKED = re.compile(r"([0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})/([0-9]+)\Z")
-# Between TERM and KILL as a unit has it (plan.STOP_SECONDS); so long after KILL a process may need
-# to be gone.
+# Seconds between TERM and KILL as a unit has it (plan.STOP_SECONDS), and seconds that a process may
+# need after KILL to be gone.
 GRACE_S = 5.0
 KILLED_S = 3.0
 _STEP_S = 0.1
@@ -38,7 +37,10 @@ def _read(path):
 
 
 def read_text(path):
-    """Return a file of /proc as text; '' where the process is gone or it is another user's."""
+    """Return a file of /proc as text, '' where it cannot be read.
+
+    The process may be gone, or be another user's.
+    """
     return _read(path).decode("utf-8", "surrogateescape")
 
 
@@ -48,10 +50,11 @@ def pids():
 
 
 def mark_of(pid):
-    """Return (run id, attempt) that a process belongs to, or None; also None where its environment
-    cannot be read.
+    """Return (run id, attempt) of a process, or None.
+
+    None is also the answer where its environment cannot be read.
     """
-    for item in _read("/proc/%d/environ" % pid).split(b"\0"):
+    for item in _read(f"/proc/{pid}/environ").split(b"\0"):
         if item.startswith(MARK):
             match = _MARKED.match(os.fsdecode(item[len(MARK) :]))
             return match and (match.group(1), int(match.group(2)))
@@ -59,35 +62,35 @@ def mark_of(pid):
 
 
 def stat_of(pid):
-    """Return the fields of /proc/<pid>/stat after the command's name, or [] where the process is
-    gone.
-    """
-    return _read("/proc/%d/stat" % pid).rpartition(b")")[2].split()
+    """Return the fields of /proc/<pid>/stat after the command's name, or []."""
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def start_of(pid):
-    """Return when a process started, in clock ticks since boot: a number that comes again has
-    another; None where it is gone or a zombie.
+    """Return the start of a process in clock ticks since boot, None for no process.
+
+    A pid that is used again has another start. A zombie counts as no process.
     """
     fields = stat_of(pid)
-    return int(fields[19]) if len(fields) > 19 and fields[0] not in (b"Z", b"X") else None
+    if len(fields) > 19 and fields[0] not in (b"Z", b"X"):
+        return int(fields[19])
+    return None
 
 
 def age_of(pid):
-    """Return for how many seconds a process has been there; None where it is gone."""
+    """Return the age of a process in seconds, None where it is gone."""
     started, uptime = start_of(pid), _read("/proc/uptime").split()
-    return (
-        None
-        if started is None or not uptime
-        else max(0.0, float(uptime[0]) - started / os.sysconf("SC_CLK_TCK"))
-    )
+    if started is None or not uptime:
+        return None
+    return max(0.0, float(uptime[0]) - started / os.sysconf("SC_CLK_TCK"))
 
 
 def words_of(pid):
-    """Return a process's command line as words; [] for the kernel's own and where it may not be
-    read.
+    """Return a process's command line as words.
+
+    It is [] for the kernel's own processes, and where it may not be read.
     """
-    return [os.fsdecode(word) for word in _read("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
+    return [os.fsdecode(word) for word in _read(f"/proc/{pid}/cmdline").split(b"\0")[:-1]]
 
 
 def user_name(uid):
@@ -95,71 +98,86 @@ def user_name(uid):
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return "uid %d" % uid
+        return f"uid {uid}"
 
 
 def describe(pid):
-    """Return {pid, uid, user, command, age_s, rss_mib, run, attempt} of a process, safe to show;
-    None where it is gone.
+    """Return a process as a mapping that is safe to show, None where it is gone.
 
-    command: its words, or its name in brackets where they may not be read. run, attempt: None where
-    it is of none, or cannot be read.
+    Its keys are pid, uid, user, command, age_s, rss_mib, run and attempt. command: its words, or
+    its name in brackets where they may not be read. run, attempt: None where it belongs to none, or
+    cannot be read.
     """
     try:
-        uid = os.stat("/proc/%d" % pid).st_uid
+        uid = os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return None
-    old = age_of(pid)
-    if old is None:
+    seconds = age_of(pid)
+    if seconds is None:
         return None
-    pages = _read("/proc/%d/statm" % pid).split()
-    command = " ".join(words_of(pid)) or "[{}]".format(
-        _read("/proc/%d/comm" % pid).decode("utf-8", "replace").strip()
-    )
+    name = _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+    command = " ".join(words_of(pid)) or f"[{name}]"
     run_id, attempt = mark_of(pid) or (None, None)
     return {
         "pid": pid,
         "uid": uid,
         "user": user_name(uid),
         "command": printable(command, limit=COMMAND),
-        "age_s": int(old),
-        "rss_mib": int(pages[1]) * os.sysconf("SC_PAGE_SIZE") >> 20 if len(pages) > 1 else 0,
+        "age_s": int(seconds),
+        "rss_mib": _resident_mib(pid),
         "run": run_id,
         "attempt": attempt,
     }
 
 
+def _resident_mib(pid):
+    pages = _read(f"/proc/{pid}/statm").split()
+    if len(pages) < 2:
+        return 0
+    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
 def age(seconds):
-    """Return an age as words: 40 s, 12 min, 3 h, 2 days."""
+    """Return an age as text: 40 s, 12 min, 3 h, 2 days."""
     for limit, unit, text in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
         if seconds < limit:
-            return "%d %s" % (seconds // unit, text)
-    return "%d days" % (seconds // 86400)
+            return f"{int(seconds // unit)} {text}"
+    return f"{int(seconds // 86400)} days"
 
 
 def of_run(run_id, number=None):
-    """Return the pids of an attempt's processes, or of all attempts' where number is None. The
-    caller and those that called it are none of them.
+    """Return the pids of an attempt's processes, or of all attempts' (number: None).
+
+    The caller and the processes above it are not among them.
     """
-    mine, own = set(), os.getpid()
-    while own > 1 and own not in mine:
-        mine.add(own)
-        fields = stat_of(own)
-        own = int(fields[1]) if len(fields) > 1 else 0
-    found = []
-    for pid in pids():
-        mark = mark_of(pid)
-        if mark and mark[0] == run_id and number in (None, mark[1]) and pid not in mine:
-            found.append(pid)
-    return found
+    callers = _callers()
+    return [pid for pid in pids() if _bears_mark(pid, run_id, number) and pid not in callers]
+
+
+def _callers():
+    """Return the pids of this process and of those above it."""
+    callers, pid = set(), os.getpid()
+    while pid > 1 and pid not in callers:
+        callers.add(pid)
+        fields = stat_of(pid)
+        if len(fields) < 2:
+            break
+        pid = int(fields[1])
+    return callers
+
+
+def _bears_mark(pid, run_id, number):
+    """Return whether a process belongs to an attempt, or to the run (number: None)."""
+    mark = mark_of(pid)
+    return bool(mark) and mark[0] == run_id and number in (None, mark[1])
 
 
 def send(pid, started, run_id, number, what):
-    """Send a signal to a process of a run; return whether it was sent.
+    """Send a signal to a process of a run and return whether it was sent.
 
-    The pid's handle is taken first and the process looked at through it, so that a number that
-    another process has got meanwhile is never hit. Without pidfd (Python 3.8, Linux before 5.3) the
-    look comes right before the signal.
+    started: as start_of returned it. what: the signal. The pid's handle is taken first and the
+    process checked through it, so that a pid that another process has got meanwhile is never hit.
+    Without pidfd (Python 3.8, Linux before 5.3) the check comes right before the signal.
     """
     handle = None
     try:
@@ -171,14 +189,8 @@ def send(pid, started, run_id, number, what):
     except OSError:
         pass  # the kernel has none
     try:
-        mark = mark_of(pid)
-        if (
-            started is None
-            or start_of(pid) != started
-            or not mark
-            or mark[0] != run_id
-            or number not in (None, mark[1])
-        ):
+        is_same = started is not None and start_of(pid) == started
+        if not is_same or not _bears_mark(pid, run_id, number):
             return False
         if handle is None:
             os.kill(pid, what)
@@ -193,39 +205,45 @@ def send(pid, started, run_id, number, what):
 
 
 def end(run_id, number=None, grace=GRACE_S):
-    """End the processes of an attempt, or of all of the run's: TERM, after `grace` seconds KILL.
-    Return [{pid, attempt, command, signal}].
+    """End the processes of an attempt, or of the run (number: None), and return them.
 
-    What such a process starts meanwhile bears its mark and is ended with it. What cannot be ended
-    is still found by of_run.
+    They get TERM, and after `grace` seconds KILL. The result is [{pid, attempt, command, signal}].
+    A process that such a process starts meanwhile bears its mark and is ended with it. One that
+    cannot be ended is still returned by of_run.
     """
-    known, since, empty = {}, time.monotonic(), 0
+    ended, since, empty = {}, time.monotonic(), 0
     while time.monotonic() - since < grace + KILLED_S:
-        found = [pid for pid in of_run(run_id, number) if start_of(pid) is not None]
-        empty = 0 if found else empty + 1
+        running = [pid for pid in of_run(run_id, number) if start_of(pid) is not None]
+        empty += 1
+        if running:
+            empty = 0
         # One look is not enough: a child made after the pids were listed, by a parent that had gone
         # when it was looked at, is in none.
         if empty == 2:
             break
-        for pid in found:
-            started, late = start_of(pid), time.monotonic() - since >= grace
-            said = known.get((pid, started))
-            if said is None or (late and said["signal"] != "KILL"):
-                told = describe(pid)
-                if told and send(
-                    pid, started, run_id, number, signal.SIGKILL if late else signal.SIGTERM
-                ):
-                    known[(pid, started)] = dict(
-                        {key: told[key] for key in ("pid", "attempt", "command")},
-                        signal="KILL" if late else "TERM",
-                    )
+        name = "TERM"
+        if time.monotonic() - since >= grace:
+            name = "KILL"
+        for pid in running:
+            started = start_of(pid)
+            earlier = ended.get((pid, started))
+            if earlier is None or (name == "KILL" and earlier["signal"] != "KILL"):
+                process = describe(pid)
+                if process and send(pid, started, run_id, number, getattr(signal, f"SIG{name}")):
+                    ended[(pid, started)] = {
+                        "pid": process["pid"],
+                        "attempt": process["attempt"],
+                        "command": process["command"],
+                        "signal": name,
+                    }
         time.sleep(_STEP_S)
-    return sorted(known.values(), key=lambda item: item["pid"])
+    return sorted(ended.values(), key=lambda item: item["pid"])
 
 
 def end_group(process):
-    """End a process that leads its own group, and all of the group: first by TERM, so that rsync
-    keeps a partial file where it was asked to.
+    """End a process that leads its own group, and all of the group.
+
+    TERM comes first, so that rsync keeps a partial file where it was told to.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:

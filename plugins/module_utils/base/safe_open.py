@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open what a training has written, below its own directory and nowhere else: no link is followed
-on the way, and only regular files are read.
+"""Safe opening of the files that a training has written.
 
-A training may leave links, pipes and devices where its logs are expected. A link would show another
-file, a pipe would never end.
+They are opened below its own directory and nowhere else: no link is followed in the path, and only
+regular files are read. A training may leave links, pipes and devices where its logs are expected. A
+link would show another file, a pipe would never end.
 """
 
 from __future__ import annotations
@@ -18,30 +18,32 @@ READ_BYTES = 1 << 20
 
 
 def open_below(root, relative, flags=FILE):
-    """Open a path below the directory descriptor `root`, following no link on the way; return the
-    descriptor, raise OSError.
+    """Return a descriptor of a path below the directory descriptor `root`.
+
+    No link in the path is followed. Raise OSError.
     """
     parts = relative.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise OSError(f"{relative!r} does not stay inside the attempt")
-    here = os.dup(root)
+    folder = os.dup(root)
     try:
         for part in parts[:-1]:
-            deeper = os.open(part, DIRECTORY, dir_fd=here)
-            os.close(here)
-            here = deeper
-        found = os.open(parts[-1], flags, dir_fd=here)
+            deeper = os.open(part, DIRECTORY, dir_fd=folder)
+            os.close(folder)
+            folder = deeper
+        descriptor = os.open(parts[-1], flags, dir_fd=folder)
     finally:
-        os.close(here)
-    if flags == FILE and not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
+        os.close(folder)
+    if flags == FILE and not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(f"{relative} is not a regular file")
-    return found
+    return descriptor
 
 
 def open_in(folder, relative):
-    """`open_below` for a folder's path, which may itself hold links (a home directory does); return
-    the descriptor, raise OSError.
+    """Return `open_below` for a directory's path, which may itself hold links.
+
+    A home directory may. Raise OSError.
     """
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -51,8 +53,9 @@ def open_in(folder, relative):
 
 
 def read_in(folder, relative, limit, end=False):
-    """The first `limit` bytes (`end`: the last ones) of a file below folder; raise OSError where
-    there is none that may be read.
+    """Return the first `limit` bytes (`end`: the last ones) of a file below folder.
+
+    Raise OSError where there is none that may be read.
     """
     with os.fdopen(open_in(folder, relative), "rb") as handle:
         if end:
@@ -61,10 +64,10 @@ def read_in(folder, relative, limit, end=False):
 
 
 def open_regular(path):
-    """Return a descriptor of a regular file at a path of our own whose directories may be links;
-    raise OSError for all else.
+    """Return a descriptor of a regular file at a path of our own.
 
-    The last part is no link, and a pipe or a device is not waited for.
+    Its directories may be links, its last part may not. A pipe or a device does not block. Raise
+    OSError for all else.
     """
     descriptor = os.open(path, FILE)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -79,13 +82,13 @@ def open_file(path):
 
 
 def read_file(path, limit):
-    """Return the bytes of a regular file at a path of our own; raise OSError where there is none,
-    or one of more than `limit` bytes.
+    """Return the bytes of a regular file at a path of our own.
+
+    Raise OSError where there is none, or one of more than `limit` bytes.
     """
     pieces, size = [], 0
     with open_file(path) as handle:
-        # piece by piece: Python takes the memory of all that it is asked for at once, before it
-        # reads
+        # In pieces: Python takes the memory of the whole request at once, before it reads.
         for piece in iter(lambda: handle.read(READ_BYTES), b""):
             pieces.append(piece)
             size += len(piece)
@@ -95,42 +98,48 @@ def read_file(path, limit):
 
 
 def open_folder(root, relative, make=False):
-    """Return a descriptor of a directory below the descriptor `root`; '' is root itself. No link is
-    followed, missing ones are made with mode 0700.
+    """Return a descriptor of a directory below the descriptor `root`.
+
+    relative: '' for root itself. No link is followed. make: missing directories are made with mode
+    0700.
     """
-    parts = relative.split("/") if relative else []
+    parts = []
+    if relative:
+        parts = relative.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise OSError(f"{relative!r} does not stay inside the directory")
-    here = os.dup(root)
+    folder = os.dup(root)
     for part in parts:
         try:
             if make:
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, 0o700, dir_fd=here)
-            deeper = os.open(part, DIRECTORY, dir_fd=here)
+                    os.mkdir(part, 0o700, dir_fd=folder)
+            deeper = os.open(part, DIRECTORY, dir_fd=folder)
         finally:
-            os.close(here)
-        here = deeper
-    return here
+            os.close(folder)
+        folder = deeper
+    return folder
 
 
 @contextlib.contextmanager
 def parent_of(root, relative, make=False):
-    """Yield (descriptor of the directory that a path below `root` lies in, its last part), for what
-    changes a directory.
+    """Yield (descriptor of a path's directory, the path's last part).
+
+    It is for changes of a directory. relative: a path below the descriptor `root`.
     """
     folder, _slash, name = relative.rpartition("/")
     if name in ("", ".", ".."):
         raise OSError(f"{relative!r} does not stay inside the directory")
-    here = open_folder(root, folder, make)
+    descriptor = open_folder(root, folder, make)
     try:
-        yield here, name
+        yield descriptor, name
     finally:
-        os.close(here)
+        os.close(descriptor)
 
 
 def open_root(path):
-    """Return a descriptor of the directory at a path of our own, which may hold links (a home
-    directory does).
+    """Return a descriptor of the directory at a path of our own.
+
+    The path may hold links, as a home directory may.
     """
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make text from a log safe to show: mask secrets, escape what a terminal would obey.
+"""Text that is safe to show, with secrets masked and control characters escaped.
 
 Raw logs are kept as they are (mode 0600). Everything that is shown, returned or put in a report
-goes through `printable` or `printable_data` first, where there is a plan with what it calls secret:
+goes through `printable` or `printable_data` first. Where there is a plan, its secrets go with it:
 `printable(text, *secrets_of(plan))`.
 """
 
@@ -19,7 +19,10 @@ MASK = "********"
 
 # A name followed by `=` or `:` and a value. The name's length is bounded so that a hostile line
 # costs no more than a normal one.
-_SECRET_WORD = r"(?:passw(?:or)?d|passphrase|secret|token(?!s|i[sz])|api[_-]?key|access[_-]?key|private[_-]?key|credential|passcode|[a-z0-9]_pwd\b)"
+_SECRET_WORD = (
+    r"(?:passw(?:or)?d|passphrase|secret|token(?!s|i[sz])|api[_-]?key|access[_-]?key"
+    r"|private[_-]?key|credential|passcode|[a-z0-9]_pwd\b)"
+)
 SECRET_NAME = re.compile(_SECRET_WORD, re.IGNORECASE)
 # In quotes, also those of JSON within JSON (\"...\"), of Python's bytes (b'...'), and with quotes
 # escaped inside.
@@ -28,7 +31,8 @@ _VALUE = (
     r"""|[^\s"',;&(){}\[\]]+)"""
 )
 _ASSIGNED = re.compile(
-    rf"""(\b[\w.-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\\{{0,3}}["']?\s{{0,4}}(?::?=|:)\s{{0,4}})({_VALUE})""",
+    rf"""(\b[\w.-]{{0,60}}?{_SECRET_WORD}[\w-]{{0,40}}\\{{0,3}}["']?\s{{0,4}}(?::?=|:)\s{{0,4}})"""
+    rf"({_VALUE})",
     re.IGNORECASE,
 )
 # curl's and others' login as two words.
@@ -57,17 +61,20 @@ _TOKENS = (
 _SHAPES = re.compile("|".join(_TOKENS).replace(r"\b", r"(?:\b|(?<=[\d;\[]m))"))
 # The beginning of a token, where the text was cut before its end.
 _CUT_SHAPES = re.compile(
-    r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{8,15}|(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|hf_|sk-|AIza|pypi-|npm_|eyJ)"
+    r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{8,15}"
+    r"|(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|hf_|sk-|AIza|pypi-|npm_|eyJ)"
     r"(?=[A-Za-z_.-]*[0-9])(?:[A-Za-z0-9_-]|\.(?=[A-Za-z0-9_-])){8,})(?=[.\"')\]}]{0,6}\Z)"
 )
 _BEARER = re.compile(
-    r"(\bBearer|(?i:\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?\w{1,20}))\s+[A-Za-z0-9._~+/=-]{8,}"
+    r"(\bBearer|(?i:\bauthorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?\w{1,20}))"
+    r"\s+[A-Za-z0-9._~+/=-]{8,}"
 )
 _URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/'\"]{1,200}@", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"://[^\s/@:'\"]{0,200}:([^\s/'\"]{1,200})@")
 # The address of a package index may hold a token in its path, which nothing tells from a name.
 _INDEX_PATH = re.compile(
-    r"""(index[-_]url\\{0,3}["']?\s{0,4}[:=\s]\s{0,4}\\{0,3}["']?https?://[^\s/"'\\@]{1,253}/)[^\s"'\\,;)}\]]+""",
+    r"""(index[-_]url\\{0,3}["']?\s{0,4}[:=\s]\s{0,4}\\{0,3}["']?https?://[^\s/"'\\@]{1,253}/)"""
+    r"""[^\s"'\\,;)}\]]+""",
     re.IGNORECASE,
 )
 _ADDRESS = re.compile(r"\bhttps?://[^\s'\"<>]{1,2000}", re.IGNORECASE)
@@ -75,30 +82,34 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # One of these stands in every text that a pattern above finds something in; most lines of a log
 # hold none and cost next to nothing.
 _HINTS = (
-    "passw", "passphrase", "secret", "token", "api_key", "api-key", "apikey", "access_key", "access-key", "accesskey", "private_key",
-    "private-key", "privatekey", "credential", "passcode", "_pwd", "-u ", "--user",
-    "://", "bearer", "authorization", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
-    "github_pat_", "glpat-", "xox", "hf_", "sk-", "aiza", "pypi-", "npm_", "eyj", "-----begin",
-)  # fmt: skip
-# So many characters of a value have to stand at an edge of a text to be taken for the rest of it,
-# in a text that is long enough to have been cut.
+    *("passw", "passphrase", "secret", "token", "credential", "passcode", "_pwd"),
+    *("api_key", "api-key", "apikey", "access_key", "access-key", "accesskey"),
+    *("private_key", "private-key", "privatekey", "-u ", "--user"),
+    *("://", "bearer", "authorization", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
+    *("github_pat_", "glpat-", "xox", "hf_", "sk-", "aiza", "pypi-", "npm_", "eyj", "-----begin"),
+)
+# So many characters of a value must stand at an edge of a text to be taken for the rest of it. The
+# text must be long enough to have been cut.
 _EDGE = 6
 _CUT_LENGTH = 40
 _CLOSING = ".\"')]}"
 
-# names: of variables marked as secret. values: what must not be shown, the longest first; both as
-# `mask` takes them.
+# names: of variables marked as secret. values: texts that must not be shown, the longest first.
+# Both are as `mask` takes them.
 Secrets = collections.namedtuple("Secrets", "names values")
 
 
 def _hide_assigned(match):
-    quote = match.group(2)[0] if match.group(2)[0] in "\"'" else ""
+    quote = match.group(2)[0]
+    if quote not in "\"'":
+        quote = ""
     return match.group(1) + quote + MASK + quote
 
 
 def _forms(value):
-    """The ways in which a value is printed: as it is, line by line, as Python, JSON, a shell or a
-    URL writes it.
+    """Return the forms in which a value may be printed.
+
+    That is as it is, line by line, or as Python, JSON, a shell or a URL writes it.
     """
     urls = {
         urllib.parse.quote(value),
@@ -116,8 +127,9 @@ def _forms(value):
 
 
 def _walk(value, name=""):
-    """Yield (name, text) of the texts and numbers in nested mappings and lists, each under its
-    nearest key.
+    """Yield (name, text) of the texts and numbers in nested mappings and lists.
+
+    name: the nearest key.
     """
     if isinstance(value, dict):
         for key, item in value.items():
@@ -130,77 +142,100 @@ def _walk(value, name=""):
 
 
 def secrets_of(plan, more=()):
-    """The Secrets of a plan (plan.json's content; one that is damaged has fewer): what is printed
-    of a run is masked with them.
+    """Return the Secrets of a plan, which mask everything printed of a run.
 
     A value counts where its variable is marked (`secret_env`, from the site's trainyard_secret_env)
-    or has a name that sounds secret, in any environment of the plan, among the job's overrides and
-    among its arguments; so does the password of a URL that any of them holds. more: further
-    environments, such as the one that Paddle's launcher wrote down.
+    or has a name that sounds secret. It counts in any environment of the plan, among the job's
+    overrides and among its arguments. So does the password of a URL that any of them holds. plan:
+    plan.json's content. A damaged one has fewer secrets. more: further environments, such as the
+    one that Paddle's launcher wrote down.
     """
-    plan = plan if isinstance(plan, dict) else {}
+    if not isinstance(plan, dict):
+        plan = {}
     names = tuple(str(name) for name in plan.get("secret_env") or () if isinstance(name, str))
-    places = [plan.get("env"), plan.get("scheduler"), *more]
-    for entries in (plan.get("nodes"), plan.get("ranks")):
-        for entry in entries if isinstance(entries, list) else ():
-            places += [entry.get("env"), entry.get("container")] if isinstance(entry, dict) else []
-    job = plan.get("job") if isinstance(plan.get("job"), dict) else {}
-    pairs = [pair for place in [*places, job.get("overrides")] for pair in _walk(place)]
-    for before, word in _argument_pairs(job.get("arguments")):
-        pairs.append((before, word))
-    found = set()
-    for name, value in pairs:
-        # what only sounds secret may be a length or a number of tokens
-        sounds = (
-            SECRET_NAME.search(name)
-            and len(value) >= 6
-            and not re.fullmatch(r"[0-9.]{1,11}", value)
-        )
-        if sounds or (name in names and len(value) >= 4):
-            found |= _forms(value)
+    values = set()
+    for name, value in _named_values(plan, more):
+        if _sounds_secret(name, value) or (name in names and len(value) >= 4):
+            values |= _forms(value)
         for password in _URL_PASSWORD.findall(value):
-            found |= {password, urllib.parse.unquote(password)} if len(password) >= 4 else set()
-    return Secrets(names, tuple(sorted(found, key=len, reverse=True)))
+            if len(password) >= 4:
+                values |= {password, urllib.parse.unquote(password)}
+    return Secrets(names, tuple(sorted(values, key=len, reverse=True)))
 
 
-def _argument_pairs(words):
-    """(name, value) of the words of a command line: `--name value`, `--name=value`, `name=value`."""
-    words = [str(word) for word in words] if isinstance(words, (list, tuple)) else []
-    pairs = [word.partition("=")[::2] for word in words if "=" in word]
+def _named_values(plan, environments):
+    """Return [(name, text)] of a plan's environments, overrides and arguments."""
+    mappings = [plan.get("env"), plan.get("scheduler"), *environments]
+    for entries in (plan.get("nodes"), plan.get("ranks")):
+        if isinstance(entries, list):
+            for entry in entries:
+                if isinstance(entry, dict):
+                    mappings += [entry.get("env"), entry.get("container")]
+    job = plan.get("job")
+    if not isinstance(job, dict):
+        job = {}
+    mappings.append(job.get("overrides"))
+    pairs = [pair for mapping in mappings for pair in _walk(mapping)]
+    return pairs + _argument_pairs(job.get("arguments"))
+
+
+def _sounds_secret(name, value):
+    """Return whether a value is a secret by its name.
+
+    A short value or a number does not count: it may be a length or a number of tokens.
+    """
+    return (
+        bool(SECRET_NAME.search(name))
+        and len(value) >= 6
+        and not re.fullmatch(r"[0-9.]{1,11}", value)
+    )
+
+
+def _argument_pairs(arguments):
+    """Return [(name, value)] of a command line.
+
+    It may hold `--name value`, `--name=value` and `name=value`.
+    """
+    if not isinstance(arguments, (list, tuple)):
+        return []
+    argv = [str(word) for word in arguments]
+    pairs = [word.partition("=")[::2] for word in argv if "=" in word]
     return pairs + [
-        (one, two)
-        for one, two in zip(words, words[1:])
-        if one.startswith("-") and not two.startswith("-")
+        (word, following)
+        for word, following in zip(argv, argv[1:])
+        if word.startswith("-") and not following.startswith("-")
     ]
 
 
 def _cut_values(text, values):
-    """Mask the part of a value with which a text begins or ends, because somebody has cut it there."""
+    """Mask the part of a value with which a text begins or ends.
+
+    Another program may have cut the text there.
+    """
     bare = text.rstrip(_CLOSING)
     for value in values:
         tail = bare[-len(value) + 1 :]
-        at = tail.find(value[:_EDGE])
-        if at >= 0 and len(tail) - at >= _EDGE and value.startswith(tail[at:]):
-            bare, text = (
-                bare[: len(bare) - len(tail) + at] + MASK,
-                bare[: len(bare) - len(tail) + at] + MASK + text[len(bare) :],
-            )
+        start = tail.find(value[:_EDGE])
+        if start >= 0 and len(tail) - start >= _EDGE and value.startswith(tail[start:]):
+            closing = text[len(bare) :]
+            bare = bare[: len(bare) - len(tail) + start] + MASK
+            text = bare + closing
         head = text[: len(value) - 1]
-        at = head.find(value[-_EDGE:])
-        if at >= 0 and value.endswith(head[: at + _EDGE]):
-            text = MASK + text[at + _EDGE :]
+        start = head.find(value[-_EDGE:])
+        if start >= 0 and value.endswith(head[: start + _EDGE]):
+            text = MASK + text[start + _EDGE :]
             bare = text.rstrip(_CLOSING)
     return text
 
 
 def mask(text, names=(), values=()):
-    """Replace by `********`: known `values`, what is assigned to one of `names` or to a name that
-    sounds secret, token shapes.
+    """Replace secrets in a text by `********`.
 
-    Where the text was cut before it came here, the piece of a value or of a token at its edge goes,
-    too.
+    Secrets are known `values`, what is assigned to one of `names` or to a name that sounds secret,
+    and token shapes. Where the text was cut before it came here, the piece of a value or of a token
+    at its edge is replaced, too.
     """
-    values = sorted({v for v in values if len(v) >= 4}, key=len, reverse=True) if values else ()
+    values = sorted({value for value in values if len(value) >= 4}, key=len, reverse=True)
     for value in values:
         text = text.replace(value, MASK)
     if values and len(text) >= _CUT_LENGTH:
@@ -209,8 +244,7 @@ def mask(text, names=(), values=()):
         if name in text:
             pattern = rf"""(?<!\w)({re.escape(name)}["']?\s{{0,4}}[=:]\s{{0,4}})({_VALUE})"""
             text = re.sub(pattern, _hide_assigned, text)
-    low = text.lower() if text.isascii() else text.casefold()
-    if not any(hint in low for hint in _HINTS):
+    if not _has_hint(text):
         return text
     text = _SHAPES.sub(MASK, text)
     text = _CUT_SHAPES.sub(MASK, text)
@@ -222,9 +256,18 @@ def mask(text, names=(), values=()):
     return _OPTION.sub(_hide_assigned, text)
 
 
+def _has_hint(text):
+    if text.isascii():
+        folded = text.lower()
+    else:
+        folded = text.casefold()
+    return any(hint in folded for hint in _HINTS)
+
+
 def host_of(url):
-    """Return an address for people: without a login, a path or a query, any of which may hold a
-    token; '' for none.
+    """Return an address for people, '' for none.
+
+    It has no login, path or query, any of which may hold a token.
     """
     if not url:
         return ""
@@ -238,61 +281,69 @@ def host_of(url):
 
 
 def hide_paths(text):
-    """Return a text of another program with its http addresses cut down to their hosts."""
-    return _ADDRESS.sub(lambda found: host_of(found[0]), text)
+    """Return another program's text with its http addresses cut to their hosts."""
+    return _ADDRESS.sub(lambda match: host_of(match[0]), text)
 
 
 def _escape(char):
     if char in _SHORT:
         return _SHORT[char]
     code = ord(char)
-    return (
-        f"\\x{code:02x}"
-        if code < 0x100
-        else f"\\u{code:04x}"
-        if code < 0x10000
-        else f"\\U{code:08x}"
-    )
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\U{code:08x}"
 
 
 def printable(text, names=(), values=(), limit=2000, newlines=False):
-    """Text that can be shown on a terminal as it is.
+    """Return text that can be shown on a terminal as it is.
 
-    Control and escape characters, bidirectional and other invisible format characters, line separators and lone surrogates become
-    `\\x1b`, `\\u202e`, ...; printable characters of every script stay. With `newlines` true, line ends and tabs stay too. Masking
-    comes before the cut to `limit` characters, so a cut cannot make half a token unrecognisable.
+    Control and escape characters, bidirectional and other invisible format characters, line
+    separators and lone surrogates become `\\x1b`, `\\u202e`, ... Printable characters of every
+    script stay. With `newlines` true, line ends and tabs stay too. Masking comes before the cut to
+    `limit` characters, so a cut cannot make half a token unrecognisable.
     """
-    text = mask(text if isinstance(text, str) else str(text), names, values)
+    if not isinstance(text, str):
+        text = str(text)
+    text = mask(text, names, values)
     if len(text) > limit:
         text = text[: limit - 3] + "..."
     return escape(text, newlines)
 
 
 def escape(text, newlines=False):
-    """Return text with control, format and separator characters escaped, as `printable` does, but
-    with nothing masked or cut.
+    """Return text with control, format and separator characters escaped.
+
+    They are escaped as `printable` does, but nothing is masked or cut.
     """
-    bare = text.replace("\n", "").replace("\t", "") if newlines else text
-    if bare.isprintable():
+    keep, rest = "", text
+    if newlines:
+        keep, rest = "\n\t", text.replace("\n", "").replace("\t", "")
+    if rest.isprintable():
         return text
-    keep = "\n\t" if newlines else ""
-    return "".join(
-        c if c.isprintable() or c in keep or unicodedata.category(c) == "Zs" else _escape(c)
-        for c in text
-    )
+    return "".join(_escape_unless(char, keep) for char in text)
+
+
+def _escape_unless(char, keep):
+    """Return a character as it is where it can be shown or is in `keep`, else escaped."""
+    if char.isprintable() or char in keep or unicodedata.category(char) == "Zs":
+        return char
+    return _escape(char)
 
 
 def printable_data(data, names=(), values=(), limit=2000):
-    """`printable` on every string (keys too) inside dicts and lists; numbers, booleans and None
-    stay.
+    """Apply `printable` to every string (keys too) inside dicts and lists.
+
+    Numbers, booleans and None stay.
     """
     if isinstance(data, str):
         return printable(data, names, values, limit)
     if isinstance(data, dict):
         return {
-            printable_data(k, names, values, limit): printable_data(v, names, values, limit)
-            for k, v in data.items()
+            printable_data(key, names, values, limit): printable_data(item, names, values, limit)
+            for key, item in data.items()
         }
     if isinstance(data, (list, tuple)):
-        return [printable_data(v, names, values, limit) for v in data]
+        return [printable_data(item, names, values, limit) for item in data]
     return data

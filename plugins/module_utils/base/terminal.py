@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clean everything that ansible-playbook prints or logs. Controller only.
+"""Cleaning of everything that ansible-playbook prints or logs.
 
-What a node answers reaches the terminal in many ways: results, warnings, deprecations, error texts,
+A node's answer reaches the terminal in many ways: results, warnings, deprecations, error texts,
 ssh's own words, labels, diffs. All of them end in `Display.display` and `Display._log`, so these
 two are wrapped, whichever callback prints. Workers hand their text to the main process, which
 cleans it.
@@ -40,8 +40,9 @@ def clean(text, newlines=True):
 
 @functools.lru_cache(maxsize=1)
 def _painted():
-    """Return a pattern of what `stringc` puts around a text, in Ansible's colours; black would hide
-    the text.
+    """Return the pattern of the codes that `stringc` puts around a text.
+
+    They are those of Ansible's colours. Black is not among them: it would hide the text.
     """
     names = [
         getattr(C, name)
@@ -49,19 +50,21 @@ def _painted():
         if name.startswith("COLOR_") and isinstance(getattr(C, name), str)
     ]
     codes = {color.parsecolor(name) for name in [*C.COLOR_CODES, *names] if name != "black"}
-    return re.compile(
-        "(\x1b\\[(?:0|{})m)".format("|".join(re.escape(code) for code in sorted(codes)))
-    )
+    alternatives = "|".join(re.escape(code) for code in sorted(codes))
+    return re.compile(f"(\x1b\\[(?:0|{alternatives})m)")
 
 
 def clean_painted(text):
-    """Return text that our own code has painted and cleaned: Ansible's colours stay where it uses
-    colours, nothing else does.
+    """Return text that our own code has painted and cleaned.
+
+    Ansible's colours stay where it uses colours, and no other control characters.
     """
     if "\x1b" not in text or not color.ANSIBLE_COLOR:
         return escape(text, True)
     parts = _painted().split(text)
-    return "".join(part if index % 2 else escape(part, True) for index, part in enumerate(parts))
+    # The pattern has one group, so every second part is a colour.
+    parts[::2] = [escape(part, True) for part in parts[::2]]
+    return "".join(parts)
 
 
 def clean_data(value):
@@ -70,11 +73,13 @@ def clean_data(value):
         return clean(value)
     if isinstance(value, dict) or hasattr(value, "items"):
         return {clean_data(key): clean_data(item) for key, item in value.items()}
-    return [clean_data(item) for item in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [clean_data(item) for item in value]
+    return value
 
 
 def install():
-    """Wrap what prints and what logs, once a process."""
+    """Wrap the functions that print and log, once per process."""
     if getattr(Display.display, _MARK, False):
         return
     for owner, name, wrap in (
@@ -94,20 +99,24 @@ def _wrap(owner, name, wrap):
 
 
 def _display(before):
-    # Ansible paints a text itself where it gives a colour; only what comes without one was painted
+    # Ansible paints a text itself where it gives a colour. Only a text without one was painted
     # before (the recap, diffs, log lines).
     def display(self, msg, color=None, *rest, **named):
         if isinstance(msg, str) and not self._final_q:
             msg = msg.replace("\r\n", "\n")
-            msg = _indented(clean(msg)) if color else clean_painted(msg)
+            if color:
+                msg = _indented(clean(msg))
+            else:
+                msg = clean_painted(msg)
         return before(self, msg, color, *rest, **named)
 
     return display
 
 
 def _indented(text):
-    """Return an error or a warning with its further lines indented: none can be taken for a line of
-    Ansible's or of ours.
+    """Return an error or a warning with its further lines indented.
+
+    Then none of them can be taken for a line of Ansible's or of ours.
     """
     if not _LABELLED.match(text):
         return text
@@ -117,16 +126,18 @@ def _indented(text):
 def _label(before):
     def get_item_label(self, result):
         label = before(self, result)
-        return clean(label, newlines=False) if isinstance(label, str) else label
+        if isinstance(label, str):
+            label = clean(label, newlines=False)
+        return label
 
     return get_item_label
 
 
 def _banner(before):
     def banner(self, msg, *rest, **named):
-        return before(
-            self, msg if self._final_q else clean(str(msg).strip(), newlines=False), *rest, **named
-        )
+        if not self._final_q:
+            msg = clean(str(msg).strip(), newlines=False)
+        return before(self, msg, *rest, **named)
 
     return banner
 
@@ -140,6 +151,8 @@ def _log(before):
 
 def _diff(before):
     def get_diff(self, difflist):
-        return before(self, clean_data(difflist if isinstance(difflist, list) else [difflist]))
+        if not isinstance(difflist, list):
+            difflist = [difflist]
+        return before(self, clean_data(difflist))
 
     return get_diff

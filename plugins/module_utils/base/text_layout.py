@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text in the columns of a terminal: its width, cut and filled, a bar, a small curve, a time, many
-names in few words. Pure, controller only.
+"""Text in the columns of a terminal.
+
+Pure. The module measures, cuts and fills text, draws bars and small curves, and writes times and
+ranges of names.
 """
 
 from __future__ import annotations
@@ -21,16 +23,15 @@ def span(seconds):
     """Return seconds as h:mm:ss, or m:ss below an hour."""
     seconds = int(max(0, seconds or 0))
     hours, rest = divmod(seconds, 3600)
-    return (
-        "%d:%02d:%02d" % (hours, rest // 60, rest % 60)
-        if hours
-        else "%d:%02d" % (rest // 60, rest % 60)
-    )
+    if hours:
+        return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+    return f"{rest // 60}:{rest % 60:02d}"
 
 
 def width(text):
-    """Return the columns that a text takes: two for a wide character (Unicode TR11: W and F), none
-    for one that is put over another.
+    """Return the columns that a text takes.
+
+    That is two for a wide character (Unicode TR11: W and F), none for one that is put over another.
     """
     if text.isascii():
         return len(text)
@@ -40,16 +41,20 @@ def width(text):
 def _columns(char):
     if unicodedata.combining(char):
         return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    if unicodedata.east_asian_width(char) in "WF":
+        return 2
+    return 1
 
 
 def cut(text, columns, end=".."):
-    """Return a text that takes at most so many columns; what is left out shows as `end`, where that
-    fits.
+    """Return a text that takes at most so many columns.
+
+    `end` replaces the rest, where it fits.
     """
     if width(text) <= columns:
         return text
-    end = end if columns > 2 * len(end) else ""
+    if columns <= 2 * len(end):
+        end = ""
     taken, room = [], columns - len(end)
     for char in text:
         room -= _columns(char)
@@ -66,8 +71,9 @@ def fill(text, columns):
 
 
 def bar(fraction, columns=20, signs=BAR_ASCII):
-    """Return a bar of so many columns and two brackets; an unknown fraction (None) gives a bar of
-    spaces.
+    """Return a bar of so many columns and two brackets.
+
+    An unknown fraction (None) gives a bar of spaces.
     """
     if fraction is None:
         return "[" + " " * columns + "]"
@@ -76,27 +82,30 @@ def bar(fraction, columns=20, signs=BAR_ASCII):
 
 
 def curve(values, columns, signs=CURVE_ASCII):
-    """Return values as a line of at most so many signs, the lowest value first sign, the highest
-    last; None (no number) shows as x.
+    """Return values as a line of at most so many signs.
 
-    More values than columns are put together: each sign stands for the mean of its share.
+    The lowest value is the first sign, the highest the last one. None (not a number) shows as x. Of
+    more values than columns, each sign stands for the mean of its share.
     """
-    values = (
-        values if len(values) <= columns else [_mean(share) for share in _shares(values, columns)]
-    )
+    if len(values) > columns:
+        values = [_mean(share) for share in _shares(values, columns)]
     known = [value for value in values if value is not None]
     if not known:
         return NOT_FINITE * len(values)
     low, high = min(known), max(known)
-    steps = (len(signs) - 1) / (high - low) if high > low else 0.0
-    if not (
-        math.isfinite(steps) and math.isfinite(high - low)
-    ):  # so near to each other, or so far, that a float cannot tell
+    steps = 0.0
+    if high > low:
+        steps = (len(signs) - 1) / (high - low)
+    # The values may be so near to each other, or so far, that a float cannot tell.
+    if not (math.isfinite(steps) and math.isfinite(high - low)):
         low, steps = 0.0, 0.0
-    return "".join(
-        NOT_FINITE if value is None else signs[int(round((value - low) * steps))]
-        for value in values
-    )
+    line = []
+    for value in values:
+        if value is None:
+            line.append(NOT_FINITE)
+        else:
+            line.append(signs[int(round((value - low) * steps))])
+    return "".join(line)
 
 
 def _shares(values, count):
@@ -105,21 +114,27 @@ def _shares(values, count):
 
 
 def _mean(values):
-    """The mean, or None where one of the values is no number: a NaN must not vanish among others."""
-    return None if None in values else sum(values) / len(values)
+    """Return the mean, or None where one of the values is not a number.
+
+    A NaN must not vanish among others.
+    """
+    if None in values:
+        return None
+    return sum(values) / len(values)
 
 
 class Samples:
-    """Values in the order they came, thinned so that they always stand for the whole time in at
-    most `most` of them.
-    """
+    """At most `most` values in their order, thinned over the whole time."""
 
     def __init__(self, most=240):
-        self.values, self._most, self._share, self._open = [], most, 1, []
+        self.values, self._most = [], most
+        self._share, self._open = 1, []
 
     def add(self, value):
-        """value: a number, or None for one that is not finite."""
-        self._open.append(value if value is None or math.isfinite(value) else None)
+        """Add a number, or None for one that is not finite."""
+        if value is not None and not math.isfinite(value):
+            value = None
+        self._open.append(value)
         if len(self._open) < self._share:
             return
         self.values.append(_mean(self._open))
@@ -132,13 +147,16 @@ class Samples:
 
 
 def folded(names):
-    """Return names in few words, in their order: [node1, node2, node3, node7, gpu] gives
-    'node[1-3,7], gpu'.
+    """Return names as a short text, in their order.
+
+    [node1, node2, node3, node7, gpu] gives 'node[1-3,7], gpu'.
     """
     groups = {}
     for name in names:
+        stem, number = name, None
         match = _NUMBERED.match(name)
-        stem, number = match.groups() if match else (name, None)
+        if match:
+            stem, number = match.groups()
         # node01 and node1 are two names: what begins with 0 is kept apart by its length.
         key = (stem, number and len(number) * number.startswith("0"))
         groups.setdefault(key, []).append(number)
@@ -153,10 +171,16 @@ def folded(names):
 
 def ranges(numbers):
     """Return whole numbers (texts keep their zeros) as '1-3,7'."""
-    runs = []
+    pairs = []
     for number in sorted(set(numbers), key=int):
-        if runs and int(number) == int(runs[-1][1]) + 1:
-            runs[-1][1] = number
+        if pairs and int(number) == int(pairs[-1][1]) + 1:
+            pairs[-1][1] = number
         else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+            pairs.append([number, number])
+    return ",".join(_range_text(first, last) for first, last in pairs)
+
+
+def _range_text(first, last):
+    if first == last:
+        return str(first)
+    return f"{first}-{last}"

@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which characters a text may hold that reaches a command, a path, an environment or a terminal.
-Pure, controller only.
+"""Check of the characters in a text that reaches a command, a path or a terminal.
+
+Pure.
 """
 
 from __future__ import annotations
 
 import unicodedata
 
-# The kernel takes no single argument or variable of 128 KiB (MAX_ARG_STRLEN in linux/binfmts.h); a
+# The kernel takes no single argument or variable of 128 KiB (MAX_ARG_STRLEN in linux/binfmts.h). A
 # name and '=' come on top of a value.
 LONGEST = 120_000
 # They change the order in which other characters are shown (Unicode TR9), so that a reader sees
 # something else than a program.
 BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-# They join letters or signs, or keep them apart, as Persian words and emoji need it; they turn no
-# direction.
+# They join letters or signs, or keep them apart, as Persian words and emoji need it. They do not
+# change the direction.
 JOINERS = frozenset("\u200c\u200d")
 
 
 def _bad(char, people):
-    """Whether a character is refused; people: the text is for people alone and may have lines and
-    tabs.
+    """Return whether a character is refused.
+
+    people: the text is for people alone and may have lines and tabs.
     """
     kind = unicodedata.category(char)
     if kind in ("Cs", "Zl", "Zp") or char in BIDI:
@@ -33,29 +35,32 @@ def _bad(char, people):
 
 
 def problem(text, people=False):
-    """Say why a text is refused, or return None: control, bidirectional or invisible characters, or
-    too long for a command line.
+    """Return the reason why a text is refused, or None.
+
+    It may hold control, bidirectional or invisible characters, or be too long for a command line.
+    people: as `_bad` has it.
     """
-    for index, char in enumerate("" if text.isascii() and text.isprintable() else text):
-        if _bad(char, people):
-            name = unicodedata.name(char, "a control character")
-            return "holds U+%04X (%s) as character %d; take it out" % (ord(char), name, index + 1)
+    if not (text.isascii() and text.isprintable()):
+        for index, char in enumerate(text):
+            if _bad(char, people):
+                name = unicodedata.name(char, "a control character")
+                return f"holds U+{ord(char):04X} ({name}) as character {index + 1}; take it out"
     if not people and len(text.encode("utf-8", "replace")) > LONGEST:
-        return "is longer than the %d bytes that a command line takes of one word" % LONGEST
+        return f"is longer than the {LONGEST} bytes that a command line takes of one word"
     return None
 
 
 def walk(value, path=(), people=False):
-    """Yield (path, what is wrong) of every text in plain data, keys too."""
+    """Yield (path, problem) of every text in plain data, keys too."""
     if isinstance(value, str):
-        said = problem(value, people)
-        if said:
-            yield path, said
+        reason = problem(value, people)
+        if reason:
+            yield path, reason
     elif isinstance(value, dict):
         for key, item in value.items():
-            said = problem(str(key), people)
-            if said:
-                yield path, "a key " + said
+            reason = problem(str(key), people)
+            if reason:
+                yield path, "a key " + reason
             yield from walk(item, path + (key,), people)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):

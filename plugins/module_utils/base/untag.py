@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn Ansible's tagged values into Python's own types; libraries that look at exact types (json,
-jmespath, jsonschema) need that.
+"""Ansible's tagged values as Python's own types.
+
+Libraries that look at exact types (json, jmespath, jsonschema) need that.
 """
 
 from __future__ import annotations
 
 
 def plain(value):
-    """Return value with every mapping, list, text and number as the plain built-in type."""
+    """Return a value with every mapping, list, text and number of the built-in type."""
     if isinstance(value, dict) or hasattr(value, "items"):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set)):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read YAML as data: one document of plain values, with the line of every key. Nothing in it is
-ever executed or templated.
+"""YAML as data: one document of plain values, with the line of every key.
 
-Runs on the controller only (PyYAML comes with ansible-core, jsonschema with requirements.txt).
+Nothing in it is ever executed or templated. PyYAML comes with ansible-core, jsonschema with
+requirements.txt.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from yaml.constructor import SafeConstructor
 
 from .sanitize import SECRET_NAME
 
-# PyYAML reads about 100 kB a second, and text that nests without end in a time that grows with its
+# PyYAML reads about 100 kB per second. For text that nests without end, the time grows with its
 # square (measured with 6.0.3).
 MAX_BYTES = 1 << 18
 MAX_DEPTH = 40
-# So many problems of one kind, or in one file, are worth reading; the rest is counted.
+# Problems of one kind, or in one file, that are worth reading. The others are counted.
 MAX_PROBLEMS = 50
 PLAIN_TAGS = {
     "tag:yaml.org,2002:" + kind for kind in ("map", "seq", "str", "int", "float", "bool", "null")
@@ -35,31 +35,46 @@ ODD_NUMBER = re.compile(r"^[-+]?0[0-9xb_]|[_:]")
 
 
 class Problem:
-    """One thing that is wrong: where it stands, what it is, what was meant."""
+    """One problem of a file, with its place and a text."""
 
     def __init__(self, file, line, key, text):
-        """file: path shown to the user. line: 1-based or None. key: dotted key or ''. text: what is
-        wrong, got, allowed, did you mean.
+        """Make a problem.
+
+        file: path shown to the user. line: 1-based or None. key: dotted key or ''. text: the fault,
+        the value, the allowed ones, and a suggestion.
         """
-        self.file, self.line, self.key, self.text = file, line, key, text
+        self.file, self.line = file, line
+        self.key, self.text = key, text
 
     def __str__(self):
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        key, text = self.key if len(self.key) <= 200 else self.key[:197] + "...", self.text
+        place = self.file
+        if self.line is not None:
+            place = f"{self.file}:{self.line}"
+        key, text = _cut(self.key, 200), self.text
+        if not key:
+            return f"{place}: {text}"
         if SECRET_NAME.search(key):
-            # The mask would take the first word behind such a name for the secret, and leave what
-            # was got.
+            # The mask would take the first word behind such a name for the secret, and leave the
+            # value.
             key, text = f"[{key}]", re.sub(r"\bgot .*", "got ********", text, flags=re.DOTALL)
-        return f"{place} {key}: {text}" if key else f"{place}: {text}"
+        return f"{place} {key}: {text}"
+
+
+def _cut(text, length):
+    """Return a text of at most so many characters, with three dots for the rest."""
+    if len(text) > length:
+        return text[: length - 3] + "..."
+    return text
 
 
 class _Refused(Exception):
-    """What composing a document comes upon that no job may hold: (line, what)."""
+    """A part of a document that no job may hold: (line, text)."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes, and stops at the first alias (a few lines of them can stand for more values
-    than memory holds) or at too deep a nest.
+    """Loader that composes nodes, and stops at the first alias or at too deep a nest.
+
+    A few lines of aliases can stand for more values than fit into memory.
     """
 
     depth = 0
@@ -70,7 +85,7 @@ class _Loader(yaml.SafeLoader):
             raise _Refused(line, "YAML aliases are not allowed in a job; write the value out")
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise _Refused(line, "nests deeper than %d levels" % MAX_DEPTH)
+            raise _Refused(line, f"nests deeper than {MAX_DEPTH} levels")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -78,78 +93,76 @@ class _Loader(yaml.SafeLoader):
 
 def shown(value):
     """Return a value as Python writes it, cut to what fits a line."""
-    text = repr(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+    return _cut(repr(value), 120)
 
 
 def near(word, words):
-    """Return '; did you mean X?' for the nearest of words, or ''."""
+    """Return '.
+
+    Did you mean X?' for the nearest of words, or ''.
+    """
     if len(str(word)) > 100:
         return ""
-    match = difflib.get_close_matches(str(word), [str(w) for w in words], n=1, cutoff=0.6)
-    return f"; did you mean '{match[0]}'?" if match else ""
+    matches = difflib.get_close_matches(str(word), [str(item) for item in words], n=1, cutoff=0.6)
+    return "".join(f"; did you mean '{match}'?" for match in matches)
 
 
 _SCALARS = SafeConstructor()
 
 
 def _scalar_problem(node):
-    """Say why a scalar is not the value that it looks like, or return None."""
+    """Return the reason why a scalar is not the value that it looks like, or None."""
     kind = node.tag.rpartition(":")[2]
     if kind not in ("int", "float", "bool"):
         return None
-    said = node.value if len(node.value) <= 40 else node.value[:37] + "..."
+    text = _cut(node.value, 40)
     try:
         value = getattr(_SCALARS, "construct_yaml_" + kind)(node)
     except (ValueError, KeyError, IndexError, OverflowError):
-        return "{} cannot be read as {}; quote it as text".format(said or "''", kind)
+        text = text or "''"
+        return f"{text} cannot be read as {kind}; quote it as text"
     if kind == "float" and not math.isfinite(value):
-        return f"{said} is no finite number; quote it as text"
+        return f"{text} is no finite number; quote it as text"
     if kind != "bool" and ODD_NUMBER.search(node.value):
-        return f"{said} is read as {value}; write plain digits, or quote it as text"
+        return f"{text} is read as {value}; write plain digits, or quote it as text"
     return None
 
 
 def _walk(node, path, lines, problems, file):
-    """Note the line of every key below node; report duplicate keys, tags and keys that are not
-    text.
+    """Note the line of every key below node.
+
+    Report duplicate keys, tags and keys that are not text.
     """
-    lines.setdefault(path, node.start_mark.line + 1)
+    line = node.start_mark.line + 1
+    lines.setdefault(path, line)
     if node.tag not in PLAIN_TAGS:
-        problems.append(
-            Problem(
-                file,
-                node.start_mark.line + 1,
-                dotted(path),
-                f"a job is plain data; got the tag {node.tag}",
-            )
-        )
+        text = f"a job is plain data; got the tag {node.tag}"
+        problems.append(Problem(file, line, dotted(path), text))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _walk(item, path + (index,), lines, problems, file)
     elif isinstance(node, yaml.ScalarNode):
         text = _scalar_problem(node)
         if text:
-            problems.append(Problem(file, node.start_mark.line + 1, dotted(path), text))
+            problems.append(Problem(file, line, dotted(path), text))
     elif isinstance(node, yaml.MappingNode):
-        seen = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-                problems.append(Problem(file, line, dotted(path), "a key must be a plain word"))
-                continue
-            if key.value in seen:
-                problems.append(
-                    Problem(
-                        file,
-                        line,
-                        dotted(path + (key.value,)),
-                        "the key stands twice (first in line %d)" % seen[key.value],
-                    )
-                )
-            seen.setdefault(key.value, line)
-            lines[path + (key.value,)] = line
-            _walk(value, path + (key.value,), lines, problems, file)
+        _walk_mapping(node, path, lines, problems, file)
+
+
+def _walk_mapping(node, path, lines, problems, file):
+    seen = {}  # key: its first line
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+            problems.append(Problem(file, line, dotted(path), "a key must be a plain word"))
+            continue
+        key_path = path + (key.value,)
+        if key.value in seen:
+            text = f"the key stands twice (first in line {seen[key.value]})"
+            problems.append(Problem(file, line, dotted(key_path), text))
+        seen.setdefault(key.value, line)
+        lines[key_path] = line
+        _walk(value, key_path, lines, problems, file)
 
 
 def dotted(path):
@@ -158,113 +171,114 @@ def dotted(path):
 
 
 def read(path, shown=None):
-    """Read one YAML document as data.
+    """Return (value, lines, problems) of one YAML document.
 
-    Returns (value, lines, problems): lines maps a key path (tuple) to its 1-based line, problems is
-    a list of Problem. The value is None where there is a problem that leaves nothing to look at.
+    path: the file. shown: its name in problems. lines: {key path (tuple): 1-based line}. problems:
+    a list of Problem. The value is None where there is any.
     """
     file = shown or path
-
-    def refused(text, line=None):
-        return None, {}, [Problem(file, line, "", text)]
-
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            return refused(
-                "is %s; a job is one YAML file"
-                % ("a directory" if os.path.isdir(path) else "no regular file")
-            )
-        with open(path, "rb") as handle:
-            raw = handle.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            return refused("is larger than %d bytes; a job is a short text" % MAX_BYTES)
-        loader = _Loader(raw.decode("utf-8-sig"))
-        nodes = []
-        while loader.check_node():
-            nodes.append(loader.get_node())
-        if len(nodes) != 1:
-            return refused(
-                "is empty" if not nodes else "holds %d documents; a job is one" % len(nodes)
-            )
+        loader = _Loader(_read_text(path))
+        node = _single_node(loader)
         lines, problems = {}, []
-        _walk(nodes[0], (), lines, problems, file)
-        return (
-            (None, lines, problems)
-            if problems
-            else (loader.construct_document(nodes[0]), lines, [])
-        )
-    except OSError as error:
-        return refused(f"cannot be read: {error.strerror}")
-    except UnicodeDecodeError as error:
-        return refused("is not UTF-8 text (byte %d)" % error.start)
+        _walk(node, (), lines, problems, file)
+        if problems:
+            return None, lines, problems
+        return loader.construct_document(node), lines, []
     except _Refused as error:
-        return refused(error.args[1], error.args[0])
+        line, text = error.args
+    except OSError as error:
+        line, text = None, f"cannot be read: {error.strerror}"
+    except UnicodeDecodeError as error:
+        line, text = None, f"is not UTF-8 text (byte {error.start})"
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = " (column %s)" % (mark.column + 1) if mark else ""
-        return refused(f"is not YAML: {error.problem}{where}", mark.line + 1 if mark else None)
+        line, text = _syntax_problem(error)
     except (yaml.YAMLError, ValueError) as error:
-        return refused("is not YAML: {}".format(" ".join(str(error).split())))
+        line, text = None, f"is not YAML: {' '.join(str(error).split())}"
+    return None, {}, [Problem(file, line, "", text)]
 
 
-def _words(error, options):
-    """Turn one jsonschema error into (key path tail, sentence)."""
-    got = "got " + shown(error.instance)
-    rule = error.validator
-    if rule == "additionalProperties":
-        allowed = sorted(error.schema.get("properties", {}))
-        extra = [key for key in error.instance if key not in allowed]
-        words = [
-            ((key,), "unknown key; allowed: {}{}".format(", ".join(allowed), near(key, allowed)))
-            for key in extra[:MAX_PROBLEMS]
-        ]
-        return words + [((), "%d more unknown keys" % (len(extra) - MAX_PROBLEMS))] * (
-            len(extra) > MAX_PROBLEMS
-        )
-    if rule == "required":
+def _read_text(path):
+    """Return a file's text, or raise _Refused where it cannot be a job."""
+    if os.path.isdir(path):
+        raise _Refused(None, "is a directory; a job is one YAML file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise _Refused(None, "is no regular file; a job is one YAML file")
+    with open(path, "rb") as handle:
+        raw = handle.read(MAX_BYTES + 1)
+    if len(raw) > MAX_BYTES:
+        raise _Refused(None, f"is larger than {MAX_BYTES} bytes; a job is a short text")
+    return raw.decode("utf-8-sig")
+
+
+def _single_node(loader):
+    """Return the root node of the only document, or raise _Refused."""
+    nodes = []
+    while loader.check_node():
+        nodes.append(loader.get_node())
+    if not nodes:
+        raise _Refused(None, "is empty")
+    if len(nodes) > 1:
+        raise _Refused(None, f"holds {len(nodes)} documents; a job is one")
+    return nodes[0]
+
+
+def _syntax_problem(error):
+    """Return (line, text) of a syntax error.
+
+    line: None where it is unknown.
+    """
+    mark = error.problem_mark or error.context_mark
+    if not mark:
+        return None, f"is not YAML: {error.problem}"
+    return mark.line + 1, f"is not YAML: {error.problem} (column {mark.column + 1})"
+
+
+def _sentences(error):
+    """Return [(key path tail, sentence)] of one jsonschema error."""
+    if error.validator == "additionalProperties":
+        return _unknown_keys(error)
+    if error.validator == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
         return [((), f"the key '{key}' is missing") for key in missing]
-    if rule == "enum":
-        return [
-            (
-                (),
-                "{}; allowed: {}{}".format(
-                    got,
-                    ", ".join(map(str, error.validator_value)),
-                    near(error.instance, error.validator_value),
-                ),
-            )
-        ]
-    said = error.schema.get("description")
-    if rule == "type":
-        return [
-            (
-                (),
-                "{}; {} ({})".format(
-                    said or f"must be {error.validator_value}",
-                    got,
-                    type(error.instance).__name__,
-                ),
-            )
-        ]
-    return [
-        (
-            (),
-            (
-                f"{said}; {got}"
-                if said
-                else error.message
-                if len(error.message) <= 200
-                else f"{rule}; {got}"
-            ),
-        )
+    return [((), _value_sentence(error))]
+
+
+def _unknown_keys(error):
+    """Return [(key path tail, sentence)] of keys that the schema does not have."""
+    allowed = sorted(error.schema.get("properties", {}))
+    extra = [key for key in error.instance if key not in allowed]
+    sentences = [
+        ((key,), f"unknown key; allowed: {', '.join(allowed)}{near(key, allowed)}")
+        for key in extra[:MAX_PROBLEMS]
     ]
+    if len(extra) > MAX_PROBLEMS:
+        sentences.append(((), f"{len(extra) - MAX_PROBLEMS} more unknown keys"))
+    return sentences
+
+
+def _value_sentence(error):
+    """Return the sentence about a value that breaks a rule."""
+    got = "got " + shown(error.instance)
+    rule, wanted = error.validator, error.validator_value
+    if rule == "enum":
+        allowed = ", ".join(map(str, wanted))
+        return f"{got}; allowed: {allowed}{near(error.instance, wanted)}"
+    description = error.schema.get("description")
+    if rule == "type":
+        return f"{description or f'must be {wanted}'}; {got} ({type(error.instance).__name__})"
+    if description:
+        return f"{description}; {got}"
+    if len(error.message) <= 200:
+        return error.message
+    return f"{rule}; {got}"
 
 
 @functools.lru_cache(maxsize=None)
 def _validator():
-    """Return the class that validates; to JSON schema 2.0 is an integer, and a count has to be an
-    int.
+    """Return the class that validates.
+
+    To JSON schema 2.0 is an integer, but a count has to be an int.
     """
     types = Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda _checker, item: isinstance(item, int) and not isinstance(item, bool)
@@ -273,38 +287,43 @@ def _validator():
 
 
 def _unique(validator, wanted, instance, _schema):
-    """jsonschema compares every item with every other where it cannot sort them; a long list would
-    take minutes.
+    """Yield an error where a list has an item twice.
+
+    jsonschema's own check compares every item with every other where it cannot sort them. A long
+    list would take minutes.
     """
-    if (
-        wanted
-        and validator.is_type(instance, "array")
-        and len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance)
-    ):
+    if not wanted or not validator.is_type(instance, "array"):
+        return
+    if len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
         yield ValidationError(f"{shown(instance)} has an item twice")
 
 
 def check(value, schema, lines, file):
-    """Hold value against a JSON schema; return every Problem, with the line of the key it is about."""
-    problems = []
-    for error in sorted(
-        _validator()(schema).iter_errors(value),
-        key=lambda e: [str(p) for p in e.absolute_path],
-    ):
-        leaves = [error]
-        if (
-            error.validator in ("anyOf", "oneOf")
-            and error.context
-            and not error.schema.get("description")
-        ):
-            leaves = [min(error.context, key=lambda e: -len(e.absolute_path))]
-        for leaf in leaves:
-            for tail, text in _words(leaf, schema):
-                path = tuple(leaf.absolute_path) + tail
-                line = next(
-                    (lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in lines), None
-                )
-                problems.append(Problem(file, line, dotted(path), text))
-    return list(
-        {str(problem): problem for problem in problems}.values()
-    )  # one sentence a missing key, however many are missing
+    """Return every Problem of a value that does not fit a JSON schema.
+
+    lines: as `read` returns them, for the line of each problem's key. file: its name in problems.
+    """
+    errors = list(_validator()(schema).iter_errors(value))
+    errors.sort(key=lambda error: [str(part) for part in error.absolute_path])
+    problems = {}  # by its text: jsonschema repeats the sentence about all missing keys
+    for error in errors:
+        leaf = _leaf(error)
+        for tail, text in _sentences(leaf):
+            path = tuple(leaf.absolute_path) + tail
+            problem = Problem(file, _nearest_line(path, lines), dotted(path), text)
+            problems[str(problem)] = problem
+    return list(problems.values())
+
+
+def _leaf(error):
+    """Return the deepest error of alternatives without a description, else the error."""
+    is_choice = error.validator in ("anyOf", "oneOf")
+    if is_choice and error.context and not error.schema.get("description"):
+        return max(error.context, key=lambda item: len(item.absolute_path))
+    return error
+
+
+def _nearest_line(path, lines):
+    """Return the line of a key path, or of the nearest one above it that has a line."""
+    prefixes = (path[:length] for length in range(len(path), -1, -1))
+    return next((lines[prefix] for prefix in prefixes if prefix in lines), None)

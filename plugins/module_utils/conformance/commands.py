@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conform's checks of the Paddle documents' commands: contract A1, A2, A7, B2, B3, C1 to C3, C7.
-Each takes the ground, its line and the findings.
+"""conform's checks of the Paddle documents' commands.
+
+They are contract A1, A2, A7, B2, B3, C1 to C3 and C7. Each takes the ground, its line of
+contract.yml and the findings.
 """
 
 from __future__ import annotations
@@ -18,46 +20,52 @@ from .fixtures import (
 )
 
 
-def one_machine(ground, line, found):
-    """A1: the command on one machine."""
-    ground.commands(line, found, job_of(ground, line), line["commands"])
+def one_machine(ground, line, findings):
+    """Check A1: the command on one machine."""
+    ground.commands(line, findings, job_of(ground, line), line["commands"])
 
 
-def many_machines(ground, line, found):
-    """A2, B3, C2: the commands, and that they are the one-machine form plus one word."""
+def many_machines(ground, line, findings):
+    """Check A2, B3, C2: the commands, one-machine form plus one word."""
     job = job_of(ground, line)
-    ground.commands(line, found, job, line["commands"])
+    ground.commands(line, findings, job, line["commands"])
     alone = ground.make(job, machines_of(line, 1)).plan["argv"]
     for count in line["commands"]:
-        found.same(
+        findings.same(
             "what %d machines add to one" % count,
             "",
             only_added(alone, ground.make(job, machines_of(line, count)).plan["argv"], "--ips="),
         )
-    found.say("only --ips is added")
+    findings.say("only --ips is added")
 
 
-def seg_command(ground, line, found):
-    """B2: the command, where the script was and where it is; fleetrun runs the same words."""
+def seg_command(ground, line, findings):
+    """Check B2: the command, with the old and the new path of the script.
+
+    fleetrun runs the same words.
+    """
     job = job_of(ground, line)
-    ground.commands(line, found, job, line["commands"])
+    ground.commands(line, findings, job, line["commands"])
     suite = ground.suite(job["suite"])
     for old, new in line["renamed"].items():
-        found.same(
+        findings.same(
             f"the script in a tree that has {old} only",
             old,
             sources.find_script(suite, {old: None}, "tree"),
         )
-        found.same(
+        findings.same(
             "the script in a tree that has both",
             new,
             sources.find_script(suite, {old: None, new: None}, "tree"),
         )
-    other_spelling(ground, line, found, job, line["equal"])
+    other_spelling(ground, line, findings, job, line["equal"])
 
 
-def other_spelling(ground, line, found, job, launcher):
-    """The other launcher of the two runs the same words of the script on the same devices."""
+def other_spelling(ground, line, findings, job, launcher):
+    """Check that the other launcher runs the same words of the script.
+
+    It runs them on the same devices.
+    """
     other = ground.job(job["name"], launcher=launcher)
     for count in (1, MANY):
         mine, theirs = (
@@ -67,58 +75,66 @@ def other_spelling(ground, line, found, job, launcher):
             next(index for index, word in enumerate(words) if word.endswith("train.py"))
             for words in (mine, theirs)
         ]
-        found.words(
+        findings.words(
             "%s on %d machines, from the script on" % (launcher, count),
             mine[script[0] :],
             theirs[script[1] :],
         )
-        found.same("its devices on %d machines" % count, mine[script[0] - 1], theirs[script[1] - 1])
-        found.same(
+        findings.same(
+            "its devices on %d machines" % count, mine[script[0] - 1], theirs[script[1] - 1]
+        )
+        findings.same(
             "its launcher on %d machines" % count,
             other["launcher"] == "fleetrun",
             theirs[0] == "fleetrun",
         )
-    found.say("%s runs the same words of the script", launcher)
+    findings.say("%s runs the same words of the script", launcher)
 
 
-def detection_command(ground, line, found):
-    """C1: the command; the unit's two streams go to one file, and nobody waits for it."""
+def detection_command(ground, line, findings):
+    """Check C1: the command.
+
+    The unit's two streams go to one file, and no process waits for it.
+    """
     job = job_of(ground, line)
-    ground.commands(line, found, job, line["commands"])
-    made = ground.make(job, machines_of(line, 1), home=ground.home())
-    place, console = ground.attempt(made), line["values"]["console"]
-    words = attempt_dir.start_argv(place, made.plan, "node1", "u.service", "d")
+    ground.commands(line, findings, job, line["commands"])
+    compiled_job = ground.make(job, machines_of(line, 1), home=ground.home())
+    place, console = ground.attempt(compiled_job), line["values"]["console"]
+    words = attempt_dir.start_argv(place, compiled_job.plan, "node1", "u.service", "d")
     streams = {
         word.split("=")[0]: word.split(":", 1)[1]
         for word in words
         if word.startswith(("StandardOutput=", "StandardError="))
     }
     wanted = os.path.join(place, console)
-    found.same(
+    findings.same(
         "where the unit's streams go", {"StandardOutput": wanted, "StandardError": wanted}, streams
     )
-    found.same(
+    findings.same(
         "words that make systemd-run wait",
         [],
         [word for word in words if word in ("--wait", "--pty", "--scope", "-t", "-P")],
     )
-    found.say("both streams in %s, nobody waits", console)
+    findings.say("both streams in %s, nobody waits", console)
 
 
-def detection_spelling(ground, line, found):
-    """C3: the commands of the other launcher, and that fleetrun's differ in the launcher alone."""
+def detection_spelling(ground, line, findings):
+    """Check C3: the commands of the other launcher.
+
+    fleetrun's differ in the launcher alone.
+    """
     ground.commands(
-        line, found, job_of(ground, line, launcher=line["other_launcher"]), line["commands"]
+        line, findings, job_of(ground, line, launcher=line["other_launcher"]), line["commands"]
     )
-    other_spelling(ground, line, found, job_of(ground, line), line["other_launcher"])
+    other_spelling(ground, line, findings, job_of(ground, line), line["other_launcher"])
 
 
-def the_users_command(ground, line, found):
-    """C7: what -e config=... leads to is the command of another line."""
+def the_users_command(ground, line, findings):
+    """Check C7: -e config=... leads to the command of another line."""
     target = ground.contract["promises"][line["same_as"]]
     ground.commands(
         dict(line, renamed=target.get("renamed", {})),
-        found,
+        findings,
         ground.job(line["config"]),
         target["commands"],
     )
@@ -129,23 +145,23 @@ def the_users_command(ground, line, found):
     ]
     # a resumed run brings its own job
     wanted = "{{ (preflight_resumed is defined) | ternary(omit, config | default('')) }}"
-    found.same("what the role reads", [wanted], [task["config"] for task in reading])
+    findings.same("what the role reads", [wanted], [task["config"] for task in reading])
     first = ground.data("playbooks", "train.yml")[0]["tasks"][0]["ansible.builtin.import_role"]
-    found.same("what train.yml does first", {"name": "preflight", "tasks_from": "read"}, first)
+    findings.same("what train.yml does first", {"name": "preflight", "tasks_from": "read"}, first)
 
 
-def one_job(ground, line, found):
-    """A7: the same job file gives both commands."""
+def one_job(ground, line, findings):
+    """Check A7: the same job file gives both commands."""
     job = job_of(ground, line)
     promises, machines = ground.contract["promises"], machines_of(line, MANY)
     for name, extra, count in (("A1", {"nodes": "1"}, 1), ("A2", {}, MANY)):
         expected = shlex.split(promises[name]["commands"][count])
-        found.words(
+        findings.words(
             "%s of %d listed machines" % (name, MANY),
             expected,
             ground.make(job, machines, extra=extra).plan["argv"],
         )
-    found.say("-e nodes=1 gives A1, without it A2")
+    findings.say("-e nodes=1 gives A1, without it A2")
 
 
 CHECKS = {

@@ -1,43 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check of conform compared, and how a difference is said. Controller only."""
+"""Comparisons of a check of conform, and the text about a difference."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 
 
 class Findings:
-    """What a check compared, one entry a comparison; a line holds where there is at least one and
-    none differs.
+    """Comparisons of a check, one entry per comparison.
+
+    A line holds where there is at least one and none differs.
     """
 
     def __init__(self):
         self.compared, self.rendered, self.evidence = [], {}, []
 
     def same(self, what, expected, got):
-        """Note whether a value is the expected one; return whether it is."""
+        """Note and return whether a value is the expected one."""
         self.compared.append(
             {"what": what, "expected": expected, "got": got, "same": expected == got}
         )
         return expected == got
 
     def true(self, what, said, otherwise="it is not so"):
-        """Note whether something is so; otherwise: what is said where it is not."""
+        """Note and return whether something is so.
+
+        otherwise: the text for where it is not.
+        """
         entry = {"what": what, "expected": True, "got": bool(said), "same": bool(said)}
-        self.compared.append(entry if said else dict(entry, otherwise=str(otherwise)))
+        if not said:
+            entry["otherwise"] = str(otherwise)
+        self.compared.append(entry)
         return bool(said)
 
     def words(self, what, expected, got, rendered=None):
-        """Compare two command lines word for word. rendered: the whole command, where only a part
-        of it is compared.
+        """Compare two command lines word for word and return whether they are equal.
+
+        rendered: the whole command, where only a part of it is compared.
         """
         self.rendered[what] = " ".join(shlex.quote(word) for word in rendered or got)
         return self.places(what, "word", expected, got)
 
     def places(self, what, unit, expected, got):
-        """Compare two lists whose first difference is shown with its place; unit: what a place is
-        called.
+        """Compare two lists and return whether they are equal.
+
+        The first difference is shown with its place. unit: the name of a place.
         """
         entry = {
             "what": what,
@@ -50,54 +59,55 @@ class Findings:
         return entry["same"]
 
     def refused(self, what, problems, *needles):
-        """Note whether something was refused in words that hold every needle."""
+        """Note and return whether something was refused in words that hold every needle."""
         text = "\n".join(str(problem) for problem in problems)
         missing = [needle for needle in needles if needle not in text]
-        return self.true(
-            what,
-            problems and not missing,
-            (
-                "not refused"
-                if not problems
-                else "refused without saying {}: {}".format(", ".join(missing), text)
-            ),
-        )
+        otherwise = "not refused"
+        if problems:
+            otherwise = f"refused without saying {', '.join(missing)}: {text}"
+        return self.true(what, problems and not missing, otherwise)
 
     def say(self, text, *values):
         """Add to the short evidence, which is shown where the line holds."""
-        self.evidence.append(text % values if values else text)
+        if values:
+            text = text % values
+        self.evidence.append(text)
 
     def holds(self):
-        """Whether every comparison held, and there was one."""
+        """Return whether every comparison held, and there was one."""
         return bool(self.compared) and all(entry["same"] for entry in self.compared)
 
     def short(self):
-        """Return the evidence in one sentence: what was found, or the first difference."""
+        """Return the evidence in one sentence, or the first difference."""
         if not self.compared:
             return "nothing was compared"
-        wrong = next((entry for entry in self.compared if not entry["same"]), None)
-        return "; ".join(self.evidence) if wrong is None else difference(wrong)
+        for entry in self.compared:
+            if not entry["same"]:
+                return difference(entry)
+        return "; ".join(self.evidence)
 
 
 def difference(entry):
-    """Say how a comparison differs; of two command lines, the first word that does."""
-    expected, got = entry["expected"], entry["got"]
+    """Return the text about the difference of a comparison.
+
+    Of two command lines, it names the first word that differs.
+    """
+    what, expected, got = entry["what"], entry["expected"], entry["got"]
     if "otherwise" in entry:
-        return "{}: {}".format(entry["what"], entry["otherwise"])
-    for index in range(max(len(expected), len(got))) if "unit" in entry else ():
-        pair = [items[index] if index < len(items) else "nothing" for items in (expected, got)]
-        if pair[0] != pair[1]:
-            return "%s: %s %d: expected %s, got %s" % (
-                entry["what"],
-                entry["unit"],
-                index + 1,
-                pair[0],
-                pair[1],
-            )
-    return "{}: expected {}, got {}".format(entry["what"], shown(expected), shown(got))
+        return f"{what}: {entry['otherwise']}"
+    if "unit" in entry:
+        pairs = itertools.zip_longest(expected, got, fillvalue="nothing")
+        for number, (wanted, actual) in enumerate(pairs, 1):
+            if wanted != actual:
+                return f"{what}: {entry['unit']} {number}: expected {wanted}, got {actual}"
+    return f"{what}: expected {shown(expected)}, got {shown(got)}"
 
 
 def shown(value):
     """Return a value as a short text."""
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    return text if len(text) <= 160 else text[:157] + "..."
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value, sort_keys=True, default=str)
+    if len(text) > 160:
+        return text[:157] + "..."
+    return text

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ground that conform's checks stand on: jobs compiled for a document's machines, and a note of
-everything that was compared.
+"""Ground of conform's checks: jobs compiled for a document's machines.
 
-Nothing of the product is written again here: site and job are read, chosen for, settled and
-compiled by the functions that train.yml uses. Only what node_probe would say is made up, since the
-documents' machines are nobody's. Controller only.
+It also notes everything that was compared. Nothing of the product is written again here: site and
+job are read, chosen, settled and compiled by the functions that train.yml uses. Only the answers of
+node_probe are made up, since the documents' machines do not exist.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ HERE = "<run>"  # stands for the attempt's directory in what is compared and sho
 
 
 class Broken(Exception):
-    """The product refused what it must take; the message is its own."""
+    """The product refused what it must take, with its own message."""
 
 
 def machines_of(line, count):
@@ -48,15 +47,16 @@ def job_of(ground, line, **changes):
 
 
 def sequence(ground):
-    """Return train.yml's plays, those that it imports among them, as what they do (ready, start,
-    follow, or nothing of these), and the plays.
+    """Return (kinds, plays) of train.yml, with the plays that it imports.
+
+    kinds: what each play does (ready, start, follow, or '').
     """
     words = (
         ("ready", "ready.yml"),
         ("start", "'tasks_from': 'start'"),
         ("follow", "'tasks_from': 'follow'"),
     )
-    kinds, found = [], []
+    kinds, plays = [], []
 
     def read(*parts):
         for play in ground.data(*parts):
@@ -68,20 +68,21 @@ def sequence(ground):
                 read(*path.split(os.sep))
             else:
                 kinds.append(kind)
-                found.append(play)
+                plays.append(play)
 
     read("playbooks", "train.yml")
-    return kinds, found
+    return kinds, plays
 
 
 class Ground:
-    """Jobs and plans for one examination."""
+    """Read a job, as `job` has it."""
 
     def __init__(self, project, contract, scratch, site=None, run_module=None, run_program=None):
-        """project: the product's directory. scratch: a directory for files of the examination.
-        site: see conform_site.py, None where not asked.
+        """Make the ground.
 
-        run_module, run_program: see conform.examine.
+        project: the product's directory. scratch: a directory for files of the examination. site:
+        see conform_site.py, None where it is left out. run_module, run_program: see
+        conform.examine.
         """
         self.project, self.contract, self.scratch, self.site = project, contract, scratch, site
         self.run_module, self.run_program = run_module, run_program
@@ -107,8 +108,9 @@ class Ground:
         return path
 
     def once(self, key, make):
-        """Return what make returned for this key; jobs and tables are read once, since reading them
-        is most of the time.
+        """Return what make returned for this key.
+
+        Jobs and tables are read once, since reading them is most of the time.
         """
         if key not in self.kept:
             self.kept[key] = make()
@@ -119,15 +121,17 @@ class Ground:
         return self.once(("suite", name), lambda: jobs.load_suite(name))
 
     def home(self):
-        """Return a home directory of its own below scratch; it is made where something is put
-        there.
+        """Return a home directory of its own below scratch.
+
+        It is made when something is written into it.
         """
         self.count += 1
         return os.path.join(self.scratch, "%d" % self.count)
 
     def job(self, name, **changes):
-        """Return a shipped job as `-e config=NAME` reads it, from a changed copy of its file where
-        there are changes. Raises Broken.
+        """Return a shipped job as `-e config=NAME` reads it.
+
+        Raises Broken. With changes it is read from a changed copy of its file.
         """
         return self.once(("job", name, repr(changes)), lambda: self.read(name, changes))
 
@@ -136,7 +140,10 @@ class Ground:
         return jobs.shipped_jobs(self.path("playbooks", "configs"))
 
     def read(self, name, changes):
-        """Read a job; see job."""
+        """Read a job.
+
+        See job.
+        """
         path, shown_as, problems = jobs.find_job(
             name, self.path("playbooks", "configs"), self.scratch
         )
@@ -157,15 +164,14 @@ class Ground:
             raise Broken("; ".join(str(problem) for problem in problems))
 
     def inventory(self, machines, devices=8, accelerator="gpu", names=None, suite="", **variables):
-        """Return (groups, hostvars) of an inventory that lists machines in this order; names: what
-        ansible_host says instead of the address.
+        """Return (groups, hostvars) of an inventory with machines in this order.
+
+        names: the values of ansible_host instead of the addresses.
         """
         hosts = ["node%d" % (index + 1) for index in range(len(machines))]
-        package = (
-            suite_table.load(suite)["environment"]["packages"][0]
-            if suite in suite_table.names()
-            else "paddlepaddle"
-        )
+        package = "paddlepaddle"
+        if suite in suite_table.names():
+            package = suite_table.load(suite)["environment"]["packages"][0]
         source = {
             "code": {"path": "/code"},
             "environment": {"package": package, "version": "2.6.2"},
@@ -176,31 +182,51 @@ class Ground:
             "trainyard_suites": {suite: source},
             "trainyard_site": "documents",
         }
-        said = names or machines
+        host_names = names or machines
         hostvars = {
-            host: dict(common, ansible_host=said[index], **variables)
+            host: dict(common, ansible_host=host_names[index], **variables)
             for index, host in enumerate(hosts)
         }
         return {"all": hosts, "trainers": hosts}, hostvars
 
     def facts(self, address, number=0, user="trainer", home="/home/trainer"):
-        """Return what node_probe says of a ready node with this address; number: its place in the
-        list, which its devices' addresses follow.
+        """Return node_probe's answer of a ready node with this address.
+
+        number: its index in the list, which its devices' addresses follow.
         """
-        own = [{"interface": "lo", "address": "127.0.0.1"}] + [
-            {"interface": "eth0", "address": address}
-        ] * (address != "127.0.0.1")
-        ips = {
-            str(card): "192.168.%d.%d" % (100 + card % 4, 101 - card // 4 + 2 * number)
+        addresses = [{"interface": "lo", "address": "127.0.0.1"}]
+        if address != "127.0.0.1":
+            addresses.append({"interface": "eth0", "address": address})
+        device_ips = {
+            str(card): f"192.168.{100 + card % 4}.{101 - card // 4 + 2 * number}"
             for card in range(8)
         }
+        trees = {
+            f"{kind}/{digest[:16]}": {"ok": True, "present": True, "differences": []}
+            for kind, digest in (("code", CODE), ("data", DATA))
+        }
         return {
-            "hostname": "h", "home": home, "base": os.path.join(home, ".trainyard"), "user": user, "uid": 1000, "python_version": "3.11",
-            "machine": "x86_64", "libc": "2.36", "cores": 64, "route_source": address, "resolves_to": [address], "missing": [],
-            "addresses": own, "device_ips": ips, "device_problems": [],
-            "units": [], "environments": {ENVIRONMENT: "f"}, "mesh": None, "time": 0.0,
-            "trees": {"{}/{}".format(*item): {"ok": True, "present": True, "differences": []} for item in (("code", CODE[:16]), ("data", DATA[:16]))},
-        }  # fmt: skip
+            "hostname": "h",
+            "home": home,
+            "base": os.path.join(home, ".trainyard"),
+            "user": user,
+            "uid": 1000,
+            "python_version": "3.11",
+            "machine": "x86_64",
+            "libc": "2.36",
+            "cores": 64,
+            "route_source": address,
+            "resolves_to": [address],
+            "missing": [],
+            "addresses": addresses,
+            "device_ips": device_ips,
+            "device_problems": [],
+            "units": [],
+            "environments": {ENVIRONMENT: "f"},
+            "mesh": None,
+            "time": 0.0,
+            "trees": trees,
+        }
 
     def make(
         self,
@@ -214,12 +240,11 @@ class Ground:
         user="trainer",
         home="/home/trainer",
     ):
-        """Return everything that train.yml would know of a job on these machines: {job, suite,
-        site, nodes, facts, inputs, advice, plan}.
+        """Return everything that train.yml would know of a job on these machines.
 
-        extra: the command line's variables. says: {config key: value} that the suite's config holds
-        besides what the job knows of it. Raises Broken with the product's own words where it
-        refuses.
+        It has job, suite, site, nodes, facts, inputs, advice and plan. extra: the command line's
+        variables. says: {config key: value} of the suite's config besides what the job knows of it.
+        Raises Broken with the product's own words where it refuses.
         """
         suite = self.suite(job["suite"])
         listed = self.inventory(machines, devices, accelerator, names, job["suite"])
@@ -232,10 +257,10 @@ class Ground:
         self.refuse(problems)
         cards = {"nodes": len(nodes), "devices": len(nodes[0]["devices"])}
         values = self.config(job, suite, says)
-        asked = settled(
+        choices = settled(
             dict(cards, job=job, suite=suite, overrides={}, accelerator=accelerator), values
         )
-        self.refuse(asked["problems"])
+        self.refuse(choices["problems"])
         advice = scaling.advise(
             job, suite, values, job["overrides"], cards["nodes"], cards["devices"]
         )
@@ -255,15 +280,15 @@ class Ground:
                 "digest": ENVIRONMENT,
             },
             "config": dict(
-                suite_table.settings(suite, asked["effective"], asked["arguments"]),
+                suite_table.settings(suite, choices["effective"], choices["arguments"]),
                 files=[job["config"]],
             ),
-            "overrides": asked["overrides"],
-            "arguments": asked["arguments"],
-            "advice": asked["advice"],
+            "overrides": choices["overrides"],
+            "arguments": choices["arguments"],
+            "advice": choices["advice"],
         }
         try:
-            made = compiler.compile_plan(job, site, nodes, facts, inputs)
+            compiled = compiler.compile_plan(job, site, nodes, facts, inputs)
         except compiler.PlanError as error:
             raise Broken(str(error)) from error
         return SimpleNamespace(
@@ -274,11 +299,14 @@ class Ground:
             facts=facts,
             inputs=inputs,
             advice=advice,
-            plan=made,
+            plan=compiled,
         )
 
     def config(self, job, suite, says=None):
-        """Return the config as far as the job knows it: the values that its `upstream` carries."""
+        """Return the config as far as the job knows it.
+
+        That is the values that its `upstream` has.
+        """
         upstream, keys = job.get("upstream") or {}, dict(suite["config_keys"])
         keys["learning_rate"] = ((job.get("document") or {}).get("learning_rate") or {}).get(
             "key"
@@ -296,79 +324,88 @@ class Ground:
         }
         return suite_table.overridden({}, dict(values, **(says or {})))
 
-    def attempt(self, made, node=0):
-        """Return the directory of an attempt that the product prepared for a node of a plan, its
-        home lying in scratch.
+    def attempt(self, compiled_job, node=0):
+        """Return the directory of an attempt that the product prepared for a node.
+
+        The node is one of a plan, and its home lies in scratch.
         """
-        base = made.plan["nodes"][node]["base"]
-        code = os.path.join(base, "code", CODE[:16], os.path.dirname(made.inputs["script"]))
+        base = compiled_job.plan["nodes"][node]["base"]
+        code = os.path.join(base, "code", CODE[:16], os.path.dirname(compiled_job.inputs["script"]))
         os.makedirs(code, exist_ok=True)
-        text = compiler.canonical(made.plan).decode("ascii")
+        text = compiler.canonical(compiled_job.plan).decode("ascii")
         self.count += 1
         place = attempt_dir.attempt_dir(base, RUN, self.count)
         attempt_dir.prepare(
             place,
             text,
-            compiler.sha256(made.plan),
-            made.plan["nodes"][node]["name"],
+            compiler.sha256(compiled_job.plan),
+            compiled_job.plan["nodes"][node]["name"],
             RUN,
             self.count,
             {},
         )
         return place
 
-    def commands(self, line, found, job, documents, **options):
-        """Compare a job's command on 1, 2, 4 machines with the document's, word for word, on every
-        node that runs it.
+    def commands(self, line, findings, job, documents, **options):
+        """Compare a job's command on 1, 2, 4 machines with the document's.
+
+        They are compared word for word, on every node that runs the command.
         """
-        said = []
+        evidence = []
         for count, text in documents.items():
-            made = self.make(
+            compiled = self.make(
                 job, machines_of(line, count), home=self.home(), says=line.get("says"), **options
             )
-            for index, node in enumerate(made.plan["nodes"]):
-                if index and not (made.plan["launcher"]["kind"] == "each"):
-                    continue
-                what = "%d x %d" % (count, made.plan["ports"]["count"]) + (
-                    ", {}".format(node["name"]) if "{node_rank}" in text else ""
-                )
-                expected = [
-                    line.get("renamed", {}).get(word, word)
-                    for word in shlex.split(text.replace("{node_rank}", str(index)))
-                ]
-                expected = self.held(
-                    expected + self.appended(line, made.suite),
-                    lambda path: os.path.join(HERE, os.path.normpath(path)),
-                )
-                whole = node.get("argv") or made.plan["argv"]
-                whole = self.held(
-                    whole,
-                    lambda path, made=made, index=index: written_to(
-                        self.attempt(made, index), path
-                    ),
-                )
-                got = without(whole, line.get("added", {}))
-                if found.words(what, expected, got, whole) and not index:
-                    said.append(
-                        "%d words (%d x %d)" % (len(got), count, made.plan["ports"]["count"])
-                    )
-        found.say("word for word: %s", ", ".join(said))
+            nodes = compiled.plan["nodes"]
+            if compiled.plan["launcher"]["kind"] != "each":
+                nodes = nodes[:1]
+            size = f"{count} x {compiled.plan['ports']['count']}"
+            for index, node in enumerate(nodes):
+                what = size
+                if "{node_rank}" in text:
+                    what += f", {node['name']}"
+                command = self.attempt_command(compiled, index)
+                got = without(command, line.get("added", {}))
+                expected = self.document_command(line, text, index, compiled.suite)
+                if findings.words(what, expected, got, command) and not index:
+                    evidence.append(f"{len(got)} words ({size})")
+        findings.say("word for word: %s", ", ".join(evidence))
+
+    def document_command(self, line, text, index, suite):
+        """Return the document's command for a node, with our words after it.
+
+        index: the node's index.
+        """
+        renamed = line.get("renamed", {})
+        words = shlex.split(text.replace("{node_rank}", str(index)))
+        return self.held(
+            [renamed.get(word, word) for word in words] + self.appended(line, suite),
+            lambda path: os.path.join(HERE, os.path.normpath(path)),
+        )
+
+    def attempt_command(self, compiled, index):
+        """Return the command of a node in a plan, with its paths as an attempt has them."""
+        command = compiled.plan["nodes"][index].get("argv") or compiled.plan["argv"]
+        return self.held(command, lambda path: written_to(self.attempt(compiled, index), path))
 
     @staticmethod
     def appended(line, suite):
-        """Return the words of ours that a line has after the document's; {data} stands for where
-        the suite's configs find the site's data.
+        """Return our words of a line after the document's.
+
+        {data} stands for the paths where the suite's configs find the site's data.
         """
-        data = ["{}={}".format(*item) for item in suite["data"]["overrides"].items()]
-        return [
-            part
-            for word in line.get("appended", [])
-            for part in (data if word == "{data}" else [word])
-        ]
+        words = []
+        for word in line.get("appended", []):
+            if word == "{data}":
+                words += [f"{key}={value}" for key, value in suite["data"]["overrides"].items()]
+            else:
+                words.append(word)
+        return words
 
     def held(self, words, place):
-        """Return a command line with every path that is written put through place (contract.md,
-        head).
+        """Return a command line with every written path put through place.
+
+        The options with such a path are in the head of contract.md.
         """
         result, options = [], self.contract["written"]
         for index, word in enumerate(words):
@@ -382,17 +419,22 @@ class Ground:
 
 
 def written_to(attempt, path):
-    """Return where a command's path ends up that is relative to the attempt's working directory:
-    <run>/... , or the real path outside.
+    """Return the place of a command's relative path.
+
+    The path is relative to the attempt's working directory. The place is <run>/... , or the real
+    path outside.
     """
     real, root = os.path.realpath(os.path.join(attempt, "work", path)), os.path.realpath(attempt)
     inside = real.startswith(root + "/") and not real.startswith(os.path.join(root, "work") + "/")
-    return os.path.join(HERE, os.path.relpath(real, root)) if inside else real
+    if inside:
+        return os.path.join(HERE, os.path.relpath(real, root))
+    return real
 
 
 def without(words, options):
-    """Return a command line without some options and their values; options: {option: number of
-    values}.
+    """Return a command line without some options and their values.
+
+    options: {option: number of values}.
     """
     result, skip = [], 0
     for word in words:
@@ -406,23 +448,36 @@ def without(words, options):
 
 
 def only_added(short, long, what):
-    """Return a text where the longer command is not the shorter one plus exactly one word that
-    begins with `what`, else ''.
+    """Return how the longer command is not the shorter one plus one word, or ''.
+
+    The word begins with `what`.
     """
     more = [word for word in long if word.startswith(what)]
     if len(more) != 1:
         return "%d words begin with %s" % (len(more), what)
     rest = [word for word in long if word not in more]
-    return "" if rest == short else "without {} it is: {}".format(more[0], " ".join(rest))
+    if rest == short:
+        return ""
+    return f"without {more[0]} it is: {' '.join(rest)}"
+
+
+def replaced(words, old, new):
+    """Return a command line with one word in the place of another."""
+    result = []
+    for word in words:
+        if word == old:
+            word = new
+        result.append(word)
+    return result
 
 
 def has_address(text):
-    """Whether a text holds an IPv4 address."""
+    """Return whether a text has an IPv4 address."""
     return re.search(r"\b\d{1,3}(\.\d{1,3}){3}\b", text) is not None
 
 
 def proven_mesh(groups, hostvars):
-    """Return what node_probe says of a mesh that is proven for these nodes."""
+    """Return node_probe's answer about a mesh that is proven for these nodes."""
     rows = [(name, hostvars[name]["ansible_host"], 22, None) for name in groups["trainers"]]
     return {
         "present": True,

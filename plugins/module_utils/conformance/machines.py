@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conform's checks of what the Paddle documents say of machines, order, SSH, sameness and ports:
-contract A3 to A6, A11, B1, B4, B5, C4.
+"""conform's checks of the Paddle documents' machines, order, SSH and ports.
 
-Each takes the ground, its line of contract.yml and the findings.
+They are contract A3 to A6, A11, B1, B4, B5 and C4. Each takes the ground, its line of contract.yml
+and the findings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .fixtures import (
     sequence,
 )
 
-# Lines of document A, and a text that says a port and one of them in one breath.
+# Lines of document A, and a text that names a port and one of them together.
 OCR_LINE = re.compile(r"\bA(?:[1-9]|10)\b")
 ATTRIBUTED = re.compile(
     r"(?i:port)s?\b[^.;|,()]{0,40}\(?(?:contract"
@@ -32,20 +32,23 @@ ATTRIBUTED = re.compile(
 )
 
 
-def addresses(ground, line, found):
-    """A3: where the inventory has host names, the addresses are those that the nodes have; one
-    word, commas, no spaces; the job holds none.
+def addresses(ground, line, findings):
+    """Check A3: the addresses are those of the nodes.
+
+    That holds where the inventory has host names, too. They are one word with commas and without
+    spaces. The job has none.
     """
     job, machines = job_of(ground, line), machines_of(line, MANY)
-    for names in (None, ["trainer-%d.example.org" % number for number in range(1, MANY + 1)]):
+    host_names = [f"trainer-{number}.example.org" for number in range(1, MANY + 1)]
+    for listed_by, names in (("address", None), ("name", host_names)):
         argv = ground.make(job, machines, names=names).plan["argv"]
         words = [word for word in argv if "".join(machines[:1]) in word]
-        found.same(
-            "--ips, machines listed by %s" % ("name" if names else "address"),
-            ["--ips={}".format(",".join(machines))],
+        findings.same(
+            f"--ips, machines listed by {listed_by}",
+            [f"--ips={','.join(machines)}"],
             words,
         )
-    found.true(
+    findings.true(
         "the job holds no address",
         not has_address(ground.text("playbooks", "configs", job["name"] + ".yml")),
         "it does",
@@ -55,27 +58,30 @@ def addresses(ground, line, found):
         problems = []
     except Broken as error:
         problems = [error]
-    found.refused("addresses typed into a job", problems, "ips", "unknown key")
-    found.say("--ips from the nodes' own addresses")
+    findings.refused("addresses typed into a job", problems, "ips", "unknown key")
+    findings.say("--ips from the nodes' own addresses")
 
 
-def passwordless(ground, line, found):
-    """A4: without proof of every login nothing starts, and a login that fails is named; on the
-    site, all of them are made now.
+def passwordless(ground, line, findings):
+    """Check A4: without proof of every login nothing starts.
+
+    A login that fails is named. On the site, all logins are made now.
     """
-    made = ground.make(job_of(ground, line), machines_of(line, 2))
-    names = [node["name"] for node in made.nodes]
-    found.same(
+    compiled_job = ground.make(job_of(ground, line), machines_of(line, 2))
+    names = [node["name"] for node in compiled_job.nodes]
+    findings.same(
         "nodes that are to be trusted where no mesh is proven",
         names,
-        readiness.todo(made.plan, made.facts, time.time())["trust"],
+        readiness.todo(compiled_job.plan, compiled_job.facts, time.time())["trust"],
     )
     groups, hostvars = ground.inventory(machines_of(line, 2))
-    ready = {name: dict(made.facts[name], mesh=proven_mesh(groups, hostvars)) for name in names}
-    found.same(
+    ready = {
+        name: dict(compiled_job.facts[name], mesh=proven_mesh(groups, hostvars)) for name in names
+    }
+    findings.same(
         "nodes that are to be trusted where it is",
         [],
-        readiness.todo(made.plan, ready, time.time())["trust"],
+        readiness.todo(compiled_job.plan, ready, time.time())["trust"],
     )
     peers = [{"name": name, "identity": name} for name in names]
     failures = login_check.log_in_everywhere(
@@ -87,7 +93,7 @@ def passwordless(ground, line, found):
         (failure["from"], failure["to"], bool(failure["cause"]), bool(failure["remedy"]))
         for failure in failures
     ]
-    found.same(
+    findings.same(
         "the pair that a failed login names, with cause and remedy",
         [(names[0], names[1], True, True)],
         pairs,
@@ -97,143 +103,153 @@ def passwordless(ground, line, found):
         for task in ground.data("roles", "ssh_trust", "tasks", "prove.yml")
         if "ansible.builtin.assert" in task
     ]
-    found.true(
+    findings.true(
         "the role stops on any failed login",
         proof
         and "texts" in str(proof[0].get("vars"))
         and "length == 0" in proof[0]["ansible.builtin.assert"]["that"],
     )
     first = ground.data("playbooks", "includes", "ready.yml")[0]
-    found.same(
+    findings.same(
         "the play that proves ends all on a failure",
         (["ssh_trust"], True),
         ([role["role"] for role in first["roles"]], first.get("any_errors_fatal")),
     )
-    found.same(
+    findings.same(
         "what train.yml does before what",
         ["ready", "start", "follow"],
         [kind for kind in sequence(ground)[0] if kind],
     )
-    found.say("a failed login is named (%s -> %s) before the start", *names)
+    findings.say("a failed login is named (%s -> %s) before the start", *names)
     if ground.site:
-        ground.site.logins(found)
+        ground.site.logins(findings)
 
 
-def same_everywhere(ground, line, found):
-    """A5: one plan, one command, one digest of code and data for all; a node that has others is
-    brought up or named; a finished run on the site.
+def same_everywhere(ground, line, findings):
+    """Check A5: one plan, one command, one digest of code and data for all.
+
+    A node that has others is updated or named. On the site, a finished run is checked.
     """
-    made = ground.make(job_of(ground, line), machines_of(line, MANY))
-    names = [node["name"] for node in made.nodes]
-    found.same(
+    compiled_job = ground.make(job_of(ground, line), machines_of(line, MANY))
+    names = [node["name"] for node in compiled_job.nodes]
+    findings.same(
         "nodes with a command of their own",
         [],
-        [node["name"] for node in made.plan["nodes"] if node.get("argv")],
+        [node["name"] for node in compiled_job.plan["nodes"] if node.get("argv")],
     )
-    found.same("where the command runs", "each", made.plan["launcher"]["kind"])
-    bare = {name: dict(made.facts[name], trees={}) for name in names[-1:]}
-    todo = readiness.todo(made.plan, dict(made.facts, **bare), time.time())
-    found.same(
+    findings.same("where the command runs", "each", compiled_job.plan["launcher"]["kind"])
+    bare = {name: dict(compiled_job.facts[name], trees={}) for name in names[-1:]}
+    todo = readiness.todo(compiled_job.plan, dict(compiled_job.facts, **bare), time.time())
+    findings.same(
         "nodes that get code and data where one lacks them",
         (names[-1:], names[-1:]),
         (todo["code"], todo["data"]),
     )
     other = {
         name: {"ok": False, "present": True, "differences": ["tools/train.py: other content"]}
-        for name in made.facts[names[-1]]["trees"]
+        for name in compiled_job.facts[names[-1]]["trees"]
     }
     said = readiness.obstacles(
-        made.plan, dict(made.facts, **{names[-1]: dict(made.facts[names[-1]], trees=other)})
+        compiled_job.plan,
+        dict(compiled_job.facts, **{names[-1]: dict(compiled_job.facts[names[-1]], trees=other)}),
     )
-    found.refused(
+    findings.refused(
         "a start where a node's code and data were changed",
         said,
         f"{names[-1]}: code/",
         f"{names[-1]}: data/",
         "tools/train.py",
     )
-    found.say("one plan for all")
+    findings.say("one plan for all")
     if ground.site:
         ground.site.finished_run(
-            found, line["document"]["suite"], line["document"]["title"], line["document"]["job"]
+            findings, line["document"]["suite"], line["document"]["title"], line["document"]["job"]
         )
 
 
-def order(ground, line, found):
-    """A6: ranks follow the list, and turn round with it; every node is told which of the addresses
-    is its own.
+def order(ground, line, findings):
+    """Check A6: ranks follow the list, and turn round with it.
+
+    Every node gets its own one of the addresses.
     """
     job, machines = job_of(ground, line), machines_of(line, MANY)
     for listed in (machines, machines[::-1]):
-        made = ground.make(job, listed).plan
-        ranks = made["ranks"]
+        compiled_job = ground.make(job, listed).plan
+        ranks = compiled_job["ranks"]
         wanted = [
             (number, listed[number // CARDS], str(number % CARDS))
             for number in range(CARDS * len(listed))
         ]
         got = [(rank["rank"], rank["endpoint"].split(":")[0], rank["device"]) for rank in ranks]
-        found.same(f"ranks of {listed[0]}, ...", wanted, got)
+        findings.same(f"ranks of {listed[0]}, ...", wanted, got)
         # Without it the launcher asks for its host name's address, and a node that does not find
         # itself in --ips becomes rank 0 (facts, 3).
-        own = [dict(made["env"], **node["env"]).get("POD_IP") for node in made["nodes"]]
-        found.same(f"POD_IP of {listed[0]}, ...", listed, own)
-    found.say("%d ranks in list order, and turned round with the list", CARDS * len(machines))
+        own = [
+            dict(compiled_job["env"], **node["env"]).get("POD_IP") for node in compiled_job["nodes"]
+        ]
+        findings.same(f"POD_IP of {listed[0]}, ...", listed, own)
+    findings.say("%d ranks in list order, and turned round with the list", CARDS * len(machines))
 
 
-def here_too(ground, line, found):
-    """B4: what A3 to A6 say, for this document's job."""
+def here_too(ground, line, findings):
+    """Check B4: A3 to A6 for this document's job."""
     for check in (addresses, passwordless, same_everywhere, order):
-        check(ground, line, found)
+        check(ground, line, findings)
 
 
-def port_and_here_too(ground, line, found):
-    """C4: what B4 and B5 say, for this document's job."""
-    here_too(ground, line, found)
-    start_port(ground, dict(ground.contract["promises"]["B5"], **line), found)
+def port_and_here_too(ground, line, findings):
+    """Check C4: B4 and B5 for this document's job."""
+    here_too(ground, line, findings)
+    start_port(ground, dict(ground.contract["promises"]["B5"], **line), findings)
 
 
-def start_port(ground, line, found):
-    """B5: every node's ranks get one start port; the site's is the recommended one, the command
-    line's goes everywhere, none too high.
+def start_port(ground, line, findings):
+    """Check B5: every node's ranks get one start port.
+
+    The site's is the recommended one. The command line's goes everywhere. None is too high.
     """
     job, machines, values = job_of(ground, line), machines_of(line, MANY), line["values"]
     low, high = values["recommended"]
-    for extra, port in (({}, values["port"]), ({"start_port": "12000"}, 12000)):
-        made = ground.make(job, machines, extra=extra)
+    for origin, extra, port in (
+        ("as it comes", {}, values["port"]),
+        ("start_port=12000", {"start_port": "12000"}, 12000),
+    ):
+        compiled_job = ground.make(job, machines, extra=extra)
         for variable in (values["variable"], values["read"]):
             ports = [
-                dict(made.plan["env"], **node["env"]).get(variable) for node in made.plan["nodes"]
+                dict(compiled_job.plan["env"], **node["env"]).get(variable)
+                for node in compiled_job.plan["nodes"]
             ]
-            found.same(
-                "{} on every node, {}".format(
-                    variable, "start_port=12000" if extra else "as it comes"
-                ),
+            findings.same(
+                f"{variable} on every node, {origin}",
                 [str(port)] * MANY,
                 ports,
             )
         expected = [
             "%s:%d" % (machine, port + card) for machine in machines for card in range(CARDS)
         ]
-        found.same(
-            "endpoints, %s" % ("start_port=12000" if extra else "as it comes"),
+        findings.same(
+            f"endpoints, {origin}",
             expected,
-            made.plan["endpoints"],
+            compiled_job.plan["endpoints"],
         )
-    found.true(
+    findings.true(
         "the port that comes by itself is in the recommended range",
         low <= int(ground.make(job, machines).plan["ports"]["start"]) <= high,
     )
-    found.refused(
+    findings.refused(
         "a start port without room",
         too_high(ground, job, machines),
         "recommended %d to %d" % (low, high),
         "B5",
     )
-    found.say("%s=%d on %d nodes; start_port moves all", values["variable"], values["port"], MANY)
+    findings.say(
+        "%s=%d on %d nodes; start_port moves all", values["variable"], values["port"], MANY
+    )
 
 
 def too_high(ground, job, machines):
-    """Return what the product says of a start port that leaves no room."""
+    """Return the product's problems with a start port that leaves no room."""
     try:
         ground.make(job, machines, extra={"start_port": "65530"})
     except Broken as error:
@@ -241,46 +257,50 @@ def too_high(ground, job, machines):
     return []
 
 
-def devices_variable(ground, line, found):
-    """B1: the variable on every node, and the model's config and folder."""
+def devices_variable(ground, line, findings):
+    """Check B1: the variable on every node, and the model's config and folder."""
     wanted = line["values"]
     for count in (1, MANY):
-        made = ground.make(job_of(ground, line), machines_of(line, count))
+        compiled_job = ground.make(job_of(ground, line), machines_of(line, count))
         seen = {
-            dict(made.plan["env"], **node["env"]).get("CUDA_VISIBLE_DEVICES")
-            for node in made.plan["nodes"]
+            dict(compiled_job.plan["env"], **node["env"]).get("CUDA_VISIBLE_DEVICES")
+            for node in compiled_job.plan["nodes"]
         }
-        found.same(
+        findings.same(
             "CUDA_VISIBLE_DEVICES on %d" % count,
             [wanted["CUDA_VISIBLE_DEVICES"]],
             sorted(map(str, seen)),
         )
-        found.same(
-            "the config's name", wanted["model"] + ".yml", os.path.basename(made.job["config"])
+        findings.same(
+            "the config's name",
+            wanted["model"] + ".yml",
+            os.path.basename(compiled_job.job["config"]),
         )
-        found.true(
-            "it saves below the model's name", "output/" + wanted["model"] in made.plan["argv"]
+        findings.true(
+            "it saves below the model's name",
+            "output/" + wanted["model"] in compiled_job.plan["argv"],
         )
-    found.say("CUDA_VISIBLE_DEVICES=%s on 1 and %d nodes", wanted["CUDA_VISIBLE_DEVICES"], MANY)
+    findings.say("CUDA_VISIBLE_DEVICES=%s on 1 and %d nodes", wanted["CUDA_VISIBLE_DEVICES"], MANY)
 
 
-def no_port_rule(ground, line, found):
-    """A11: no PaddleOCR job says a port, a refused port is B5's matter, and no text of the product
-    gives this document a port rule.
+def no_port_rule(ground, line, findings):
+    """Check A11: no PaddleOCR job has a port.
+
+    A refused port cites B5, and no text of the product gives this document a port rule.
     """
     mine = [
         name for name in ground.jobs() if ground.job(name)["suite"] == line["document"]["suite"]
     ]
     for name in mine:
         job = ground.job(name)
-        found.same(f"{name}: start port", None, job.get("start_port"))
-        found.same(
+        findings.same(f"{name}: start port", None, job.get("start_port"))
+        findings.same(
             f"{name}: sources that are port rules",
             [],
             [source for source in job["source"] if source in ("B5", "C4")],
         )
         said = str((too_high(ground, job, machines_of(line, 2)) or [""])[0])
-        found.true(
+        findings.true(
             f"{name}: a refused port cites B5 alone",
             "B5" in said and not OCR_LINE.search(said),
             said,
@@ -290,12 +310,12 @@ def no_port_rule(ground, line, found):
         for folder in ("docs", "inventory", "playbooks", "plugins", "roles")
         for hit in attributed(ground.path(folder))
     ]
-    found.same("lines that attribute a port rule to A1 to A10", [], hits)
-    found.say("%d jobs say none; a refused port cites B5; no text cites A for one", len(mine))
+    findings.same("lines that attribute a port rule to A1 to A10", [], hits)
+    findings.say("%d jobs say none; a refused port cites B5; no text cites A for one", len(mine))
 
 
 def attributed(folder):
-    """Return 'file:line' of the texts that name a line of document A and a port together."""
+    """Return 'file:line' of texts with a line of document A and a port together."""
     hits = []
     for where, _folders, files in os.walk(folder):
         for name in sorted(files):

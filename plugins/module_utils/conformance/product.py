@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conform's checks of the product's own shape: contract E1 to E4. Each takes the ground, its line
-of contract.yml and the findings.
+"""conform's checks of the product's own shape, contract E1 to E4.
+
+Each takes the ground, its line of contract.yml and the findings.
 """
 
 from __future__ import annotations
@@ -18,210 +19,261 @@ from .fixtures import sequence
 READY = ["ssh_trust", "runtime", "workspace"]
 
 
-def by_roles(ground, line, found):
-    """E1: train.yml's roles in their order, one task that starts on all nodes at once; on the site,
-    a finished run's port and times.
+def by_roles(ground, line, findings):
+    """Check E1: train.yml's roles in their order, one start on all nodes at once.
+
+    One task starts them. On the site, also a finished run's port and times.
     """
     plays = ground.data("playbooks", "includes", "ready.yml")
-    found.same(
+    findings.same(
         "roles that make ready",
         READY,
         [role["role"] for play in plays for role in play.get("roles", ())],
     )
     kinds, train = sequence(ground)
-    found.same(
+    findings.same(
         "what train.yml does before what",
         ["ready", "start", "follow"],
         [kind for kind in kinds if kind],
     )
     start = train[kinds.index("start")]
-    found.same(
+    findings.same(
         "the play that starts: batches, one fails all",
         (None, True),
         (start.get("serial"), start.get("any_errors_fatal")),
     )
     document = ground.contract["documents"]["C"]
     promise = ground.contract["promises"]["B5"]["values"]
-    made = ground.make(ground.job(document["job"]), document["machines"])
-    found.same(
-        "{} in the plan".format(promise["variable"]),
+    plan = ground.make(ground.job(document["job"]), document["machines"]).plan
+    findings.same(
+        f"{promise['variable']} in the plan",
         str(promise["port"]),
-        made.plan["env"].get(promise["variable"]),
+        plan["env"].get(promise["variable"]),
     )
+    forks = int(_ansible_settings(ground).get("defaults", "forks", fallback="5"))
+    wanted = 16
+    if ground.site:
+        wanted = max(wanted, len(ground.site.names))
+    findings.true(
+        f"nodes that start at once: {wanted} or more",
+        forks >= wanted,
+        f"forks = {forks} in ansible.cfg",
+    )
+    findings.say("%s, then one task starts up to %d nodes at once", ", ".join(READY), forks)
+    if ground.site:
+        ground.site.logins(findings)
+        ground.site.started_together(findings, promise["variable"], document["job"])
+
+
+def _ansible_settings(ground):
+    """Return the product's ansible.cfg."""
     settings = configparser.ConfigParser(interpolation=None)
     settings.read(ground.path("ansible.cfg"))
-    forks = int(settings.get("defaults", "forks", fallback="5"))
-    wanted = max(16, len(ground.site.names) if ground.site else 0)
-    found.true(
-        "nodes that start at once: %d or more" % wanted,
-        forks >= wanted,
-        "forks = %d in ansible.cfg" % forks,
-    )
-    found.say("%s, then one task starts up to %d nodes at once", ", ".join(READY), forks)
-    if ground.site:
-        ground.site.logins(found)
-        ground.site.started_together(found, promise["variable"], document["job"])
+    return settings
 
 
-def module_collects(ground, line, found):
-    """E2: the module reads real logs of two nodes, in attempts that the product prepared: every
-    rank, its file's digest, its figures.
+def module_collects(ground, line, findings):
+    """Check E2: the module reads real logs of two nodes.
+
+    They lie in attempts that the product prepared. It finds every rank, its file's digest and its
+    figures.
     """
     wanted = line["values"]
     machines = ground.contract["documents"]["C"]["machines"][: wanted["nodes"]]
-    home = ground.home()
-    made = ground.make(
+    compiled = ground.make(
         ground.job(ground.contract["documents"]["C"]["job"]),
         machines,
         devices=wanted["devices"],
         accelerator="cpu",
-        home=home,
+        home=ground.home(),
     )
     ranks, lines = [], 0
-    for index, node in enumerate(made.plan["nodes"]):
-        place = ground.attempt(made, index)
+    for index, node in enumerate(compiled.plan["nodes"]):
+        attempt_dir = ground.attempt(compiled, index)
         sample = ground.path("tests", "samples", "logs", wanted["sample"], node["name"])
-        for name in sorted(os.listdir(sample)):
-            shutil.copyfile(
-                os.path.join(sample, name),
-                os.path.join(
-                    place, "logs.txt" if name == "launch.out" else os.path.join("log", name)
-                ),
-            )
-        result = ground.run_module(wanted["module"], {"attempt_dir": place, "node": node["name"]})
-        found.true(
-            "{} on {}".format(wanted["module"], node["name"]), "ranks" in result, result.get("msg")
+        _copy_sample(sample, attempt_dir)
+        result = ground.run_module(
+            wanted["module"], {"attempt_dir": attempt_dir, "node": node["name"]}
         )
+        findings.true(f"{wanted['module']} on {node['name']}", "ranks" in result, result.get("msg"))
         for rank in result.get("ranks", []):
-            with open(os.path.join(sample, "workerlog.%d" % rank["local_rank"]), "rb") as handle:
-                raw = handle.read()
-            found.same(
-                "rank {}: its log's sha256".format(rank["rank"]),
-                hashlib.sha256(raw).hexdigest(),
-                rank["sha256"],
-            )
-            found.same(
-                "rank {}: its name at home".format(rank["rank"]),
-                "rank-%03d.%s.log" % (rank["rank"], node["name"]),
-                rank["home"],
-            )
+            _compare_rank(rank, node["name"], sample, findings)
             lines += rank["lines"] or 0
         ranks += result.get("ranks", [])
     count = wanted["nodes"] * wanted["devices"]
-    found.same("ranks of both nodes", list(range(count)), [rank["rank"] for rank in ranks])
-    step = ranks[0]["last_step"] if ranks else None
-    found.true("rank 0's last loss", isinstance((step or {}).get("loss"), float), step)
-    found.say(
+    findings.same("ranks of both nodes", list(range(count)), [rank["rank"] for rank in ranks])
+    step = None
+    if ranks:
+        step = ranks[0]["last_step"]
+    loss = (step or {}).get("loss")
+    findings.true("rank 0's last loss", isinstance(loss, float), step)
+    findings.say(
         "%s read %d ranks, %d lines; rank 0's last loss %s",
         wanted["module"],
         len(ranks),
         lines,
-        (step or {}).get("loss"),
+        loss,
     )
 
 
-def top_level(ground, line, found):
-    """E3: what lies there, what ansible.cfg names is there, which packages are pinned and
-    installed.
+def _copy_sample(sample, attempt_dir):
+    """Copy a node's sample logs into an attempt's directory."""
+    for name in sorted(os.listdir(sample)):
+        target = os.path.join("log", name)
+        if name == "launch.out":
+            target = "logs.txt"
+        shutil.copyfile(os.path.join(sample, name), os.path.join(attempt_dir, target))
+
+
+def _compare_rank(rank, node, sample, findings):
+    """Compare what the module returned of a rank with its sample log."""
+    with open(os.path.join(sample, f"workerlog.{rank['local_rank']}"), "rb") as handle:
+        raw = handle.read()
+    number = rank["rank"]
+    findings.same(
+        f"rank {number}: its log's sha256", hashlib.sha256(raw).hexdigest(), rank["sha256"]
+    )
+    findings.same(f"rank {number}: its name at home", f"rank-{number:03d}.{node}.log", rank["home"])
+
+
+def top_level(ground, line, findings):
+    """Check E3: the files are there, and the packages are pinned and installed.
+
+    Everything that ansible.cfg names exists.
     """
     wanted = line["values"]
     for name in wanted["files"]:
-        found.true(name, os.path.isfile(ground.path(name)), "it is no file")
+        findings.true(name, os.path.isfile(ground.path(name)), "it is no file")
     for name in wanted["folders"]:
-        found.true(
+        findings.true(
             name + "/",
             os.path.isdir(ground.path(name)) and os.listdir(ground.path(name)),
             "it is no directory with something in it",
         )
-    settings = configparser.ConfigParser(interpolation=None)
-    settings.read(ground.path("ansible.cfg"))
+    settings = _ansible_settings(ground)
     for key in ("inventory", "roles_path", "library", "collections_path", "action_plugins"):
-        place = settings.get("defaults", key, fallback="").split(":")[0]
-        found.true(
+        path = settings.get("defaults", key, fallback="").split(":")[0]
+        findings.true(
             f"ansible.cfg's {key}",
-            place and os.path.exists(ground.path(place)),
-            place or "not set",
+            path and os.path.exists(ground.path(path)),
+            path or "not set",
         )
     collections = (ground.data("requirements.yml") or {}).get("collections") or []
-    found.true(
+    findings.true(
         "collections in requirements.yml",
         collections and all(item.get("name") and item.get("version") for item in collections),
         collections,
     )
-    pins = dict(
-        re.findall(r"^([\w.-]+)==([^\s;\\]+)", ground.text("requirements.txt"), re.MULTILINE)
-    )
-    said = []
-    for name in wanted["controller"]:
-        try:
-            installed = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            installed = "not installed; run: make setup"
-        found.same(
-            f"{name} here and in requirements.txt",
-            pins.get(name, "not named in requirements.txt"),
-            installed,
-        )
-        said.append(f"{name} {installed}")
-    for name in wanted["nodes"]:
-        suites = [
-            document["suite"]
-            for document in ground.contract["documents"].values()
-            if document.get("accelerator") == "gpu"
-        ]
-        lacking = [
-            suite for suite in suites if name not in ground.suite(suite)["environment"]["packages"]
-        ]
-        found.same(f"suites whose environment is not {name}", [], lacking)
-    found.say(
+    versions = _compare_versions(ground, wanted["controller"], findings)
+    _compare_node_packages(ground, wanted["nodes"], findings)
+    findings.say(
         "%d entries; %s; %s for the nodes",
         len(wanted["files"] + wanted["folders"]),
-        ", ".join(said),
+        ", ".join(versions),
         ", ".join(wanted["nodes"]),
     )
 
 
-def tests_and_runbooks(ground, line, found):
-    """E4: molecule itself lists the scenarios, each has checks, its nodes are Docker's; every verb
-    has a runbook.
+def _compare_versions(ground, names, findings):
+    """Compare the controller's packages with requirements.txt.
+
+    Return them with their versions.
     """
-    folders = [
+    pins = dict(
+        re.findall(r"^([\w.-]+)==([^\s;\\]+)", ground.text("requirements.txt"), re.MULTILINE)
+    )
+    versions = []
+    for name in names:
+        try:
+            installed = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            installed = "not installed; run: make setup"
+        findings.same(
+            f"{name} here and in requirements.txt",
+            pins.get(name, "not named in requirements.txt"),
+            installed,
+        )
+        versions.append(f"{name} {installed}")
+    return versions
+
+
+def _compare_node_packages(ground, names, findings):
+    """Check that every suite for GPUs has the nodes' packages."""
+    suites = [
+        document["suite"]
+        for document in ground.contract["documents"].values()
+        if document.get("accelerator") == "gpu"
+    ]
+    for name in names:
+        lacking = [
+            suite for suite in suites if name not in ground.suite(suite)["environment"]["packages"]
+        ]
+        findings.same(f"suites whose environment is not {name}", [], lacking)
+
+
+def tests_and_runbooks(ground, line, findings):
+    """Check E4: molecule lists the scenarios, and every verb has a runbook.
+
+    Each scenario has checks, and its nodes are Docker's.
+    """
+    scenarios = [
         name
         for name in sorted(os.listdir(ground.path("molecule")))
         if os.path.isfile(ground.path("molecule", name, "molecule.yml"))
     ]
-    listed = ground.run_program(["-m", "molecule", "list", "--format", "plain"])
-    words = [text.split() for text in listed.splitlines()]
-    found.same(
+    output = ground.run_program(["-m", "molecule", "list", "--format", "plain"])
+    rows = [text.split() for text in output.splitlines()]
+    findings.same(
         "scenarios that `molecule list` knows",
-        folders,
-        sorted({item[3] for item in words if len(item) == 6}) or listed[-160:],
+        scenarios,
+        sorted({row[3] for row in rows if len(row) == 6}) or output[-160:],
     )
     tests = 0
-    for name in folders:
-        checks = [
-            function
-            for file in sorted(os.listdir(ground.path("molecule", name)))
-            if file.startswith("test_")
-            for function in functions(ground.text("molecule", name, file))
-        ]
-        found.true(f"checks of {name}", checks, "none")
+    for name in scenarios:
+        checks = _scenario_checks(ground, name)
+        findings.true(f"checks of {name}", checks, "none")
         tests += len(checks)
+    _check_docker(ground, findings)
+    verbs, pages = _check_runbooks(ground, findings)
+    findings.say(
+        "molecule lists %s with %d checks; %d verbs in %d runbooks",
+        ", ".join(scenarios),
+        tests,
+        len(verbs),
+        len(pages),
+    )
+
+
+def _scenario_checks(ground, scenario):
+    """Return the names of a scenario's test functions."""
+    names = []
+    for file in sorted(os.listdir(ground.path("molecule", scenario))):
+        if file.startswith("test_"):
+            names += functions(ground.text("molecule", scenario, file))
+    return names
+
+
+def _check_docker(ground, findings):
+    """Check that molecule's nodes are containers."""
     create = ground.data("molecule", "shared", "create.yml")[0]["ansible.builtin.import_playbook"]
     roles = [
         role["role"]
         for play in ground.data("molecule", "shared", create)
         for role in play.get("roles", [])
     ]
-    docker = [
+    files = [
         name
         for role in roles
         for name in sorted(os.listdir(ground.path("roles", role, "tasks")))
         if "community.docker.docker_container:" in ground.text("roles", role, "tasks", name)
     ]
-    found.true(
-        "molecule's nodes are made in Docker", docker, f"no task of {roles} makes a container"
+    findings.true(
+        "molecule's nodes are made in Docker", files, f"no task of {roles} makes a container"
     )
+
+
+def _check_runbooks(ground, findings):
+    """Check that every verb has a runbook and return (verbs, texts of the runbooks)."""
     pages = [
         ground.text("docs", "runbooks", name)
         for name in sorted(os.listdir(ground.path("docs", "runbooks")))
@@ -235,20 +287,14 @@ def tests_and_runbooks(ground, line, found):
         if not any("playbooks/" + verb in page for page in pages)
         and not any(f"`{verb}`" in row for row in rows)
     ]
-    found.same("verbs without a runbook", [], lost)
+    findings.same("verbs without a runbook", [], lost)
     links = sorted(set(re.findall(r"\]\((docs/runbooks/[^)#]+\.md)", "\n".join(rows))))
-    found.same(
+    findings.same(
         "runbooks that README.md names and that are not there",
         [],
         [link for link in links if not os.path.exists(ground.path(link))],
     )
-    found.say(
-        "molecule lists %s with %d checks; %d verbs in %d runbooks",
-        ", ".join(folders),
-        tests,
-        len(verbs),
-        len(pages),
-    )
+    return verbs, pages
 
 
 def functions(source):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hold the product against what the documents promise (contract.yml): every line is executed or
-compared now, and says what was found.
+"""Comparison of the product with the promises of the documents (contract.yml).
 
-A line whose check cannot be made does not hold. A line about real machines that nobody asked for
-(site=false) is neither: it is not proven. Controller only.
+Every line is executed or compared now and gives its evidence. A line whose check cannot be made
+does not hold. A line about real machines that were left out (site=false) is neither: it is not
+proven.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ STATES = {True: "holds", False: "FAILS", None: "not asked"}
 
 
 def load(path=CONTRACT):
-    """Return the promises and the documents' data; every line knows its id and its document."""
+    """Return the promises and the documents' data.
+
+    Every line knows its id and its document.
+    """
     with open(path, encoding="utf-8") as handle:
         contract = yaml.safe_load(handle)
     for name, line in contract["promises"].items():
@@ -40,16 +43,17 @@ def load(path=CONTRACT):
 
 
 def examine(project, site=None, run_module=None, run_program=None, only=None):
-    """Check every line; return [{id, document, promise, holds, evidence, rendered, compared}].
+    """Check every line.
 
-    project: the product's directory. site: conform_site.Site, or None where the machines are not
-    asked. run_module(name, arguments) runs a module on the controller, run_program(words) Python
-    with these words, and returns what it prints. only: ids, for a look at some lines.
+    Return [{id, document, promise, holds, evidence, rendered, compared}]. project: the product's
+    directory. site: conform_site.Site, or None where the machines are not asked. run_module(name,
+    arguments) runs a module on the controller, run_program(words) Python with these words, and
+    returns what it prints. only: ids, for a look at some lines.
     """
     contract, lines = load(), []
     missing = sorted(set(contract["promises"]) ^ set(CHECKS))
     if missing:
-        raise ValueError("contract.yml and the checks differ in {}".format(", ".join(missing)))
+        raise ValueError(f"contract.yml and the checks differ in {', '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="trainyard-conform-") as scratch:
         ground = Ground(project, contract, os.path.realpath(scratch), site, run_module, run_program)
         for name, line in contract["promises"].items():
@@ -60,14 +64,15 @@ def examine(project, site=None, run_module=None, run_program=None, only=None):
 
 def checked(ground, line):
     """Return one line's result."""
-    found = Findings()
+    findings = Findings()
     try:
-        CHECKS[line["id"]](ground, line, found)
+        CHECKS[line["id"]](ground, line, findings)
     except Broken as error:
-        found.true("the product takes what the document says", False, error)
-    except Exception as error:  # whatever keeps a check from being made, the line is not proven, and the others are still checked
-        found.true("the check", False, f"{type(error).__name__}: {error}")
-    holds, evidence = found.holds(), found.short()
+        findings.true("the product takes what the document says", False, error)
+    # Whatever prevents a check, the line is not proven, and the others are still checked.
+    except Exception as error:
+        findings.true("the check", False, f"{type(error).__name__}: {error}")
+    holds, evidence = findings.holds(), findings.short()
     if holds and line.get("site") and ground.site is None:
         holds, evidence = None, "not proven (site=false); here: " + evidence
     return {
@@ -76,50 +81,49 @@ def checked(ground, line):
         "promise": line["promise"],
         "holds": holds,
         "evidence": printable(evidence),
-        "rendered": found.rendered,
-        "compared": found.compared,
+        "rendered": findings.rendered,
+        "compared": findings.compared,
     }
 
 
 def table(lines):
-    """Return the lines for people: one a promise, and below it the command that was rendered, where
-    there is one.
+    """Return the table for people, one line per promise.
+
+    Below it is the command that was rendered, where there is one.
     """
     width = max(len(line["promise"]) for line in lines)
-    rows = ["%-4s %-9s  %-*s  %s" % ("id", "", width, "promise", "evidence")]
+    rows = [f"{'id':<4} {'':<9}  {'promise':<{width}}  evidence"]
     for line in lines:
-        rows.append(
-            "%-4s %-9s  %-*s  %s"
-            % (line["id"], STATES[line["holds"]], width, line["promise"], line["evidence"])
-        )
-        rows += [
-            "                 {}: {}".format(*item) for item in list(line["rendered"].items())[:1]
-        ]
+        state = STATES[line["holds"]]
+        rows.append(f"{line['id']:<4} {state:<9}  {line['promise']:<{width}}  {line['evidence']}")
+        for what, command in list(line["rendered"].items())[:1]:
+            rows.append(f"{'':<17}{what}: {command}")
     return [row.rstrip() for row in rows]
 
 
 def verdict(lines):
-    """Return {outcome, text}: what is true of all lines together."""
-    count = {state: [line["id"] for line in lines if line["holds"] is state] for state in STATES}
+    """Return {outcome, text} of all lines together."""
+    ids = {state: [line["id"] for line in lines if line["holds"] is state] for state in STATES}
     compared = sum(len(line["compared"]) for line in lines)
-    text = "%d of %d promises hold (%d comparisons made)" % (len(count[True]), len(lines), compared)
-    text += "; not asked, not proven: {}".format(", ".join(count[None])) if count[None] else ""
-    text += "; NOT HELD: {}".format(", ".join(count[False])) if count[False] else ""
-    return {"outcome": "failed" if count[False] else "completed", "text": text}
+    text = f"{len(ids[True])} of {len(lines)} promises hold ({compared} comparisons made)"
+    outcome = "completed"
+    if ids[None]:
+        text += f"; not asked, not proven: {', '.join(ids[None])}"
+    if ids[False]:
+        text += f"; NOT HELD: {', '.join(ids[False])}"
+        outcome = "failed"
+    return {"outcome": outcome, "text": text}
 
 
 def details(lines):
     """Return everything that was rendered and compared, in lines for people."""
+    marks = {True: "=", False: "DIFFERS"}
     rows = []
     for line in lines:
-        rows.append(
-            "{} ({}) {}: {}".format(
-                line["id"], line["document"], STATES[line["holds"]], line["promise"]
-            )
-        )
-        rows += ["  {}: {}".format(*item) for item in line["rendered"].items()]
+        state = STATES[line["holds"]]
+        rows.append(f"{line['id']} ({line['document']}) {state}: {line['promise']}")
+        rows += [f"  {what}: {command}" for what, command in line["rendered"].items()]
         rows += [
-            "  {} {}".format("=" if entry["same"] else "DIFFERS", printable(entry["what"]))
-            for entry in line["compared"]
+            f"  {marks[entry['same']]} {printable(entry['what'])}" for entry in line["compared"]
         ]
     return rows

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a drill takes place: the ways to its nodes, the commands as a user types them, an eye on
-every node. Controller only.
+"""Site of a drill: nodes, commands as a user types them, a watch on every node.
 
-What is done to a node goes over SSH as the training user, by Ansible's own words for that node; as
-root and from outside only where the node is a container of the embedded site, which no broken
-network and no dead sshd keeps us out of.
+A fault is injected over SSH as the training user, with Ansible's own argv for that node. Root and
+access from outside exist only where the node is a container of the embedded site. No broken network
+and no dead sshd keeps us out of that.
 """
 
 from __future__ import annotations
@@ -23,52 +22,54 @@ from ..agent import drill_watch
 from . import fault_table
 
 # For the shell lines of faults.yml, see its head.
-PRELUDE = """export XDG_RUNTIME_DIR=/run/user/$(id -u) R=%(run)s A=%(base)s/runs/%(run)s/attempt-%(number)s OTHER=%(other)s
-S=$(dirname $(ls -d %(base)s/env/*/lib/python3.*/site-packages/%(package)s 2> /dev/null | head -1) 2> /dev/null)
-rank() { sed -n 's/.*"event": "start".*"pid": \\([0-9]*\\).*/\\1/p' $A/ranks.jsonl | head -n 1; }
-"""
-# As root in a container the home is another.
-HOME = "cd /home/%(user)s; "
+PRELUDE = (
+    "export XDG_RUNTIME_DIR=/run/user/$(id -u) R=%(run)s"
+    " A=%(base)s/runs/%(run)s/attempt-%(number)s OTHER=%(other)s\n"
+    "S=$(dirname $(ls -d %(base)s/env/*/lib/python3.*/site-packages/%(package)s 2> /dev/null"
+    " | head -1) 2> /dev/null)\n"
+    """rank() { sed -n 's/.*"event": "start".*"pid": \\([0-9]*\\).*/\\1/p' $A/ranks.jsonl"""
+    " | head -n 1; }\n"
+)
 SSH = (
-    "-o",
-    "ControlMaster=no",
-    "-o",
-    "ControlPath=none",
-    "-o",
-    "ConnectTimeout=5",
-    "-o",
-    "ServerAliveInterval=2",
-    "-o",
-    "ServerAliveCountMax=3",
+    *("-o", "ControlMaster=no"),
+    *("-o", "ControlPath=none"),
+    *("-o", "ConnectTimeout=5"),
+    *("-o", "ServerAliveInterval=2"),
+    *("-o", "ServerAliveCountMax=3"),
 )
 
 
 class Node:
-    """One node of the site: name, address, argv of ssh up to the remote command, its container's
-    name or None.
+    """One node of the site.
+
+    argv: ssh up to the remote command. container: the name of its container, or None.
     """
 
     def __init__(self, name, way, site):
-        self.name, self.address, self.user, self.argv = (
-            name,
-            way["address"],
-            way["user"],
-            list(way["argv"]),
-        )
+        self.name, self.address = name, way["address"]
+        self.user, self.argv = way["user"], list(way["argv"])
         self.container, self.memory = container_of(site, name, self.address)
 
     def ssh(self, script):
+        """Return the argv that runs a line of shell over SSH."""
         return [self.argv[0], *SSH, *self.argv[1:], script]
 
     def inside(self, user, *words):
-        home = [] if user == "root" else ["-e", f"HOME=/home/{user}"]
-        return ["docker", "exec", "-i", "-u", user, *home, self.container, *words]
+        """Return the argv that runs a command in the node's container."""
+        argv = ["docker", "exec", "-i", "-u", user]
+        if user != "root":
+            argv += ["-e", f"HOME=/home/{user}"]
+        return [*argv, self.container, *words]
 
     def run(self, script, timeout=60, root=False):
-        """Run a line of shell as the training user over SSH, or as root in the container; return
-        what it prints. Raises DrillError.
+        """Run a line of shell and return its output.
+
+        It runs as the training user over SSH, or as root in the container. Raises DrillError.
         """
-        argv = self.inside("root", "sh", "-c", script) if root else self.ssh(script)
+        if root:
+            argv = self.inside("root", "sh", "-c", script)
+        else:
+            argv = self.ssh(script)
         try:
             done = subprocess.run(
                 argv,
@@ -80,28 +81,25 @@ class Node:
             )
         except subprocess.TimeoutExpired as error:
             raise fault_table.DrillError(
-                "%s did not answer within %d s" % (self.name, timeout)
+                f"{self.name} did not answer within {int(timeout)} s"
             ) from error
         if done.returncode:
-            said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
+            message = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-300:]
+            command = script.splitlines()[-1][-100:]
             raise fault_table.DrillError(
-                "{}: {}: {}".format(
-                    self.name,
-                    script.splitlines()[-1][-100:],
-                    said or "exit code %d" % done.returncode,
-                )
+                f"{self.name}: {command}: {message or f'exit code {done.returncode}'}"
             )
         return done.stdout.decode("utf-8", "replace").strip()
 
     def look(self, script):
-        """Run a line of shell by the way that no fault of the network cuts; return what it prints,
-        '' where the node does not answer.
+        """Run a line of shell over the connection that no fault of the network cuts.
+
+        Return its output, '' where the node does not answer.
         """
-        argv = (
-            self.inside(self.user, "sh", "-c", "cd; " + script)
-            if self.container
-            else self.ssh(script)
-        )
+        if self.container:
+            argv = self.inside(self.user, "sh", "-c", "cd; " + script)
+        else:
+            argv = self.ssh(script)
         try:
             return subprocess.run(
                 argv,
@@ -116,41 +114,37 @@ class Node:
             return ""
 
     def up(self, seconds=90):
-        """Wait until the node takes logins and has its user's manager; raise DrillError where it
-        does not.
+        """Wait until the node takes logins and has its user's manager.
+
+        Raise DrillError where it does not come back in time.
         """
+        script = (
+            "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user is-active -q basic.target"
+            " && echo running"
+        )
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
-                if "running" in self.run(
-                    "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user is-active -q basic.target"
-                    " && echo running",
-                    10,
-                ):
+                if "running" in self.run(script, 10):
                     return
             except fault_table.DrillError:
                 time.sleep(1)
-        raise fault_table.DrillError("%s does not come back within %d s" % (self.name, seconds))
+        raise fault_table.DrillError(f"{self.name} does not come back within {int(seconds)} s")
 
 
 def container_of(site, name, address):
-    """Return (container, bytes of memory) where the node is one of the embedded site on this
-    machine, else (None, 0).
+    """Return (container, bytes of memory) of a node, (None, 0) for no container.
+
+    The container is one of the embedded site on this machine.
     """
     container = f"trainyard-{site}-{name}"
-    words = [
-        "docker",
-        "inspect",
-        "--format",
-        (
-            "{{.HostConfig.Memory}} {{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}}"
-            " {{.IPAddress}} {{end}}"
-        ),
-        container,
-    ]
+    template = (
+        "{{.HostConfig.Memory}} {{range .NetworkSettings.Networks}}{{.IPAMConfig.IPv4Address}}"
+        " {{.IPAddress}} {{end}}"
+    )
     try:
         done = subprocess.run(
-            words,
+            ["docker", "inspect", "--format", template, container],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -160,15 +154,16 @@ def container_of(site, name, address):
         )
     except (OSError, subprocess.TimeoutExpired):
         return None, 0
-    found = done.stdout.split()
-    return (
-        (container, int(found[0])) if done.returncode == 0 and address in found[1:] else (None, 0)
-    )
+    words = done.stdout.split()
+    if done.returncode == 0 and address in words[1:]:
+        return container, int(words[0])
+    return None, 0
 
 
 class Command:
-    """One of the product's playbooks on its way, as a user starts it: its own session, no terminal,
-    its output in a file.
+    """One of the product's playbooks that runs as a user starts it.
+
+    It has a session of its own, no terminal, and its output in a file.
     """
 
     def __init__(self, ground, verb, words, path, fresh=None):
@@ -177,20 +172,28 @@ class Command:
         self.path, self.begun, self.verb = path, time.monotonic(), verb
         with open(path, "wb") as handle:
             self.process = subprocess.Popen(
-                argv, cwd=fresh or ground.project, env=ground.environment(fresh), stdin=subprocess.DEVNULL, stdout=handle,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                argv,
+                cwd=fresh or ground.project,
+                env=ground.environment(fresh),
+                stdin=subprocess.DEVNULL,
+                stdout=handle,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def text(self):
+        """Return the output up to now."""
         with open(self.path, encoding="utf-8", errors="replace") as handle:
             return handle.read()
 
     def over(self):
+        """Return whether the command has ended."""
         return self.process.poll() is not None
 
     def signal(self, name):
-        """Send a signal to it and its workers, as a terminal does; KILL goes to the command alone,
-        as from the kernel.
+        """Send a signal to it and its workers, as a terminal does.
+
+        KILL goes to the command alone, as from the kernel.
         """
         if name == "KILL":
             os.kill(self.process.pid, signal.SIGKILL)
@@ -198,7 +201,7 @@ class Command:
             os.killpg(self.process.pid, getattr(signal, "SIG" + name))
 
     def wait(self, seconds):
-        """Return the exit code; None where it still runs after so many seconds."""
+        """Return the exit code, None where it still runs after so many seconds."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -216,7 +219,7 @@ class Ground:
     """The site of a drill.
 
     project: the product's directory. options: the inventory and login options of the command line.
-    nodes: [Node] in the order of the ranks. runs_dir: where the controller keeps runs. base: the
+    nodes: [Node] in the order of the ranks. runs_dir: the controller's directory of runs. base: the
     product's directory on the nodes. state_dir: the site's, on the controller.
     """
 
@@ -226,36 +229,49 @@ class Ground:
         self.places = {"first": nodes[0], "last": nodes[-1]}
 
     def environment(self, fresh=None):
-        """Return a command's environment; fresh: the directory that is another controller's HOME."""
+        """Return a command's environment.
+
+        fresh: the directory that is another controller's HOME.
+        """
         dropped = ("ANSIBLE_", "MOLECULE_", "TRAINYARD_")
-        own = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-        own.update(
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith(dropped)
+        }
+        variables.update(
             ANSIBLE_CONFIG=os.path.join(self.project, "ansible.cfg"),
             ANSIBLE_NOCOLOR="1",
             NO_COLOR="1",
+            PATH=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
         )
-        own["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-        return dict(own, HOME=fresh) if fresh else own
+        if fresh:
+            variables["HOME"] = fresh
+        return variables
 
     def fresh(self, folder):
-        """Make another controller's HOME: it has what opens the nodes and their host keys, and
-        neither the CA's key nor any run; return it.
+        """Make another controller's HOME and return it.
+
+        It has the login key and the host keys of the nodes, but neither the CA's key nor any run.
         """
         os.makedirs(folder, mode=0o700, exist_ok=True)
         home = os.path.expanduser("~")
         if self.state_dir.startswith(home + os.sep):
-            there = os.path.join(folder, os.path.relpath(self.state_dir, home))
-            os.makedirs(there, mode=0o700, exist_ok=True)
+            state_dir = os.path.join(folder, os.path.relpath(self.state_dir, home))
+            os.makedirs(state_dir, mode=0o700, exist_ok=True)
             for name in ("id_ed25519", "known_hosts"):
                 if os.path.exists(os.path.join(self.state_dir, name)):
-                    shutil.copy(os.path.join(self.state_dir, name), there)
+                    shutil.copy(os.path.join(self.state_dir, name), state_dir)
         return folder
 
     def shell(self, node, run, number, script, root=False, timeout=120):
-        """Run a line of a fault on a node."""
+        """Run a line of a fault on a node and return its output."""
         other = next((one.address for one in self.nodes if one is not node), "")
-        base = self.base if self.base.startswith("/") else "$HOME/" + self.base
-        base = base.replace("$HOME", f"/home/{node.user}") if root else base
+        base, change_directory = self.base, ""
+        if not base.startswith("/"):
+            base = "$HOME/" + base
+        if root:
+            # As root in a container the home is another.
+            home = f"/home/{node.user}"
+            base, change_directory = base.replace("$HOME", home), f"cd {home}; "
         values = {
             "run": run or "none",
             "base": base,
@@ -263,23 +279,22 @@ class Ground:
             "other": other,
             "package": "pycocotools*",
         }
-        return node.run(
-            (HOME % {"user": node.user} if root else "") + PRELUDE % values + script, timeout, root
-        )
+        return node.run(change_directory + PRELUDE % values + script, timeout, root)
 
     def holders(self):
-        """Return {node: unit} of what holds the nodes now."""
+        """Return {node: unit} of the attempts that own the nodes now."""
         script = (
             "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user list-units --plain --no-legend"
+            " --state=active,activating,deactivating 'trainyard-*.service'"
         )
-        script += " --state=active,activating,deactivating 'trainyard-*.service'"
-        return {node.name: said.split()[0] for node in self.nodes if (said := node.run(script))}
+        answers = {node.name: node.run(script) for node in self.nodes}
+        return {name: answer.split()[0] for name, answer in answers.items() if answer}
 
     def docker(self, words):
-        values = dict(
-            {place: node.container for place, node in self.places.items()},
-            memory=self.places["last"].memory,
-        )
+        """Run a docker command, with the containers' names for {first} and {last}."""
+        values = {place: node.container for place, node in self.places.items()}
+        values["memory"] = self.places["last"].memory
+        command = " ".join(words)
         argv = ["docker", *(word.format(**values) for word in words)]
         try:
             done = subprocess.run(
@@ -291,27 +306,21 @@ class Ground:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise fault_table.DrillError("docker {}: {}".format(" ".join(words), error)) from error
+            raise fault_table.DrillError(f"docker {command}: {error}") from error
         if done.returncode:
-            raise fault_table.DrillError(
-                "docker {}: {}".format(
-                    " ".join(words), done.stderr.decode("utf-8", "replace").strip()[-300:]
-                )
-            )
+            message = done.stderr.decode("utf-8", "replace").strip()[-300:]
+            raise fault_table.DrillError(f"docker {command}: {message}")
 
 
 class Watch:
-    """An eye on every node: looks arrive in one list, in the order of their coming. Asked anew
-    where the connection ends.
+    """Watch on every node, with one list of looks in the order of their arrival.
+
+    Where the connection ends, it is opened again.
     """
 
     def __init__(self, nodes, run, base, sign=""):
-        self.looks, self._lock, self._over, self._calls = (
-            [],
-            threading.Lock(),
-            threading.Event(),
-            {},
-        )
+        self.looks, self._calls = [], {}
+        self._lock, self._over = threading.Lock(), threading.Event()
         self._threads = [
             threading.Thread(target=self._follow, args=(node, run, base, sign), daemon=True)
             for node in nodes
@@ -327,12 +336,11 @@ class Watch:
         with open(drill_watch.__file__, "rb") as handle:
             source = handle.read()
         words = ["python3", "-I", "-c", drill_watch.BOOT, str(len(source)), run, base, sign]
+        if node.container:
+            argv = node.inside(node.user, *words)
+        else:
+            argv = node.ssh(" ".join(map(shlex.quote, words)))
         while not self._over.is_set():
-            argv = (
-                node.inside(node.user, *words)
-                if node.container
-                else node.ssh(" ".join(map(shlex.quote, words)))
-            )
             call = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
@@ -351,12 +359,14 @@ class Watch:
                 self._over.wait(0.5)
 
     def seen(self):
+        """Return all looks up to now."""
         with self._lock:
             return list(self.looks)
 
     def until(self, what, seconds, give_up=lambda: False):
-        """Return the first true value of what(looks); None after so many seconds, or where
-        give_up() is true.
+        """Return the first true value of what(looks).
+
+        It is None after so many seconds, and a false value where give_up() is true.
         """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -367,6 +377,7 @@ class Watch:
         return None
 
     def close(self):
+        """End the watch on all nodes."""
         self._over.set()
         for call in self._calls.values():
             call.stdin.close()
@@ -376,11 +387,12 @@ class Watch:
 
 
 def last_line(text):
-    """Return the line that says best why a command ended: the last one that names an error, else
-    the last one that is not empty.
+    """Return the line of an output that says best why its command ended.
+
+    That is the last one that names an error, else the last one that is not empty.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [
+    errors = [
         line for line in lines if line.startswith(("[ERROR]", "STOP ", "FAILED: ", "fatal: "))
     ]
-    return (telling or lines or ["no output"])[-1]
+    return (errors or lines or ["no output"])[-1]

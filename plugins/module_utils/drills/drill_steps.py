@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that a drill gives and the steps of its fault; see the head of faults.yml for what a
-step is. Controller only.
+"""Commands of a drill and steps of its fault.
+
+The head of faults.yml explains the steps.
 """
 
 from __future__ import annotations
@@ -20,65 +21,73 @@ RUN_SECONDS, STOP_SECONDS, SIGNAL_SECONDS = 300, 120, 60
 
 
 class Steps:
-    """What is done for one fault; `result` holds what the table wants of it.
+    """Actions of the drill of one fault, with a `result` for the table.
 
-    ground: drill_ground.Ground. base_job: the job that the fault changes. folder: where outputs go.
-    say: called with lines for the user.
+    ground: drill_ground.Ground. base_job: the job that the fault changes. folder: the directory for
+    outputs. say: called with lines for the user.
     """
 
     def __init__(self, ground, base_job, fault, folder, say):
         self.ground, self.fault, self.folder, self.say = ground, fault, folder, say
         self.expect, self.canary = fault["expect"], f"drill-{secrets.token_hex(12)}"
-        self.commands, self.run, self.watch, self.main, self.since = [], None, None, None, None
+        self.commands, self.run, self.watch = [], None, None
+        self.main, self.since = None, None
         self.result = {key: fault.get(key) for key in ("name", "group", "injected", "goes_on")}
         self.result.update(
             problems=[], promises={}, verdict=None, reached=None, budget=fault["budget"]
         )
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.elsewhere = os.path.join(folder, "elsewhere")
-        self.job = os.path.join(folder, "drill_{}.yml".format(fault["name"]))
-        with open(
-            os.open(self.job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-        ) as handle:
-            handle.write(
-                json.dumps(fault_table.job_of(base_job, fault, self.canary), indent=1) + "\n"
-            )  # JSON is YAML
+        self.job = os.path.join(folder, f"drill_{fault['name']}.yml")
+        job = fault_table.job_of(base_job, fault, self.canary)
+        descriptor = os.open(self.job, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as handle:
+            handle.write(json.dumps(job, indent=1) + "\n")  # JSON is YAML
 
     def complain(self, text):
+        """Add a problem to the result."""
         self.result["problems"].append(text)
 
     # --- commands and steps
 
     def command(self, verb, *words, fresh=None):
-        path = os.path.join(self.folder, "%02d-%s.txt" % (len(self.commands) + 1, verb))
+        """Start a playbook and return its Command.
+
+        words: further words of the command line. fresh: directory of another controller.
+        """
+        path = os.path.join(self.folder, f"{len(self.commands) + 1:02d}-{verb}.txt")
         self.commands.append(Command(self.ground, verb, words, path, fresh))
         return self.commands[-1]
 
     def train(self):
+        """Start the training and return its Command."""
         return self.command("train", "-e", f"config={self.job}")
 
     def fresh(self):
-        """Another controller: its own HOME and working directory, its own (empty) place for runs."""
+        """Return the directory of another controller.
+
+        It has a HOME, a working directory and an (empty) directory for runs of its own.
+        """
         return self.ground.fresh(self.elsewhere)
 
     def verb(self, step):
-        words = ["-e", f"run={self.run}"]
+        """Give a command about the run, and wait for its end unless the step says `stays`."""
+        argv = ["-e", f"run={self.run}"]
         if not step.get("fresh"):
-            command = self.command(step["verb"], *words)
+            command = self.command(step["verb"], *argv)
         else:
-            home = self.fresh()
-            command = self.command(
-                step["verb"], *words, "-e", f"trainyard_runs_dir={home}/runs", fresh=home
-            )
+            directory = self.fresh()
+            argv += ["-e", f"trainyard_runs_dir={directory}/runs"]
+            command = self.command(step["verb"], *argv, fresh=directory)
         if step.get("stays"):
-            self.main = command if step["verb"] != "stop" else self.main
+            if step["verb"] != "stop":
+                self.main = command
         elif command.wait(STOP_SECONDS) is None:
-            self.complain(
-                "%s.yml did not come to its end within %d s" % (step["verb"], STOP_SECONDS)
-            )
+            self.complain(f"{step['verb']}.yml did not come to its end within {STOP_SECONDS} s")
             command.end()
 
     def step(self, step, number=1):
+        """Do one step of the fault, in attempt `number`."""
         ground = self.ground
         if "sleep" in step:
             time.sleep(step["sleep"])
@@ -89,7 +98,7 @@ class Steps:
         elif "control" in step:
             self.main.signal(step["control"])
             if self.main.wait(SIGNAL_SECONDS) is None:
-                self.complain("the controller did not end after {}".format(step["control"]))
+                self.complain(f"the controller did not end after {step['control']}")
         elif "verb" in step:
             if step["verb"] == "stop":
                 self.since = time.monotonic()
@@ -99,15 +108,15 @@ class Steps:
             if not step.get("stays"):
                 again.wait(RUN_SECONDS)
                 self.lost(again, step["says"])
+        elif "root" in step:
+            ground.shell(ground.places[step["root"]], self.run, number, step["do"], True)
         else:
-            root = "root" in step
-            ground.shell(
-                ground.places[step["root" if root else "user"]], self.run, number, step["do"], root
-            )
+            ground.shell(ground.places[step["user"]], self.run, number, step["do"], False)
 
     def lost(self, command, says):
-        """Of two commands for the same nodes, this one must have started nothing and say who holds
-        them.
+        """Check that the second of two commands for the same nodes started nothing.
+
+        It must say which run owns the nodes.
         """
         code = command.process.poll()
         if code in (None, 0) or not fault_table.find_refusal({"refused": says}, command.text()):
@@ -117,10 +126,12 @@ class Steps:
             )
 
     def steps(self, kind):
+        """Do the fault's steps of one kind: before, then, back."""
         for step in self.fault.get(kind, ()):
             self.step(step)
 
     def heal(self):
+        """Undo the fault."""
         for step in self.fault.get("heal", ()):
             try:
                 self.step(step)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of playbooks/drill.yml as data (faults.yml), and what is made of what was seen:
-seconds, right or wrong, the table. Pure, controller only.
+"""Faults of playbooks/drill.yml as data, and the judgement of what was observed.
 
-A fault holds what faults.yml says and `name`; `needs` is added: what it wants of the site (docker:
-containers of the embedded site that can be killed, frozen and entered as root; example: the code of
-examples/, whose configs/faults do things from inside).
+Pure. A fault has the keys of faults.yml and `name`. `needs` is added, its requirements on the site.
+docker: containers of the embedded site that can be killed, frozen and entered as root. example: the
+code of examples/, whose configs/faults do things from inside. The judgement is in seconds, right or
+wrong, and a table.
 
-What was seen of a node is a list of looks {t, node, gone, attempts: {number: {...}}} as
-drill_watch.py prints them, with t: seconds of the controller's steady clock at which they came, and
-gone: True where the node did not answer.
+The observation of a node is a list of looks {t, node, gone, attempts: {number: {...}}} as
+drill_watch.py prints them. t: seconds of the controller's steady clock at which a look came. gone:
+True where the node did not answer.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ STEP_KINDS = ("before", "then", "back", "heal")
 # Seconds that robustness.md and the issue allow: from the fault to the first node that knows, from
 # there to the last process, from a verdict to the next step.
 BUDGET = {"detect": 10.0, "stop": 10.0, "resume": 60.0}
-# An eye prints a look at least every two seconds.
+# drill_watch.py prints a look at least every two seconds.
 SILENT = 5.0
-# What a promise came to: held, broken, or None where this fault cannot show it.
+# Each is kept, broken, or None where this fault cannot show it.
 PROMISES = ("N1", "N2", "N3", "N4", "N5", "N6", "N7", "N8")
 
 
 class DrillError(Exception):
-    """The drill cannot be made; the message is for the user."""
+    """The drill cannot be made, with a message for the user."""
 
 
 def load(path=None):
-    """Return {"job": ..., "faults": {name: fault}}; raise DrillError where the file does not fit
-    drills/schema.yml.
+    """Return {"job": ..., "faults": {name: fault}} of a file.
+
+    path: None for faults.yml. Raise DrillError where the file does not fit drills/schema.yml.
     """
     path = path or os.path.join(HERE, "faults.yml")
     value, lines, problems = yaml_source.read(path, os.path.basename(path))
@@ -51,17 +52,25 @@ def load(path=None):
 
 
 def needs(fault):
-    """Return what a fault wants of the site: a subset of docker, example."""
-    steps = [step for kind in STEP_KINDS for step in fault.get(kind, ())]
-    found = {"docker"} if any("docker" in step or "root" in step for step in steps) else set()
+    """Return the requirements of a fault on the site, of docker and example."""
+    requirements = []
+    if any("docker" in step or "root" in step for step in _steps(fault)):
+        requirements.append("docker")
     job = fault.get("job", {})
-    keys = set(job.get("overrides", {})) | ({"config"} if "config" in job else set())
-    return sorted(found | ({"example"} if keys else set()))
+    if job.get("overrides") or "config" in job:
+        requirements.append("example")
+    return requirements
+
+
+def _steps(fault):
+    """Return the steps of a fault of all kinds."""
+    return [step for kind in STEP_KINDS for step in fault.get(kind, ())]
 
 
 def select(faults, only):
-    """Return the names asked for, in the order of the file; only: a text of names with commas, ''
-    for all. Raises DrillError for others.
+    """Return the selected names, in the order of the file.
+
+    only: a text of names or groups with commas, '' for all. Raises DrillError for unknown ones.
     """
     wanted = [word.strip() for word in str(only or "").split(",") if word.strip()]
     groups = {fault["group"] for fault in faults.values()}
@@ -69,9 +78,8 @@ def select(faults, only):
         if word not in faults and word not in groups:
             known = sorted(groups) + list(faults)
             raise DrillError(
-                "only: there is no fault {!r}{}; known: {}".format(
-                    word, yaml_source.near(word, known), ", ".join(known)
-                )
+                f"only: there is no fault {word!r}{yaml_source.near(word, known)};"
+                f" known: {', '.join(known)}"
             )
     return [
         name
@@ -81,37 +89,37 @@ def select(faults, only):
 
 
 def listed(faults):
-    """Return the faults as lines: name, group, what is done, what it wants of the site."""
+    """Return the faults as lines: name, group, description and requirements."""
     width = max(len(name) for name in faults)
-    return [
-        "%-*s  %-10s  %s%s"
-        % (
-            width,
-            name,
-            fault["group"],
-            fault["injected"],
-            " ({})".format(", ".join(fault["needs"])) if fault["needs"] else "",
-        )
-        for name, fault in faults.items()
-    ]
+    lines = []
+    for name, fault in faults.items():
+        line = f"{name:<{width}}  {fault['group']:<10}  {fault['injected']}"
+        if fault["needs"]:
+            line += f" ({', '.join(fault['needs'])})"
+        lines.append(line)
+    return lines
 
 
 def unfit(fault, embedded, example, verbs):
-    """Say why a fault cannot be done on this site, or return None. verbs: the playbooks' names."""
+    """Return the reason why a fault cannot be injected on this site, or None.
+
+    embedded: the site is the embedded one. example: the job is that of the example. verbs: the
+    playbooks' names.
+    """
     if "docker" in fault["needs"] and not embedded:
         return "is done to containers of the embedded site only"
     if "example" in fault["needs"] and not example:
         return "needs the code of examples/paddledetection, and -e config names another job"
-    lacking = sorted(
-        {step["verb"] for kind in STEP_KINDS for step in fault.get(kind, ()) if "verb" in step}
-        - set(verbs)
-    )
-    return f"this version has no playbooks/{lacking[0]}.yml" if lacking else None
+    lacking = {step["verb"] for step in _steps(fault) if "verb" in step} - set(verbs)
+    if lacking:
+        return f"this version has no playbooks/{min(lacking)}.yml"
+    return None
 
 
 def job_of(base, fault, secret):
-    """Return the job of a fault as data for a job file. secret: put into the environment under a
-    name that is secret, for N7.
+    """Return the job of a fault as data for a job file.
+
+    secret: a value for a variable of the environment whose name is secret, for N7.
     """
     job = merged(copy.deepcopy(base), fault.get("job", {}))
     job["env"] = dict(job.get("env") or {}, DRILL_SECRET_TOKEN=secret)
@@ -119,7 +127,10 @@ def job_of(base, fault, secret):
 
 
 def merged(base, changes):
-    """Return a mapping with changes in it, nested mappings merged; None takes a key away."""
+    """Return a mapping with changes in it, and nested mappings merged.
+
+    The value None removes a key.
+    """
     for key, value in changes.items():
         if value is None:
             base.pop(key, None)
@@ -130,43 +141,47 @@ def merged(base, changes):
     return base
 
 
-# --- what the looks say
+# --- the observation
 
 
 def of_attempt(look, number):
+    """Return a look's part about an attempt, {} for none."""
     return (look.get("attempts") or {}).get(str(number)) or {}
 
 
 def knows(attempt):
-    """Whether a node's files say that the attempt has gone wrong or been stopped there."""
-    ending, stop = attempt.get("exit") or {}, attempt.get("stop") or {}
-    bad = ending.get("service_result") not in (None, "success") or any(
+    """Return whether a node's files report a failure or a stop of the attempt."""
+    result = (attempt.get("exit") or {}).get("service_result")
+    failed = result not in (None, "success") or any(
         event.get("event") == "end" and (event.get("exit_code") or event.get("signal"))
         for event in attempt.get("events") or ()
     )
-    return bool(bad or stop or attempt.get("stall") or attempt.get("loss"))
+    return failed or any(attempt.get(key) for key in ("stop", "stall", "loss"))
 
 
 def began(looks, number, node, rank):
-    """When a fault from inside was there: the first look at which the rank's log says the sign, or
-    the rank is no longer there. None: never.
+    """Return the time at which a fault from inside began, or None.
+
+    It is that of the first look at which the rank's log has the sign, or the rank is gone. node,
+    rank: None for any.
     """
-    seen = False
+    was_alive = False
     for look in looks:
         attempt = of_attempt(look, number)
         if look["node"] != node and node is not None:
             continue
-        alive = [
+        ranks = [
             entry for entry in attempt.get("ranks") or () if rank is None or entry["rank"] == rank
         ]
-        if attempt.get("sign") or (seen and alive and not all(entry["alive"] for entry in alive)):
+        died = was_alive and not all(entry["alive"] for entry in ranks)
+        if attempt.get("sign") or died:
             return look["t"]
-        seen = seen or any(entry["alive"] for entry in alive)
+        was_alive = was_alive or any(entry["alive"] for entry in ranks)
     return None
 
 
 def detected(looks, number, since):
-    """When a node first knew of it, from `since` on; None: never."""
+    """Return the time at which a node first knew of a failure since `since`, or None."""
     return next(
         (look["t"] for look in looks if look["t"] >= since and knows(of_attempt(look, number))),
         None,
@@ -174,39 +189,46 @@ def detected(looks, number, since):
 
 
 def stopped(looks, number, since):
-    """When no process of the attempt was left on any node that answers, for good; None where some
-    are there to the end.
+    """Return the time since which no node that answers has a process of the attempt.
 
-    A node that has said nothing for SILENT seconds does not answer: a frozen one closes no
-    connection.
+    None where some are there to the end. A node that was silent for SILENT seconds does not answer:
+    a frozen one closes no connection.
     """
-    marked, heard, when = {}, {}, None
+    marked, last_look, end = {}, {}, None
     for look in looks:
-        marked[look["node"]] = 0 if look.get("gone") else of_attempt(look, number).get("marked", 0)
-        heard[look["node"]] = look["t"]
-        if any(count for node, count in marked.items() if look["t"] - heard[node] <= SILENT):
-            when = None
-        elif when is None and look["t"] >= since:
-            when = look["t"]
-    return when
+        node, now = look["node"], look["t"]
+        marked[node], last_look[node] = _processes(look, number), now
+        if any(count for name, count in marked.items() if now - last_look[name] <= SILENT):
+            end = None
+        elif end is None and now >= since:
+            end = now
+    return end
+
+
+def _processes(look, number):
+    """Return the number of an attempt's processes that a look shows."""
+    if look.get("gone"):
+        return 0
+    return of_attempt(look, number).get("marked", 0)
 
 
 def first_step(looks, number):
-    """When an attempt's first rank printed its first step; None: never."""
+    """Return the time at which a rank of an attempt printed its first step, or None."""
     return next((look["t"] for look in looks if of_attempt(look, number).get("steps")), None)
 
 
 def newest(looks, number, key):
-    """Return the largest value of a count that any node has shown of an attempt, 0 without one."""
-    return max([of_attempt(look, number).get(key) or 0 for look in looks] or [0])
+    """Return the largest value of a count that any node has shown, 0 for none."""
+    return max((of_attempt(look, number).get(key) or 0 for look in looks), default=0)
 
 
 # --- right or wrong
 
 
 def judge(expect, verdict, places):
-    """Return (right, wrong or unknown; why) for a verdict as run.json has it. places: {"first":
-    (node, rank), "last": (node, rank)}.
+    """Return (right, wrong or unknown, reason) of a verdict as run.json has it.
+
+    expect: the fault's. places: {"first": (node, rank), "last": (node, rank)}.
     """
     if not verdict:
         return "unknown", "there is no verdict"
@@ -216,36 +238,41 @@ def judge(expect, verdict, places):
     if expect.get("rank"):
         wanted["rank"] = [places[expect["rank"]][1]]
     wanted.update({key: [expect[key]] for key in ("exit_code", "signal") if key in expect})
-    off = [
-        "{} is {}, wanted: {}".format(key, verdict.get(key), " or ".join(map(str, good)))
-        for key, good in wanted.items()
-        if good and verdict.get(key) not in good
+    wrong = [
+        f"{key} is {verdict.get(key)}, wanted: {' or '.join(map(str, values))}"
+        for key, values in wanted.items()
+        if values and verdict.get(key) not in values
     ]
-    if not off:
+    if not wrong:
         return "right", ""
-    # who says that he does not know, and accuses nobody, is not wrong
-    silent = (
+    if verdict.get("outcome") == "unknown" or _accuses_none(verdict):
+        return "unknown", "; ".join(wrong)
+    return "wrong", "; ".join(wrong)
+
+
+def _accuses_none(verdict):
+    """Return whether a verdict names no node and no rank, and no known cause.
+
+    Such a verdict is not wrong.
+    """
+    return (
         verdict.get("node") is None
         and verdict.get("rank") is None
         and verdict.get("outcome") != "completed"
+        and verdict.get("cause")
+        in (None, "unknown", "connection_lost", "no_end_recorded", "no_step")
     )
-    honest = silent and verdict.get("cause") in (
-        None,
-        "unknown",
-        "connection_lost",
-        "no_end_recorded",
-        "no_step",
-    )
-    return ("unknown" if honest or verdict.get("outcome") == "unknown" else "wrong"), "; ".join(off)
 
 
 def seconds(later, earlier):
-    """Return later - earlier with one digit, never below 0; None where one of them is."""
-    return None if later is None or earlier is None else max(0.0, round(later - earlier, 1))
+    """Return later - earlier with one digit, never below 0, or None if one is None."""
+    if later is None or earlier is None:
+        return None
+    return max(0.0, round(later - earlier, 1))
 
 
 def over(result, budget):
-    """Return what came later than the budget allows, as texts."""
+    """Return the times of a result that pass the budget, as texts."""
     names = (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume"))
     return [
         f"{shown} after {result[shown]:.1f} s, allowed are {budget[key]:.0f}"
@@ -255,8 +282,9 @@ def over(result, budget):
 
 
 def held(result):
-    """Whether a fault came out as promised: nothing to complain of, verdict right where one was
-    expected, no promise broken.
+    """Return whether a fault came out as promised.
+
+    Then there is no problem, the verdict is right where one was expected, and no promise is broken.
     """
     return (
         not result.get("problems")
@@ -283,71 +311,65 @@ HEAD = [
 def cell(text, limit=160):
     """Return a text as one cell of a Markdown table."""
     text = " ".join(printable(str(text), limit=4000).split()).replace("|", "\\|")
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    if len(text) > limit:
+        return text[: limit - 1] + "…"
+    return text
 
 
 def promise_cell(promises):
-    """Return N1-N8 as one cell: the broken ones named, else those that were shown."""
+    """Return N1-N8 as one cell: the broken ones, else the number of checked ones."""
     broken = [name for name, value in promises.items() if value is False]
-    return (
-        "broken: {}".format(", ".join(broken))
-        if broken
-        else "held"
-        + (
-            ""
-            if None not in promises.values()
-            else " (%d of 8 asked)" % sum(value is True for value in promises.values())
-        )
-    )
+    if broken:
+        return f"broken: {', '.join(broken)}"
+    if None in promises.values():
+        return f"held ({sum(value is True for value in promises.values())} of 8 asked)"
+    return "held"
 
 
 def row(result):
     """Return a result's line of the table as cells."""
     if result.get("skipped"):
-        return [
-            result["name"],
-            result["injected"],
-            "–",
-            "–",
-            "–",
-            "–",
-            "–",
-            "–",
-            "skipped: " + result["skipped"],
-        ]
-
-    def time(name):
-        return "–" if result.get(name) is None else f"{result[name]:.1f} s"
-
+        cells = [result["name"], result["injected"], *["–"] * 6]
+        return [*cells, "skipped: " + result["skipped"]]
     note = "; ".join(result.get("problems") or []) or result.get("note") or ""
-    known = "goes on" if result.get("goes_on") else time("detected")
+    known = _time_cell(result.get("detected"))
+    if result.get("goes_on"):
+        known = "goes on"
     return [
         result["name"],
         result["injected"],
         known,
-        time("stopped"),
+        _time_cell(result.get("stopped")),
         result.get("verdict") or "–",
         result.get("says") or "–",
-        time("resumed"),
+        _time_cell(result.get("resumed")),
         promise_cell(result.get("promises") or {}),
         note,
     ]
 
 
+def _time_cell(seconds):
+    if seconds is None:
+        return "–"
+    return f"{seconds:.1f} s"
+
+
 def table(results):
     """Return the Markdown table of all results."""
-    lines = [HEAD, ["---"] * len(HEAD)] + [
-        [cell(part) for part in row(result)] for result in results
-    ]
-    return "\n".join("| {} |".format(" | ".join(line)) for line in lines) + "\n"
+    lines = [HEAD, ["---"] * len(HEAD)]
+    lines += [[cell(part) for part in row(result)] for result in results]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def sums(results):
-    """Return one line: how many were done, held, skipped; the worst and the middle of each time."""
+    """Return one line about all results.
+
+    It has the numbers of faults that came out as promised and that were skipped, and the worst and
+    the middle of each time.
+    """
     done = [result for result in results if not result.get("skipped")]
-    parts = [
-        "%d of %d faults came out as promised" % (sum(held(result) for result in done), len(done))
-    ]
+    kept = sum(held(result) for result in done)
+    parts = [f"{kept} of {len(done)} faults came out as promised"]
     for key, shown in (("detected", "known"), ("stopped", "stopped"), ("resumed", "next step")):
         times = sorted(result[key] for result in done if result.get(key) is not None)
         if times:
@@ -355,11 +377,14 @@ def sums(results):
                 f"{shown} after {times[len(times) // 2]:.1f} s (middle), {times[-1]:.1f} s (worst)"
             )
     skipped = len(results) - len(done)
-    return "; ".join(parts + (["%d skipped" % skipped] if skipped else []))
+    if skipped:
+        parts.append(f"{skipped} skipped")
+    return "; ".join(parts)
 
 
 def find_refusal(expect, text):
-    """Whether a command's output holds what the fault's refusal is to say; the output's line breaks
-    are taken out.
+    """Return whether a command's output has the refusal that a fault expects.
+
+    The output's line breaks are ignored.
     """
     return re.search(expect["refused"], " ".join(text.split())) is not None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""N1 to N8 of a run that a fault was done to, each looked at by its effect. Controller only.
+"""Promises N1 to N8 of a run with an injected fault, each checked by its effect.
 
-Every promise is True (held), False (broken, with a text why) or None (this fault cannot show it).
-What is compared are the bytes on the nodes and those at home, never what the product has noted of
-them.
+Every promise is True (kept), False (broken, with a text why) or None (this fault cannot show it).
+The bytes on the nodes are compared with those on the controller, never with what the product has
+noted of them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ EARLIER = 12
 CHECKPOINTS = (
     "-name '*.pdparams' -o -name '*.pdopt' -o -name '*.pdema' -o -name '*.states' -o -name '*.ckpt'"
 )
-# At home, what may hold a secret: the plan and the job as they were sent, and raw logs. All of them
-# for their owner alone.
+# Files on the controller that may hold a secret: the plan and the job as they were sent, and raw
+# logs. All of them for their owner alone.
 RAW = re.compile(
     r"(?:plan\.json|job\.json|code\.diff|(?:rank-|stray-|launcher|scheduler|backup|envlog)[^/]*)\Z"
 )
@@ -38,115 +38,132 @@ def digest_lines(text):
 
 
 def earlier(ground):
-    """Return {node: {path: sha256}} of checkpoints that lie on the nodes before the fault."""
+    """Return {node: {path: sha256}} of the nodes' checkpoints before the fault."""
     script = (
-        "find %s/runs -type f \\( %s \\) -printf '%%T@ %%p\\n' 2> /dev/null | sort -n | tail -n %d"
+        f"find {ground.base}/runs -type f \\( {CHECKPOINTS} \\) -printf '%T@ %p\\n' 2> /dev/null"
+        f" | sort -n | tail -n {EARLIER}"
         " | cut -d' ' -f2- | tr '\\n' '\\0' | xargs -0r sha256sum"
     )
-    return {
-        node.name: digest_lines(node.look(script % (ground.base, CHECKPOINTS, EARLIER)))
-        for node in ground.nodes
-    }
+    return {node.name: digest_lines(node.look(script)) for node in ground.nodes}
 
 
 def logs(ground, run, number):
-    """N1: problems where a log's bytes at home are not those of its node. What a node no longer has
-    is at home alone.
+    """Return the problems with N1: a log on the controller equals its node's.
 
-    A log that began again on its node is at home several times: as <home> what has its name there
-    now, as <home>.1, .2, ... what had it before. Where a copy from before lies there as <file>.1,
-    .2, ..., one of them must begin with every byte of it.
+    What a node no longer has is on the controller alone. A log that began again on its node is
+    there several times: as <home> what has its name on the node now, as <home>.1, .2, ... what had
+    it before. Where the node has a copy from before as <file>.1, .2, ..., one of them must begin
+    with every byte of it.
     """
-    home, problems = os.path.join(ground.runs_dir, run, "attempt-%d" % number), []
-    index, plan = (
-        manifest.read_json(os.path.join(home, "ranks.json")),
-        manifest.read_json(plan_at_home(ground, run, number) or ""),
-    )
+    attempt_dir = os.path.join(ground.runs_dir, run, f"attempt-{number}")
+    index = manifest.read_json(os.path.join(attempt_dir, "ranks.json"))
+    plan = manifest.read_json(plan_at_home(ground, run, number) or "")
     if not index:
-        return ["N1: attempt-%d/ranks.json is missing at home" % number]
+        return [f"N1: attempt-{number}/ranks.json is missing at home"]
+    problems = []
     for node in ground.nodes:
-        names = {}
-        for item in sorted(
-            index["files"], key=lambda item: len(item["home"])
-        ):  # <home> before <home>.1
-            if item["node"] == node.name:
-                names.setdefault(item["file"], []).append(item["home"])
-        # how a unit ended may be noted after all came home, as by a node that comes back
-        files = sorted(
-            set(names) | set(shipping.named(plan, node.name) if plan else ()) - {shipping.WHOLE}
-        )
-        there, copies = on_node(
+        names = _names_of_files(index, node.name)
+        if not names:
+            problems.append(f"N1: nothing of {node.name} came home")
+        # How a unit ended may be noted after all was brought, as by a node that comes back.
+        planned = set()
+        if plan:
+            planned = set(shipping.named(plan, node.name)) - {shipping.WHOLE}
+        files = sorted(set(names) | planned)
+        remote, copies = on_node(
             node,
-            "%s/runs/%s/attempt-%d" % (ground.base, run, number),
+            f"{ground.base}/runs/{run}/attempt-{number}",
             [file for file in files if file],
         )
-        problems += [f"N1: nothing of {node.name} came home"] if not names else []
         for file in files:
-            paths = [os.path.join(home, name) for name in names.get(file, ())]
-            if file in there and not paths:
-                problems.append(f"N1: {file} of {node.name} did not come home")
-            elif file in there and not begins(paths[0], *there[file], whole=True):
-                problems.append(
-                    f"N1: {file} of {node.name} is not what is at home as {names[file][0]}"
-                )
-            for copy, (digest, size) in copies.get(file, {}).items():
-                if paths and not any(begins(path, digest, size) for path in paths):
-                    problems.append(
-                        "N1: none of {} begins as {} of {}".format(
-                            ", ".join(names[file]), copy, node.name
-                        )
-                    )
-            shown = [
-                path
+            paths = [os.path.join(attempt_dir, name) for name in names.get(file, ())]
+            problems += _byte_problems(node.name, file, paths, remote.get(file))
+            problems += _copy_problems(node.name, paths, copies.get(file, {}))
+            problems += [
+                f"N1: {os.path.basename(path)} can be read by others"
                 for path in paths
-                if os.path.exists(path) and stat.S_IMODE(os.stat(path).st_mode) & 0o077
+                if os.path.exists(path) and _open_to_others(path)
             ]
-            problems += [f"N1: {os.path.basename(path)} can be read by others" for path in shown]
     return problems
 
 
+def _names_of_files(index, node):
+    """Return {file on the node: [name on the controller]}, <home> before <home>.1."""
+    names = {}
+    for item in sorted(index["files"], key=lambda item: len(item["home"])):
+        if item["node"] == node:
+            names.setdefault(item["file"], []).append(item["home"])
+    return names
+
+
+def _byte_problems(node, file, paths, remote):
+    """Compare a file with its first path here.
+
+    remote: (sha256, bytes) on the node, None for no file.
+    """
+    if remote is None:
+        return []
+    if not paths:
+        return [f"N1: {file} of {node} did not come home"]
+    if not begins(paths[0], *remote, whole=True):
+        return [f"N1: {file} of {node} is not what is at home as {os.path.basename(paths[0])}"]
+    return []
+
+
+def _copy_problems(node, paths, copies):
+    """Return the problems with earlier copies of a file that nothing here begins with."""
+    if not paths:
+        return []
+    names = ", ".join(os.path.basename(path) for path in paths)
+    return [
+        f"N1: none of {names} begins as {copy} of {node}"
+        for copy, (digest, size) in copies.items()
+        if not any(begins(path, digest, size) for path in paths)
+    ]
+
+
+def _open_to_others(path):
+    return bool(stat.S_IMODE(os.stat(path).st_mode) & 0o077)
+
+
 def on_node(node, folder, files):
-    """Return ({file: (sha256, bytes)}, {file: {its copy <file>.N: (sha256, bytes)}}) of those of a
-    node's files that are there.
+    """Return (files, copies of files) that are on a node.
+
+    files: {file: (sha256, bytes)}. copies: {file: {copy: (sha256, bytes)}}. Files that the node
+    does not have are left out. A copy is named <file>.N.
     """
     words = " ".join(f"{shlex.quote(file)} {shlex.quote(file)}.[0-9]*" for file in files)
-    said = node.look(
+    output = node.look(
         f'cd {folder} && for f in {words}; do [ -f "$f" ] && sha256sum "$f" && wc -c < "$f"; done;'
         " true"
     )
-    lines = said.splitlines()
-    found = {line[66:]: (line[:64], int(size)) for line, size in zip(lines[::2], lines[1::2])}
-    copies = {
-        file: {
-            name: found[name] for name in found if re.fullmatch(re.escape(file) + r"\.[0-9]+", name)
-        }
-        for file in files
-    }
-    return {file: found[file] for file in files if file in found}, copies
+    lines = output.splitlines()
+    present = {line[66:]: (line[:64], int(size)) for line, size in zip(lines[::2], lines[1::2])}
+    copies = {}
+    for file in files:
+        copy_name = re.compile(re.escape(file) + r"\.[0-9]+")
+        copies[file] = {name: present[name] for name in present if copy_name.fullmatch(name)}
+    return {file: present[file] for file in files if file in present}, copies
 
 
 def begins(path, digest, size, whole=False):
-    """Whether a file at home begins with so many bytes of this sha256; whole: and has no more."""
-    found = collector.digests(path, size)
-    return found is not None and found[2] == digest and not (whole and found[0] > size)
+    """Return whether a file here begins with so many bytes of this sha256.
+
+    whole: the file must not have more bytes.
+    """
+    digests = collector.digests(path, size)
+    return digests is not None and digests[2] == digest and not (whole and digests[0] > size)
 
 
 def checkpoints(ground, before):
-    """N2: problems where a checkpoint of an earlier run is gone or changed."""
+    """Return the problems with N2: no checkpoint of an earlier run is gone or changed."""
     problems = []
     for node in ground.nodes:
         known = before.get(node.name) or {}
-        now = (
-            digest_lines(
-                node.look(
-                    "sha256sum {} 2> /dev/null; true".format(
-                        " ".join(map(shlex.quote, sorted(known)))
-                    )
-                )
-            )
-            if known
-            else {}
-        )
+        if not known:
+            continue
+        paths = " ".join(map(shlex.quote, sorted(known)))
+        now = digest_lines(node.look(f"sha256sum {paths} 2> /dev/null; true"))
         problems += [
             f"N2: {path} of {node.name} is not what it was"
             for path in sorted(known)
@@ -156,126 +173,129 @@ def checkpoints(ground, before):
 
 
 def left(ground, run, seconds=30):
-    """N3: problems where a process or a unit of the run is left on a node that answers. A node that
-    comes back has some seconds to fence itself.
+    """Return the problems with N3: no process or unit of the run is left on a node.
+
+    Only nodes that answer are checked. A node that comes back has some seconds to fence itself.
     """
     marked = (
         f"grep -lzs '^TRAINYARD_ATTEMPT={run}/' /proc/[0-9]*/environ | cut -d/ -f3 | tr '\\n' ' '"
     )
     units = (
         "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user list-units --plain --no-legend"
-        " 'trainyard-%s-*' 'yardguard-%s-*' | cut -d' ' -f1"
+        f" 'trainyard-{run}-*' 'yardguard-{run}-*' | cut -d' ' -f1"
     )
-    script, end = f"{marked}; {units % (run, run)}", time.monotonic() + seconds
+    script, end = f"{marked}; {units}", time.monotonic() + seconds
     while True:
-        found = {node.name: " ".join(node.look(script).split()) for node in ground.nodes}
-        if not any(found.values()) or time.monotonic() > end:
-            return [f"N3: left on {name}: {text[:200]}" for name, text in found.items() if text]
+        rest = {node.name: " ".join(node.look(script).split()) for node in ground.nodes}
+        if not any(rest.values()) or time.monotonic() > end:
+            return [f"N3: left on {name}: {text[:200]}" for name, text in rest.items() if text]
         time.sleep(1)
 
 
 def plan_at_home(ground, run, number):
-    """Return the path of an attempt's plan on the controller; None where there is none."""
+    """Return the path of an attempt's plan on the controller, or None."""
     folder = os.path.join(ground.runs_dir, run)
     paths = (
-        os.path.join(folder, "attempt-%d" % number, "plan.json"),
+        os.path.join(folder, f"attempt-{number}", "plan.json"),
         os.path.join(folder, "plan.json"),
     )
     return next((path for path in paths if os.path.exists(path)), None)
 
 
 def equal(ground, run, number):
-    """N4: problems where plan, code or data of the attempt differ between the nodes, or the plan
-    from the one at home.
+    """Return the problems with N4: plan, code and data are equal on all nodes.
+
+    The plan is also compared with the one on the controller.
     """
     path = plan_at_home(ground, run, number)
-    plan = manifest.read_json(path) if path else None
+    plan = None
+    if path:
+        plan = manifest.read_json(path)
     if not plan:
         return ["N4: there is no plan at home"]
-    said, base = {}, ground.base
-    code = plan["code"].get("path") or "{}/code/{}".format(base, plan["code"]["digest"][:16])
-    trees = [code] + [
-        f"{base}/{target}" if not target.startswith("/") else target
-        for target in sorted(plan["links"].values())
-    ]
-    script = ["sha256sum < %s/runs/%s/attempt-%d/plan.json" % (base, run, number), "cd"]
-    script += [
+    base = ground.base
+    code = plan["code"].get("path") or f"{base}/code/{plan['code']['digest'][:16]}"
+    data = [_below(base, target) for target in sorted(plan["links"].values())]
+    script = [
+        f"sha256sum < {base}/runs/{run}/attempt-{number}/plan.json",
+        "cd",
         f"(cd {code} && find . -type f | LC_ALL=C sort | tr '\\n' '\\0' | xargs -0 sha256sum |"
-        " sha256sum)"
+        " sha256sum)",
     ]
     # Data may be terabytes: names and sizes here, what they hold is the manifest's matter
     # (playbooks/check.yml -e verify=full).
     script += [
         f"(cd {tree} && find -L . -type f -printf '%p %s\\n' | LC_ALL=C sort | sha256sum)"
-        for tree in trees[1:]
+        for tree in data
     ]
-    for node in ground.nodes:
-        said[node.name] = node.look("; ".join(script)).split("\n")
+    answers = {node.name: node.look("; ".join(script)).split("\n") for node in ground.nodes}
     problems = [
-        "N4: {} of {} is not the one at home".format("plan.json", name)
-        for name, lines in said.items()
+        f"N4: plan.json of {name} is not the one at home"
+        for name, lines in answers.items()
         if lines[0][:64] != collector.digests(path, 0)[1]
     ]
-    for index, tree in enumerate(trees, 1):
-        if len({tuple(lines[index : index + 1]) for lines in said.values()}) > 1:
-            problems.append("N4: {} differs between {}".format(tree, ", ".join(said)))
+    for index, tree in enumerate([code, *data], 1):
+        if len({tuple(lines[index : index + 1]) for lines in answers.values()}) > 1:
+            problems.append(f"N4: {tree} differs between {', '.join(answers)}")
     return problems
 
 
+def _below(base, path):
+    """Return a path below the base, an absolute one as it is."""
+    if path.startswith("/"):
+        return path
+    return f"{base}/{path}"
+
+
 def told(fault, verdict, ground):
-    """N6: problems where the verdict of a rank's failure lacks node, rank, exit code or signal, or
-    a log that is at home. None: no rank is to be named.
+    """Return the problems with N6: the verdict of a rank's failure is complete.
+
+    It names node, rank, exit code or signal, and a log that is on the controller. None: the fault
+    fails no rank.
     """
     if not fault["expect"].get("rank"):
         return None
     lacking = [key for key in ("node", "rank", "log") if verdict.get(key) is None]
-    lacking += (
-        ["exit code or signal"]
-        if verdict.get("exit_code") is None and not verdict.get("signal")
-        else []
-    )
-    path = str(verdict.get("log") or "")
-    path = os.path.join(os.path.dirname(os.path.normpath(ground.runs_dir)), path)
-    lacking += (
-        ["the log {}".format(verdict["log"])]
-        if verdict.get("log") and not os.path.exists(path)
-        else []
-    )
+    if verdict.get("exit_code") is None and not verdict.get("signal"):
+        lacking.append("exit code or signal")
+    log = verdict.get("log")
+    parent = os.path.dirname(os.path.normpath(ground.runs_dir))
+    if log and not os.path.exists(os.path.join(parent, str(log))):
+        lacking.append(f"the log {log}")
     return [f"N6: the verdict lacks {word}" for word in lacking]
 
 
 def secret(ground, run, canary, outputs):
-    """N7: problems where the secret stands in what was shown or in a file that others may read.
+    """Return the problems with N7: the secret is nowhere that others may read.
+
+    It is in no output, and in no file of the run that is not for its owner alone.
+
     outputs: paths of the commands' outputs.
     """
-    problems = []
-    for path in outputs:
-        problems += (
-            [f"N7: the secret stands in the output {os.path.basename(path)}"]
-            if holds(path, canary.encode())
-            else []
-        )
-    for where, _folders, names in os.walk(os.path.join(ground.runs_dir, run)):
+    secret_bytes = canary.encode()
+    problems = [
+        f"N7: the secret stands in the output {os.path.basename(path)}"
+        for path in outputs
+        if holds(path, secret_bytes)
+    ]
+    for folder, _folders, names in os.walk(os.path.join(ground.runs_dir, run)):
         for name in names:
-            path = os.path.join(where, name)
-            if not os.path.isfile(path) or not holds(path, canary.encode()):
+            path = os.path.join(folder, name)
+            if not os.path.isfile(path) or not holds(path, secret_bytes):
                 continue
-            if not RAW.match(name) or stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+            if not RAW.match(name) or _open_to_others(path):
                 problems.append(
                     f"N7: the secret stands in {os.path.relpath(path, ground.runs_dir)}"
                 )
     for node in ground.nodes:
         mode = node.look(f"stat -c %a {ground.base}/runs/{run}/attempt-1").strip()
-        problems += (
-            [f"N7: others may enter the attempt on {node.name} (mode {mode})"]
-            if mode and not mode.endswith("00")
-            else []
-        )
+        if mode and not mode.endswith("00"):
+            problems.append(f"N7: others may enter the attempt on {node.name} (mode {mode})")
     return problems
 
 
 def holds(path, text):
-    """Whether these bytes stand in a file of any size."""
+    """Return whether these bytes are in a file of any size."""
     with open(path, "rb") as handle:
         if not os.fstat(handle.fileno()).st_size:
             return False  # nothing to map
@@ -284,28 +304,36 @@ def holds(path, text):
 
 
 def every(ground, fault, run, numbers, verdict, before, canary, outputs, fresh):
-    """Look at N1 to N7; return ({name: True, False or None}, [what is broken]). fresh: what another
-    controller said of the run (N5), problems.
+    """Check N1 to N7 and return ({name: True, False or None}, [problem]).
+
+    fresh: the problems that another controller has with the run (N5).
     """
-    seen = {
-        "N1": (
-            None
-            if fault.get("volatile")
-            else [text for number in numbers for text in logs(ground, run, number)]
-        ),
+    problems = {
+        "N1": _of_attempts(logs, ground, fault, run, numbers),
         "N2": checkpoints(ground, before),
         "N3": left(ground, run),
-        "N4": (
-            None
-            if fault.get("volatile")
-            else [text for number in numbers for text in equal(ground, run, number)]
-        ),
+        "N4": _of_attempts(equal, ground, fault, run, numbers),
         "N5": fresh,
         "N6": told(fault, verdict or {}, ground),
         "N7": secret(ground, run, canary, outputs),
     }
     promises = dict.fromkeys(fault_table.PROMISES)
-    promises.update(
-        {name: None if problems is None else not problems for name, problems in seen.items()}
-    )
-    return promises, [text for problems in seen.values() if problems for text in problems]
+    promises.update({name: _is_kept(texts) for name, texts in problems.items()})
+    return promises, [text for texts in problems.values() if texts for text in texts]
+
+
+def _of_attempts(check, ground, fault, run, numbers):
+    """Return the problems that a check finds in all attempts.
+
+    None where the fault takes the evidence away.
+    """
+    if fault.get("volatile"):
+        return None
+    return [text for number in numbers for text in check(ground, run, number)]
+
+
+def _is_kept(problems):
+    """Return whether a promise is kept, None where it was not checked."""
+    if problems is None:
+        return None
+    return not problems

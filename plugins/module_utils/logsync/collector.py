@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take brought logs into a run's directory on the controller: compare digests, give them their
-names, write the index of ranks.
+"""Installation of fetched logs in a run's directory on the controller.
 
-No byte is lost: what does not match stays where it was brought; a file at home whose node has
-another one by now is kept as <home>.1, .2, ...
+The files' digests are compared with those of their node, then the files get their final names and
+the index of ranks is written. No byte is lost. A file that does not match stays where the fetch put
+it. A file here whose node has another one by now is kept as <home>.1, .2, ...
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ LARGEST = 1 << 50  # bytes that no log has
 
 
 class HomeError(Exception):
-    """The request itself is wrong; nothing was touched."""
+    """The request itself is wrong.
+
+    Nothing was touched.
+    """
 
 
 def check(nodes):
-    """Refuse names that could leave the run's directory, and two files with one name; raise
-    HomeError with every problem.
+    """Refuse names that could leave the run's directory, and two files with one name.
+
+    Raise HomeError with every problem.
     """
     problems, homes = [], {}
     for entry in nodes:
@@ -50,10 +54,10 @@ def check(nodes):
 
 
 def settled(nodes):
-    """Return (the entries that are sound, {node: why its entry is refused}); what one node says
-    costs no other node its logs.
+    """Return (the entries that are sound, {node: why its entry is refused}).
 
-    A node gives files that bear its own name alone, so that it takes no other node's place.
+    A wrong answer of one node costs no other node its logs. A node gives only files that bear its
+    own name, so that it takes no other node's path.
     """
     sound, refused, homes = [], {}, {}
     for entry in nodes:
@@ -67,40 +71,60 @@ def settled(nodes):
 
 
 def _problems(entry, homes, own=False):
-    """Return what is wrong with one node's entry; homes: {name at home: node} of those before it,
-    extended by this one's.
+    """Return the problems of one node's entry.
+
+    homes: {name on the controller: node} of the entries before it. This entry's are added. own:
+    refuse files that do not bear the node's own name.
     """
     node, problems = str(entry.get("node")), []
     if not _NAME.match(node):
         problems.append(f"{ascii(node)} cannot be a node's name")
-    if not all(
-        isinstance(entry.get(key), list) and all(isinstance(v, dict) for v in entry[key])
-        for key in ("files", "ranks")
-    ):
+    if not all(_is_list_of_mappings(entry.get(key)) for key in ("files", "ranks")):
         return [*problems, f"{node}: no lists `files` and `ranks`; give what rank_logs returned"]
-    mine = safe_names.at_home(node)
+    own_names = None
+    if own:
+        own_names = safe_names.at_home(node)
     for item in entry["files"]:
-        name, home, size = item.get("file"), str(item.get("home")), item.get("bytes")
-        said = safe_names.problem(name)
-        if said:
-            problems.append(f"{node}: the name {ascii(name)[:200]} {said}")
-        if not _NAME.match(home) or (own and not mine.fullmatch(home)):
-            problems.append(f"{node}: {ascii(home)[:200]} cannot be a file's name")
-        if home in homes:
-            problems.append(f"{node}: {home} is also the name of a file of {homes[home]}")
-        whole = isinstance(size, int) and not isinstance(size, bool) and 0 <= size < LARGEST
-        if not whole or not _DIGEST.match(str(item.get("sha256"))):
-            problems.append(
-                f"{node}: {ascii(name)[:200]}: the node gave no size and sha256 (rank_logs with"
-                " digest: true does)"
-            )
-        homes.setdefault(home, node)
+        problems += [f"{node}: {problem}" for problem in _file_problems(item, homes, own_names)]
+        homes.setdefault(str(item.get("home")), node)
     return problems
 
 
+def _is_list_of_mappings(value):
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _file_problems(item, homes, own_names):
+    """Return the problems of one file.
+
+    own_names: the pattern of permitted names, None for any.
+    """
+    problems = []
+    name, home = item.get("file"), str(item.get("home"))
+    problem = safe_names.problem(name)
+    if problem:
+        problems.append(f"the name {ascii(name)[:200]} {problem}")
+    if not _NAME.match(home) or (own_names and not own_names.fullmatch(home)):
+        problems.append(f"{ascii(home)[:200]} cannot be a file's name")
+    if home in homes:
+        problems.append(f"{home} is also the name of a file of {homes[home]}")
+    if not _is_size(item.get("bytes")) or not _DIGEST.match(str(item.get("sha256"))):
+        problems.append(
+            f"{ascii(name)[:200]}: the node gave no size and sha256 (rank_logs with"
+            " digest: true does)"
+        )
+    return problems
+
+
+def _is_size(value):
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+
+
 def digests_below(root, path, size):
-    """(bytes, sha256 of the whole file, sha256 of its first `size` bytes) below a directory
-    descriptor, or None where it is no regular file.
+    """Return (bytes, sha256 of the file, sha256 of its first `size` bytes) of a file.
+
+    root: descriptor of the directory that the path is relative to. None where it is not a regular
+    file.
     """
     try:
         descriptor = open_below(root, path)
@@ -118,7 +142,7 @@ def digests_below(root, path, size):
 
 
 def digests(path, size):
-    """`digests_below` for a path of our own."""
+    """Return `digests_below` for a path of our own."""
     try:
         root = open_root(os.path.dirname(os.path.abspath(path)))
     except OSError:
@@ -130,8 +154,10 @@ def digests(path, size):
 
 
 def judge(found, item):
-    """Why a file is not what the node has, or None. A file that grew since must begin with what the
-    node reported.
+    """Return the reason why a file differs from the node's, or None.
+
+    found: as digests_below returns it. A file that grew since must begin with what the node
+    reported.
     """
     if found is None:
         return "was not brought"
@@ -145,15 +171,15 @@ def judge(found, item):
 
 
 def _incoming(node, item):
-    """Return where a node's file is brought to, below the run's directory."""
-    return "{}/{}/{}".format(INCOMING, node, item["file"])
+    """Return the path that a node's file is fetched to, below the run's directory."""
+    return f"{INCOMING}/{node}/{item['file']}"
 
 
 def missing(run_dir, nodes, write=True):
-    """Return {node: [file]} of what is to be brought: all that is not here as its node has it.
+    """Return {node: [file]} to fetch: the files that differ from their node's.
 
-    What is here of such a file already is laid where it is brought to, as a second name of the same
-    file, so that rsync moves the rest only.
+    The part of such a file that is here already is linked to the path that the fetch writes to, so
+    that rsync moves the rest only.
     """
     sizes, _left = lacking(run_dir, nodes, quota.Quota(LARGEST, LARGEST, 0), write)
     wanted = {entry["node"]: [item["file"] for item in entry["files"]] for entry in nodes}
@@ -161,22 +187,23 @@ def missing(run_dir, nodes, write=True):
 
 
 def lacking(run_dir, nodes, bounds, write=True):
-    """Return (sizes, left) of what is not here as its node has it: {node: {file: bytes}} to bring,
-    {node: {file: bytes}} that a bound leaves there.
+    """Return (sizes, left) of the files that differ from their node's.
 
-    bounds: quota.Quota. The smallest files come first, so that one log without end does not cost
-    the others.
+    sizes: {node: {file: bytes}} to fetch. left: {node: {file: bytes}} that a bound leaves on the
+    node. bounds: quota.Quota. The smallest files come first, so that one log without end does not
+    cost the others.
     """
     check(nodes)
     if write:
         make_private(run_dir)
     sizes, left = {entry["node"]: {} for entry in nodes}, {entry["node"]: {} for entry in nodes}
-    root = open_root(run_dir) if os.path.isdir(run_dir) else None
+    root = None
+    if os.path.isdir(run_dir):
+        root = open_root(run_dir)
     try:
         for entry in nodes:
-            _lacking_of(
-                root, run_dir, entry, bounds, (sizes[entry["node"]], left[entry["node"]]), write
-            )
+            result = (sizes[entry["node"]], left[entry["node"]])
+            _lacking_of(root, run_dir, entry, bounds, result, write)
     finally:
         if root is not None:
             os.close(root)
@@ -184,85 +211,122 @@ def lacking(run_dir, nodes, bounds, write=True):
 
 
 def _lacking_of(root, run_dir, entry, bounds, result, write):
+    """Fill result, (sizes, left), for one node.
+
+    root: None where the directory is missing.
+    """
     node, (sizes, left) = entry["node"], result
     used, count = quota.used(os.path.dirname(os.path.abspath(run_dir)), node)
     for item in sorted(entry["files"], key=lambda item: item["bytes"]):
-        found = digests_below(root, item["home"], item["bytes"]) if root is not None else None
-        if judge(found, item) is None:
+        local = None
+        if root is not None:
+            local = digests_below(root, item["home"], item["bytes"])
+        if judge(local, item) is None:
             continue
-        more = max(0, item["bytes"] - (found[0] if found else 0))
-        if used + more > bounds.bytes or count + (found is None) > bounds.files:
+        more, new_files = item["bytes"], 1
+        if local is not None:
+            more, new_files = max(0, item["bytes"] - local[0]), 0
+        if used + more > bounds.bytes or count + new_files > bounds.files:
             left[item["file"]] = item["bytes"]
             continue
-        used, count = used + more, count + (found is None)
+        used, count = used + more, count + new_files
         sizes[item["file"]] = item["bytes"]
-        if not write:
-            continue
-        with parent_of(root, _incoming(node, item), make=True) as (folder, name):
-            if found is not None:
-                with contextlib.suppress(
-                    FileExistsError
-                ):  # another process that collects the same has laid it there
-                    os.link(
-                        item["home"],
-                        name,
-                        src_dir_fd=root,
-                        dst_dir_fd=folder,
-                        follow_symlinks=False,
-                    )
+        if write:
+            _prepare_incoming(root, node, item, local is not None)
+
+
+def _prepare_incoming(root, node, item, exists):
+    """Make the directory for a fetch, and link the part that is here into it."""
+    with parent_of(root, _incoming(node, item), make=True) as (folder, name):
+        if not exists:
+            return
+        # Another process that collects the same may have linked it.
+        with contextlib.suppress(FileExistsError):
+            os.link(item["home"], name, src_dir_fd=root, dst_dir_fd=folder, follow_symlinks=False)
 
 
 def take(root, node, item, write):
-    """Bring one file home. Returns (changed, problem, record); `problem` is text or None. root:
-    descriptor of the run's directory.
+    """Install one fetched file.
+
+    Return (changed, problem, record). `problem` is text or None. root: descriptor of the run's
+    directory.
     """
     incoming, home = _incoming(node, item), item["home"]
-    brought, here = (
-        digests_below(root, incoming, item["bytes"]),
-        digests_below(root, home, item["bytes"]),
-    )
+    brought = digests_below(root, incoming, item["bytes"])
+    here = digests_below(root, home, item["bytes"])
     if judge(brought, item) is not None and judge(here, item) is None:
-        if brought is not None and write and digests_below(root, home, brought[0])[2] == brought[1]:
-            _unlink(root, incoming)  # a part of it, of an earlier time
+        if write:
+            _remove_part(root, incoming, home, brought)
         brought = None
-    found, kept = brought if brought is not None else here, None
-    problem = judge(found, item)
+    problem = judge(brought or here, item)
     if problem is not None:
         return False, problem, None
-    move = brought is not None
-    if move and here is not None:
-        # A file of that name is here already: the longer one stays, when it begins with the shorter
-        # one.
-        longer, shorter = (incoming, here) if brought[0] > here[0] else (home, brought)
-        if digests_below(root, longer, shorter[0])[2] == shorter[1]:
-            move, found = longer == incoming, max(brought, here)
-        else:
-            try:
-                kept = free_name(root, home)
-            except quota.QuotaError as error:
-                return False, str(error), None
-    mode = (
-        not move
-        and stat.S_IMODE(os.stat(home, dir_fd=root, follow_symlinks=False).st_mode) != 0o600
-    )
-    if write:
-        with os.fdopen(open_below(root, incoming if move else home), "rb") as handle:
-            os.fchmod(handle.fileno(), 0o600)
+    try:
+        move, digest, kept = _decide_move(root, incoming, home, brought, here)
+    except quota.QuotaError as error:
+        return False, str(error), None
+    changed = move or not _is_private(root, home)
+    if write and move:
+        _make_private_file(root, incoming)
         if kept is not None:
             os.link(home, kept, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
-        if move:
-            with parent_of(root, incoming) as (folder, name):
-                os.replace(name, home, src_dir_fd=folder, dst_dir_fd=root)
-        elif brought is not None:
+        with parent_of(root, incoming) as (folder, name):
+            os.replace(name, home, src_dir_fd=folder, dst_dir_fd=root)
+    elif write:
+        _make_private_file(root, home)
+        if brought is not None:
             _unlink(root, incoming)
-    record = {
-        "node": node,
-        "file": item["file"],
-        "home": home,
-        "bytes": found[0],
-        "sha256": found[1],
-    }
-    return move or mode, None, record
+    return changed, None, _record(node, item["file"], home, digest)
+
+
+def _decide_move(root, incoming, home, brought, here):
+    """Return (move, digests of the file that stays, name for the old file).
+
+    Two files of one name: the longer one stays if it begins with the shorter one. Otherwise the old
+    one is kept under a new name. Raise QuotaError if it has too many already.
+    """
+    if brought is None:
+        return False, here, None
+    if here is None:
+        return True, brought, None
+    if brought[0] > here[0]:
+        move, continued = True, _begins_with(root, incoming, here)
+    else:
+        move, continued = False, _begins_with(root, home, brought)
+    if continued:
+        return move, max(brought, here), None
+    return True, brought, free_name(root, home)
+
+
+def _remove_part(root, incoming, home, brought):
+    """Remove the file of an earlier fetch if it is only a part of the one here."""
+    if brought is not None and _begins_with(root, home, brought):
+        _unlink(root, incoming)
+
+
+def _begins_with(root, path, part):
+    """Return whether a file begins with another one.
+
+    part: the digests of that.
+    """
+    return digests_below(root, path, part[0])[2] == part[1]
+
+
+def _is_private(root, home):
+    return stat.S_IMODE(os.stat(home, dir_fd=root, follow_symlinks=False).st_mode) == 0o600
+
+
+def _make_private_file(root, path):
+    with os.fdopen(open_below(root, path), "rb") as handle:
+        os.fchmod(handle.fileno(), 0o600)
+
+
+def _record(node, file, home, digest):
+    """Return the index's record of a file.
+
+    digest: as digests_below returns it.
+    """
+    return {"node": node, "file": file, "home": home, "bytes": digest[0], "sha256": digest[1]}
 
 
 def _unlink(root, path):
@@ -281,50 +345,45 @@ def make_private(path):
 
 
 def free_name(root, home):
-    """Return the first of <home>.1, .2, ... that is not taken below a directory descriptor; raise
-    QuotaError where too many are.
+    """Return the first of <home>.1, .2, ... that is free below a directory descriptor.
+
+    Raise QuotaError where too many are taken.
     """
     for number in range(1, quota.KEPT + 1):
-        name = "%s.%d" % (home, number)
+        name = f"{home}.{number}"
         try:
             os.stat(name, dir_fd=root, follow_symlinks=False)
         except FileNotFoundError:
             return name
-    raise quota.QuotaError("%s began again more than %d times on its node" % (home, quota.KEPT))
+    raise quota.QuotaError(f"{home} began again more than {quota.KEPT} times on its node")
 
 
 def earlier(root, node, files):
-    """Records of what was brought of a node's files before they were truncated, replaced or removed
-    there; `files`: as the node has them.
+    """Return records of the earlier versions of a node's files.
 
-    A file that is gone has no name on its node any more. What was kept of one that began again is
-    <home>.1, .2, ...
+    Those were fetched before they were truncated, replaced or removed on the node. files: as the
+    node has them now. A file that is gone has no name on its node any more. The old version of one
+    that began again is <home>.1, .2, ...
     """
     names = {item["home"]: item["file"] for item in files}
-    mine = safe_names.at_home(node, kept=True)
+    pattern = safe_names.at_home(node, kept=True)
     records = []
     for name in sorted(os.listdir(root)):
-        match = mine.fullmatch(name)
-        found = digests_below(root, name, 0) if match and name not in names else None
-        if found is not None:
-            records.append(
-                {
-                    "node": node,
-                    "file": names.get(match.group("home"), ""),
-                    "home": name,
-                    "bytes": found[0],
-                    "sha256": found[1],
-                }
-            )
+        match = pattern.fullmatch(name)
+        if not match or name in names:
+            continue
+        digest = digests_below(root, name, 0)
+        if digest is not None:
+            records.append(_record(node, names.get(match.group("home"), ""), name, digest))
     return records
 
 
 def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
-    """Take every node's files in. Returns {"changed", "files", "replaced", "mismatches", "index"};
-    `index` is what ranks.json holds.
+    """Install every node's fetched files and write the index of ranks.
 
-    seconds: how long a stream that still brings a node's logs is waited for. left: {node: files}
-    that a bound leaves on their node; that they are not here is no mismatch.
+    Return {"changed", "files", "replaced", "mismatches", "index"}. `index` is what ranks.json
+    holds. seconds: limit of the wait for a stream that still brings a node's logs. left: {node:
+    files} that a bound leaves on their node: their absence is not a mismatch.
     """
     check(nodes)
     changed, files, replaced, mismatches = False, [], [], []
@@ -332,27 +391,20 @@ def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
     try:
         for entry in nodes:
             if entry.get("goes_on"):
-                # the run goes on: its logs come home by a stream, and are compared once it has
-                # ended
+                # The run goes on: a stream brings its logs, and they are compared once it has
+                # ended.
                 continue
-            moved, found, kept, wrong = _of_node(
-                root, run_dir, entry, write, seconds, (left or {}).get(entry["node"]) or ()
+            expected_absent = (left or {}).get(entry["node"]) or ()
+            moved, records, kept, wrong = _of_node(
+                root, run_dir, entry, write, seconds, expected_absent
             )
-            changed, files, replaced, mismatches = (
-                changed or moved,
-                files + found,
-                replaced + kept,
-                mismatches + wrong,
-            )
+            changed = changed or moved
+            files += records
+            replaced += kept
+            mismatches += wrong
     finally:
         os.close(root)
-    try:
-        before = rank_index.read(run_dir)
-    except rank_index.NewerIndex as error:
-        raise HomeError(str(error)) from error
-    except rank_index.IndexProblem:
-        before = None  # written again, below
-    index = rank_index.make(run_dir, nodes, files, before)
+    index = rank_index.make(run_dir, nodes, files, _read_index(run_dir))
     text = json.dumps(index, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     changed = put(os.path.join(run_dir, rank_index.NAME), text, write) or changed
     if write:
@@ -366,69 +418,100 @@ def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
     }
 
 
-def _of_node(root, run_dir, entry, write, seconds, left):
-    """Take one node's files in; return (changed, records, replaced, mismatches)."""
-    name, changed, files, mismatches = {"node": entry["node"]}, False, [], []
+def _read_index(run_dir):
+    """Return the index of an earlier collection.
+
+    Return None where it is missing or damaged.
+    """
     try:
-        lock = Lock(run_dir, entry["node"], seconds) if write else None
+        return rank_index.read(run_dir)
+    except rank_index.NewerIndex as error:
+        raise HomeError(str(error)) from error
+    except rank_index.IndexProblem:
+        return None  # bring_home writes it again
+
+
+def _of_node(root, run_dir, entry, write, seconds, left):
+    """Install one node's files.
+
+    Return (changed, records, replaced, mismatches).
+    """
+    lock = None
+    try:
+        if write:
+            lock = Lock(run_dir, entry["node"], seconds)
     except Busy as error:
-        return (
-            False,
-            [],
-            [],
-            [
-                dict(name, file=item["file"], home=item["home"], problem=str(error))
-                for item in entry["files"]
-            ],
-        )
+        return False, [], [], [_mismatch(entry, item, str(error)) for item in entry["files"]]
+    changed, files, mismatches = False, [], []
     try:
         for item in entry["files"]:
-            try:
-                moved, problem, record = take(root, entry["node"], item, write)
-            except OSError as error:
-                moved, problem, record = (
-                    False,
-                    "cannot be taken in: %s" % (error.strerror or error),
-                    None,
-                )
+            moved, problem, record = _try_take(root, entry["node"], item, write)
             changed = changed or moved
             if record is not None:
                 files.append(record)
             elif item["file"] not in left:
-                mismatches.append(dict(name, file=item["file"], home=item["home"], problem=problem))
+                mismatches.append(_mismatch(entry, item, problem))
         old = earlier(root, entry["node"], entry["files"])
     finally:
         if lock is not None:
             lock.close()
     replaced = [
-        dict(name, file=record["file"], kept=record["home"]) for record in old if record["file"]
+        {"node": entry["node"], "file": record["file"], "kept": record["home"]}
+        for record in old
+        if record["file"]
     ]
     return changed, files + old, replaced, mismatches
 
 
-def put(path, text, write=True):
-    """Write a file whole or not at all, mode 0600; returns whether it was different."""
+def _try_take(root, node, item, write):
+    """Return `take`, with an error of the operating system as the problem."""
     try:
-        with open_file(path) as handle:
-            if (
-                handle.read(len(text.encode()) + 1) == text.encode()
-                and stat.S_IMODE(os.fstat(handle.fileno()).st_mode) == 0o600
-            ):
-                return False
-    except (OSError, ValueError):
-        pass
+        return take(root, node, item, write)
+    except OSError as error:
+        return False, f"cannot be taken in: {error.strerror or error}", None
+
+
+def _mismatch(entry, item, problem):
+    return {
+        "node": entry["node"],
+        "file": item["file"],
+        "home": item["home"],
+        "problem": problem,
+    }
+
+
+def put(path, text, write=True):
+    """Write a file whole or not at all, mode 0600.
+
+    Return whether it was different.
+    """
+    if _has_text(path, text):
+        return False
     if write:
-        descriptor, temporary = tempfile.mkstemp(
-            dir=os.path.dirname(path), prefix=".ranks."
-        )  # made with mode 0600
+        # mkstemp makes it with mode 0600.
+        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".ranks.")
         with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
             handle.write(text)
         os.replace(temporary, path)
     return True
 
 
+def _has_text(path, text):
+    """Return whether a file has this text and mode 0600."""
+    try:
+        data = text.encode()
+        with open_file(path) as handle:
+            mode = stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
+            return handle.read(len(data) + 1) == data and mode == 0o600
+    except (OSError, ValueError):
+        return False
+
+
 def _clear(incoming):
-    """Remove the directories that have become empty; what did not match keeps its own."""
+    """Remove the directories that have become empty.
+
+    A file that did not match keeps its own.
+    """
     for folder, _folders, _files in os.walk(incoming, topdown=False):
         try:
             os.rmdir(folder)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take in what shipping.py sends from a node: each byte once, into the attempt's directory at home,
-resumed by what is there already.
+"""Receiver of the logs that shipping.py sends from a node.
 
-A file that was truncated or replaced on its node is kept as <home>.1, .2, ... before the new one
-begins. The node is not trusted: it can write the logs that bear its own name and nothing else, and
-never over bytes that were brought.
+Each byte is written once into the attempt's directory on the controller. A new stream goes on after
+the bytes that are there already. A file that was truncated or replaced on its node is kept as
+<home>.1, .2, ... before the new one begins. The node is not trusted: it can write the logs that
+bear its own name and nothing else, and never over bytes that were brought.
 """
 
 from __future__ import annotations
@@ -28,25 +28,27 @@ from .stream_lock import Busy, Lock
 __all__ = ["Busy", "Receiver", "StreamError", "open_stream", "ssh_argv", "ssh_words", "start"]
 
 MOST = 1 << 20  # bytes of one frame
-LINE = 64 << 10  # bytes of a line that are handed on; the file gets all
+LINE = 64 << 10  # bytes of a line that are passed on; the file gets all
 STALL_SECONDS = 30.0  # the sender is never silent for so long
 _RANK = re.compile(r"^rank-(\d{1,9})\.")
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class StreamError(Exception):
-    """The stream broke off or said what it must not say; what was brought before is right. The
-    message is safe to show.
+    """The stream broke off, or sent what it must not send.
+
+    What was brought before is right. The message is safe to show.
     """
 
 
 class Receiver:
-    """Apply frames to the files of `directory`; None: no file is written, lines are handed on only.
+    """Writer of a stream's frames into the files of `directory`.
 
-    directory: the attempt's directory on the controller; made with mode 0700 where it is missing.
-    on_lines: called as on_lines(home, rank or None, node, time, [bytes]) for whole lines without
-    their ends, in the order of each file. node: the node whose files these are; with a directory it
-    is needed. quota: the site's bounds (quota.Quota). Raises Busy, OSError.
+    directory: the attempt's directory on the controller. It is made with mode 0700 where it is
+    missing. None: no file is written, lines are passed on only. on_lines: called as on_lines(home,
+    rank or None, node, time, [bytes]) for whole lines without their ends, in the order of each
+    file. node: the node whose files these are. With a directory it is needed. quota: the site's
+    bounds (quota.Quota). Raises Busy, OSError.
     """
 
     def __init__(self, directory, on_lines=None, node=None, quota=None):
@@ -75,28 +77,31 @@ class Receiver:
             self._lock.close()
 
     def have(self):
-        """Return what the spec's `have` is to say: {home: {"bytes", "head", "tail"}} of the node's
-        logs that are here.
+        """Return {home: {"bytes", "head", "tail"}} of the node's logs that are here.
+
+        The spec's `have` takes it.
         """
-        found = {}
-        for name in sorted(os.listdir(self._root)) if self._root is not None else ():
+        logs = {}
+        if self._root is None:
+            return logs
+        for name in sorted(os.listdir(self._root)):
             if self._home.fullmatch(name):
                 try:
                     descriptor, size = self._file(name)
                 except OSError:
                     continue
-                near = min(size, shipping.EDGE)
-                found[name] = {
+                edge_size = min(size, shipping.EDGE)
+                logs[name] = {
                     "bytes": size,
-                    "head": shipping.edge(descriptor, 0, near),
-                    "tail": shipping.edge(descriptor, size - near, size),
+                    "head": shipping.edge(descriptor, 0, edge_size),
+                    "tail": shipping.edge(descriptor, size - edge_size, size),
                 }
-        return found
+        return logs
 
     def _file(self, home):
-        """Return (descriptor, size) of a file here; it stays open."""
+        """Return (descriptor, size) of a file here, which stays open."""
         if home not in self._open:
-            fresh = not _there(self._root, home)
+            fresh = not _exists(self._root, home)
             self.quota.refuse(self._used, self._count + fresh, self._room())
             descriptor = os.open(home, _FLAGS, 0o600, dir_fd=self._root)
             self._count += fresh
@@ -112,30 +117,21 @@ class Receiver:
         return self.quota.room(self._root)
 
     def check(self, header):
-        """Raise StreamError where a frame's header is not what the protocol has, or names a file
-        that is not this node's.
+        """Raise StreamError where a frame's header does not follow the protocol.
+
+        Nor may it name a file that is not this node's.
         """
         home = header.get("home")
         if not isinstance(home, str) or not self._home.fullmatch(home):
+            node, name = self.node or "the node", printable(repr(home), limit=200)
+            raise StreamError(f"{node} sent a file that is not its own: {name}")
+        if "event" in header:
+            return
+        offset, size = header.get("offset"), header.get("bytes")
+        if not _is_count(offset) or not _is_count(size) or size > MOST:
             raise StreamError(
-                "{} sent a file that is not its own: {}".format(
-                    self.node or "the node", printable(repr(home), limit=200)
-                )
-            )
-        numbers = (
-            [header.get(key) for key in ("offset", "bytes")] if "event" not in header else [0, 0]
-        )
-        if (
-            any(
-                isinstance(value, bool) or not isinstance(value, int) or value < 0
-                for value in numbers
-            )
-            or numbers[1] > MOST
-        ):
-            raise StreamError(
-                "{}: {}: a frame with offset {} and {} bytes".format(
-                    self.node, home, *(str(value)[:40] for value in numbers)
-                )
+                f"{self.node}: {home}: a frame with offset {str(offset)[:40]} and"
+                f" {str(size)[:40]} bytes"
             )
 
     def apply(self, header, data=b""):
@@ -157,18 +153,16 @@ class Receiver:
         self._lines(home, header.get("time"), data)
 
     def _write(self, home, offset, data):
-        """Append what is new; return it."""
+        """Append the new bytes and return them."""
         entry = self._file(home)
         if offset > entry[1]:
-            raise StreamError(
-                "%s: %d bytes are here, the next begin at %d" % (home, entry[1], offset)
-            )
+            raise StreamError(f"{home}: {entry[1]} bytes are here, the next begin at {offset}")
         data = data[entry[1] - offset :]
         self.quota.refuse(self._used, self._count, self._room(), len(data))
         self._used += len(data)
         view = memoryview(data)
         if len(data) > shipping.EDGE and data.count(0) == len(data):
-            # The hole of a log that was truncated under a writer who goes on at his old place: the
+            # The hole of a log that was truncated while its writer goes on at the old position: the
             # last byte makes it as long, and fills no disk.
             entry[1] += len(view) - 1
             view = view[-1:]
@@ -181,21 +175,25 @@ class Receiver:
     def _event(self, kind, header):
         home, kept = header["home"], None
         if kind in ("truncated", "replaced"):
-            self._lines(home, header.get("time"), b"\n" if self._rest.get(home) else b"")
+            line_end = b""
+            if self._rest.get(home):
+                line_end = b"\n"
+            self._lines(home, header.get("time"), line_end)
             self._rest.pop(home, None)
-            kept = self._keep(home) if self.directory is not None else None
-        self.events = self.events[-99:] + [
-            {
-                "event": str(kind)[:20],
-                "file": str(header.get("file"))[:300],
-                "home": home,
-                "kept": kept,
-            }
-        ]
+            if self.directory is not None:
+                kept = self._keep(home)
+        event = {
+            "event": str(kind)[:20],
+            "file": str(header.get("file"))[:300],
+            "home": home,
+            "kept": kept,
+        }
+        self.events = [*self.events[-99:], event]
 
     def _keep(self, home):
-        """Give what was brought of a file another name, so that the file can begin again; return
-        the name.
+        """Give what was brought of a file another name, and return the name.
+
+        Then the file can begin again.
         """
         descriptor, size = self._file(home)
         if not size:
@@ -230,8 +228,9 @@ class Receiver:
             )
 
     def consume(self, descriptor, stall=STALL_SECONDS):
-        """Apply every frame from an open pipe. Returns True where the sender said that this was the
-        end; raises StreamError, OSError.
+        """Apply every frame from an open pipe.
+
+        Return True where the sender said that this was the end. Raises StreamError, OSError.
         """
         reader = _Reader(descriptor, stall)
         while True:
@@ -239,17 +238,27 @@ class Receiver:
             if header is None:
                 return False
             if header.get("event") == "end":
-                said = header.get("problems")
-                self.problems = (
-                    [printable(str(item)) for item in said[:20]] if isinstance(said, list) else []
-                )
+                self.problems = _problem_texts(header.get("problems"))
                 return True
+            data = b""
             if "event" not in header:
                 self.check(header)
-            self.apply(header, b"" if "event" in header else reader.exactly(header["bytes"]))
+                data = reader.exactly(header["bytes"])
+            self.apply(header, data)
 
 
-def _there(root, name):
+def _problem_texts(problems):
+    """Return a sender's problems as texts that are safe to show, at most 20."""
+    if not isinstance(problems, list):
+        return []
+    return [printable(str(item)) for item in problems[:20]]
+
+
+def _is_count(value):
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _exists(root, name):
     try:
         os.stat(name, dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:
@@ -258,84 +267,91 @@ def _there(root, name):
 
 
 class _Reader:
-    """Lines and blocks from a pipe, in bounded memory."""
+    """Reader of lines and blocks from a pipe, in bounded memory."""
 
     def __init__(self, descriptor, stall):
-        self.descriptor, self.stall, self.held = descriptor, stall, bytearray()
+        self.descriptor, self.stall, self.buffer = descriptor, stall, bytearray()
 
-    def more(self):
+    def fill(self):
+        """Read into the buffer and return False at the end of the pipe."""
         if not select.select([self.descriptor], [], [], self.stall)[0]:
-            raise StreamError("nothing came for %d s" % self.stall)
+            raise StreamError(f"nothing came for {int(self.stall)} s")
         data = os.read(self.descriptor, 1 << 18)
-        self.held += data
+        self.buffer += data
         return bool(data)
 
     def header(self):
         """Return the next header, or None at the end of the pipe."""
         while True:
-            end = self.held.find(b"\n")
-            if end >= 0 or len(self.held) > LINE:
+            end = self.buffer.find(b"\n")
+            if end >= 0 or len(self.buffer) > LINE:
                 break
-            if not self.more():
-                if self.held:
+            if not self.fill():
+                if self.buffer:
                     raise StreamError("the stream broke off")
                 return None
-        raw = bytes(self.held[: end + 1])
-        del self.held[: end + 1]
+        raw = bytes(self.buffer[: end + 1])
+        del self.buffer[: end + 1]
         try:
-            found = json.loads(raw.decode("utf-8"))
+            header = json.loads(raw.decode("utf-8"))
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            header = None
+        if not isinstance(header, dict):
             raise StreamError(f"what came is no frame: {printable(repr(raw[:80]))}")
-        return found
+        return header
 
     def exactly(self, count):
-        while len(self.held) < count:
-            if not self.more():
+        """Return the next `count` bytes."""
+        while len(self.buffer) < count:
+            if not self.fill():
                 raise StreamError("the stream broke off")
-        data = bytes(self.held[:count])
-        del self.held[:count]
+        data = bytes(self.buffer[:count])
+        del self.buffer[:count]
         return data
 
 
 def ssh_words(connection, batch=True):
-    """Return (words, host): ssh as Ansible's own connection plugin starts it, without the host, and
-    the host.
+    """Return (argv, host) of ssh as Ansible's connection plugin starts it.
 
-    It goes the way of every task to that node: the site's options, keys and jump hosts, over the
-    connection that is open already where there is one. batch: it never asks for a password.
+    The argv has no host. It uses the connection of every task to that node: the site's options,
+    keys and jump hosts, over the connection that is open already where there is one. batch: it
+    never asks for a password.
     """
     host = connection.get_option("host") or connection._play_context.remote_addr
     executable = connection.get_option("ssh_executable")
-    words = connection._build_command(
-        executable, "ssh", "-T", *(("-o", "BatchMode=yes") if batch else ())
-    )
-    words = [
-        word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else word
-        for word in words
-    ]
+    options = []
+    if batch:
+        options = ["-o", "BatchMode=yes"]
+    argv = [_text(word) for word in connection._build_command(executable, "ssh", "-T", *options)]
     if getattr(connection, "sshpass_pipe", None):  # of no use here, and the next task makes its own
         for descriptor in connection.sshpass_pipe:
             os.close(descriptor)
         connection.sshpass_pipe = None
-        words = words[words.index(executable) :]
-    return words, host
+        argv = argv[argv.index(executable) :]
+    return argv, host
+
+
+def _text(word):
+    if isinstance(word, bytes):
+        return word.decode("utf-8", "surrogateescape")
+    return word
 
 
 def ssh_argv(connection, interpreter="python3"):
-    """Return the argv that starts the sender on a node, from Ansible's own connection plugin of
-    type ssh.
+    """Return the argv that starts the sender on a node.
+
+    connection: Ansible's own connection plugin of type ssh.
     """
     if getattr(connection, "transport", "") == "local":
         return [interpreter, "-I", "-c", shipping.BOOT]
-    words, host = ssh_words(connection)
-    return [*words, host, f"{shlex.quote(interpreter)} -I -c {shlex.quote(shipping.BOOT)}"]
+    argv, host = ssh_words(connection)
+    return [*argv, host, f"{shlex.quote(interpreter)} -I -c {shlex.quote(shipping.BOOT)}"]
 
 
 def start(argv, spec, errors=subprocess.DEVNULL):
-    """Start a sender and give it its source and the spec; return the process. It ends when its
-    standard input is closed, as by our end.
+    """Start a sender, give it its source and the spec, and return the process.
+
+    It ends when its standard input is closed, as by our end.
     """
     with open(shipping.__file__, "rb") as handle:
         source = handle.read()
@@ -352,7 +368,8 @@ def start(argv, spec, errors=subprocess.DEVNULL):
 
 
 def open_stream(connection, interpreter, spec):
-    """Start the sender on the node behind an Ansible connection of type ssh; return the process,
-    whose stdout Receiver.consume reads.
+    """Start the sender on the node behind an Ansible connection of type ssh.
+
+    Return the process, whose stdout Receiver.consume reads.
     """
     return start(ssh_argv(connection, interpreter), spec)

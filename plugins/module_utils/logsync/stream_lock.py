@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who brings a node's logs into an attempt's directory at home has it alone: a stream, or the
-collection at the end. Controller only.
+"""Lock for the one process that brings a node's logs into an attempt's directory.
+
+That is a stream, or the collection at the end.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ class Busy(Exception):
 
 
 class Lock:
-    """Held from its making until close(); ends with the process. seconds: how long another holder
-    is waited for. Raises Busy, OSError.
+    """Lock of one node's logs until close() or the end of the process.
+
+    seconds: limit of the wait for another holder. Raises Busy, OSError.
     """
 
     def __init__(self, directory, node, seconds=0.0):
-        self.path, deadline = os.path.join(directory, PREFIX + node), time.monotonic() + seconds
+        self.path = os.path.join(directory, PREFIX + node)
+        deadline = time.monotonic() + seconds
         self.descriptor = self._try()
         while self.descriptor is None and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -35,9 +38,8 @@ class Lock:
         descriptor = os.open(self.path, _FLAGS, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if (
-                os.stat(self.path).st_ino == os.fstat(descriptor).st_ino
-            ):  # else it was removed meanwhile by who held it
+            # Another inode: the process that had the lock has removed this file meanwhile.
+            if os.stat(self.path).st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
         except OSError:
             pass
@@ -45,7 +47,7 @@ class Lock:
         return None
 
     def close(self):
-        """Let others in; nothing of the lock stays in the directory."""
+        """Release the lock and remove its file."""
         if self.descriptor is not None:
             try:
                 os.unlink(self.path)
