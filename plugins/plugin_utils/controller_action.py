@@ -39,6 +39,8 @@ class ControllerAction(ActionBase):
     # As AnsibleModule takes them.
     ARGUMENTS: Mapping[str, Mapping[str, Any]] = {}
     REQUIRED_IF: Sequence[tuple[Any, ...]] = ()
+    # Paths that are not made absolute: they may be a node's, or the name of a library.
+    PATHS_AS_GIVEN: Sequence[str] = ()
     # Exceptions of `execute` that say in words what is wrong.
     FAILURES: tuple[type[Exception], ...] = ()
 
@@ -92,7 +94,8 @@ class ControllerAction(ActionBase):
             self.fail(error.message)
         arguments = _as_json(plain(validated))
         for name, option in self.ARGUMENTS.items():
-            if "path" in (option.get("type"), option.get("elements")):
+            is_path = "path" in (option.get("type"), option.get("elements"))
+            if is_path and name not in self.PATHS_AS_GIVEN:
                 arguments[name] = self._absolute(arguments[name])
         return arguments
 
