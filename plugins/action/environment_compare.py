@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Stop where nodes have different packages; see library/environment_compare.py for the
-documentation.
-"""
+"""Compare the nodes' packages; see library/environment_compare.py for the documentation."""
 
 from __future__ import annotations
 

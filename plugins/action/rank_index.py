@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Verify the logs of a run and write the index of its ranks; see library/rank_index.py for the
-documentation.
-"""
+"""Verify and index the logs of a run; see library/rank_index.py for the documentation."""
 
 from __future__ import annotations
 

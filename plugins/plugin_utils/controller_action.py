@@ -60,7 +60,7 @@ class ControllerAction(ActionBase):
             result["warnings"] = self._warnings
         if secrets:
             result = remove_values(result, secrets)
-        return json.loads(json.dumps(result))
+        return _as_json(plain(result))
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the result's fields for valid arguments."""
@@ -115,7 +115,7 @@ class ControllerAction(ActionBase):
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value as a module would have received it: names of fields are texts, dates too."""
+    """Return a value as JSON carries it to a module and back: keys are texts, dates too."""
     return json.loads(json.dumps(value, default=_text_of))
 
 

@@ -29,10 +29,8 @@ def write_page(
     wanted = load.wanted(runs_dir, run, runs)
     read_series = functools.partial(series.of_run, folder=suite_table.FOLDER)
     found = [load.read(runs_dir, name, read_series) for name in wanted]
-    if runs:
-        view = run_comparison.view(found, time.time())
-    else:
-        view = report_view.view(found[0], time.time())
+    now = time.time()
+    view = run_comparison.view(found, now) if runs else report_view.view(found[0], now)
     path = load.page_path(runs_dir, wanted)
     text = html_page.render(view, html_page.parts(assets))
     changed = prometheus.put(path, text, 0o600, write=write)
