@@ -45,52 +45,21 @@ imported:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env as core,
-)
-
-
-def judge(digest, nodes, check_mode):
-    """Return (result, None) or (None, message)."""
-    markers = {
-        name: node["environments"][digest]
-        for name, node in nodes.items()
-        if digest in node.get("environments", {})
-    }
-    without = [name for name in nodes if name not in markers]
-    if without and not check_mode:
-        return (
-            None,
-            f"{', '.join(without)}: no complete environment {digest}; run the same command again",
-        )
-    lines = core.compare_nodes(markers)
-    if lines:
-        return (
-            None,
-            "\n".join(lines)
-            + "\nMake the Pythons (or the image) equal on all nodes, or let package and version be"
-            " installed by us",
-        )
-    first = next(iter(markers.values()), {})
-    return {
-        "changed": False,
-        "fingerprint": first.get("fingerprint", ""),
-        "imported": first.get("imported", {}),
-    }, None
 
 
 def main():
-    module = AnsibleModule(
+    AnsibleModule(
         argument_spec={
             "digest": {"type": "str", "required": True},
             "nodes": {"type": "dict", "required": True},
         },
         supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "environment_compare is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
     )
-    result, message = judge(module.params["digest"], module.params["nodes"], module.check_mode)
-    if message:
-        module.fail_json(msg=message)
-    module.exit_json(**result)
 
 
 if __name__ == "__main__":

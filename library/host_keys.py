@@ -78,70 +78,26 @@ shown:
   elements: str
 """
 
-import os
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import host_keys
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import run_program
-
-SPEC = {
-    "hosts": {"type": "dict", "required": True},
-    "ports": {"type": "dict", "default": {}},
-    "fingerprints": {"type": "dict", "default": {}},
-    "known_hosts": {"type": "path", "required": True},
-    "also": {"type": "list", "elements": "path", "default": []},
-    "timeout": {"type": "int", "default": 5},
-}
-
-
-def nodes_of(hosts, ports, fingerprints):
-    """Return the nodes as the core wants them; every value may be missing or empty."""
-    return [
-        {
-            "name": name,
-            "host": str(host or name),
-            "port": int(ports.get(name) or 22),
-            "fingerprints": list(fingerprints.get(name) or []),
-        }
-        for name, host in hosts.items()
-    ]
 
 
 def main():
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    given = module.params
-    nodes = nodes_of(given["hosts"], given["ports"], given["fingerprints"])
-    verdicts = host_keys.meet(
-        nodes, [given["known_hosts"], *given["also"]], run_program, given["timeout"]
-    )
-    problems = [
-        verdict["problem"] for verdict in verdicts.values() if verdict["status"] == "refused"
-    ]
-    if problems:
-        module.fail_json(
-            msg="Nothing was pinned:\n{}".format("\n".join("  " + text for text in problems))
+    AnsibleModule(
+        argument_spec={
+            "hosts": {"type": "dict", "required": True},
+            "ports": {"type": "dict", "default": {}},
+            "fingerprints": {"type": "dict", "default": {}},
+            "known_hosts": {"type": "path", "required": True},
+            "also": {"type": "list", "elements": "path", "default": []},
+            "timeout": {"type": "int", "default": 5},
+        },
+        supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "host_keys is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
         )
-    before = host_keys.read_text(given["known_hosts"])
-    after = host_keys.with_lines(before, nodes, verdicts)
-    if after != before and not module.check_mode:
-        temporary = os.path.join(module.tmpdir, "known_hosts")
-        host_keys.write_text(temporary, after)
-        module.atomic_move(temporary, given["known_hosts"])
-    unknown = {
-        name: [host_keys.fingerprint(key) for key in verdict["keys"]]
-        for name, verdict in verdicts.items()
-        if verdict["status"] == "unknown"
-    }
-    module.exit_json(
-        changed=after != before,
-        pinned=[name for name, verdict in verdicts.items() if verdict["status"] == "pinned"],
-        recorded=[name for name, verdict in verdicts.items() if verdict["status"] == "vouched"],
-        unknown=unknown,
-        shown=[
-            "{} ({}): {} {}".format(node["name"], host_keys.hosted(node["host"], node["port"]), key.split()[0], host_keys.fingerprint(key))
-            for node in nodes if node["name"] in unknown for key in verdicts[node["name"]]["keys"]
-        ],
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -117,14 +117,10 @@ code_diff: {description: Local changes against the commit., type: str, returned:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.urls import open_url
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe, sources
 
 
 def main():
-    module = AnsibleModule(
+    AnsibleModule(
         argument_spec={
             "suite": {"type": "dict", "required": True},
             "job": {"type": "dict", "required": True},
@@ -146,11 +142,12 @@ def main():
             "cache_dir": {"type": "path", "required": True},
         },
         supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "job_inputs is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
     )
-    try:
-        module.exit_json(**describe.describe(module.params, module.check_mode, open_url))
-    except (sources.SourceError, manifest.ManifestError, OSError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
 
 
 if __name__ == "__main__":

@@ -96,155 +96,34 @@ texts:
   elements: str
 """
 
-import getpass
-import os
-import socket
-import time
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import authority, primitives
-
-SPEC = {
-    "directory": {"type": "path", "required": True},
-    "site": {"type": "str", "required": True},
-    "state": {"type": "str", "choices": ["present", "noted", "absent"], "default": "present"},
-    "public_key": {"type": "path", "no_log": False},
-    "nodes": {"type": "dict", "default": {}},
-    "replace": {"type": "bool", "default": False},
-    "rotate": {"type": "bool", "default": False},
-    "take_back": {"type": "str", "default": ""},
-    "known": {"type": "list", "elements": "str", "default": []},
-    "take_in": {"type": "list", "elements": "str", "default": []},
-}
-
-
-def taken_back_texts(taken):
-    """Return a sentence for every node that was taken back."""
-    text = (
-        "%s was taken back by %s (%s UTC) and is not trusted; to take it in: playbooks/trust.yml -e"
-        " take_in=%s"
-    )
-    stamp = {
-        name: time.strftime("%Y-%m-%d %H:%M", time.gmtime(item.get("since") or 0))
-        for name, item in taken.items()
-    }
-    return [
-        text % (name, item.get("by"), stamp[name], name) for name, item in sorted(taken.items())
-    ]
-
-
-def noted(given, check, by, now):
-    """Take a node back and others in, as was asked for. Return the module's result."""
-    folder, name = given["directory"], given["take_back"]
-    if name and (
-        not authority.NAME.match(name)
-        or not (name in given["known"] or authority.signed_files(folder, name))
-    ):
-        known = ", ".join(given["known"])
-        raise authority.AuthorityError(
-            f"{name!r} is not a node of this site, and nothing was signed for it; nodes: {known}"
-        )
-    taken, changed = authority.read_journal(folder)["taken_back"], bool(name or given["take_in"])
-    if changed and not check:
-        with authority.locked(folder):
-            changed = bool(authority.take_in(folder, given["take_in"]))
-            changed = bool(name and authority.take_back(folder, name, by, now)) or changed
-            taken = authority.read_journal(folder)["taken_back"]
-    return {"changed": changed, "taken_back": taken, "texts": taken_back_texts(taken)}
-
-
-def refuse_foreign(given, by):
-    """Fail where nodes hold another controller's authority of this site. Called before anything is
-    made.
-    """
-    journal = authority.read_journal(given["directory"])
-    keys = [authority.read_public_key(given["public_key"])] if given["public_key"] else []
-    keys += [key for key in [authority.own_key(given["directory"], primitives.run_program)] if key]
-    journal["authorities"] = journal["authorities"] + [
-        {"fingerprint": primitives.fingerprint(key)} for key in keys
-    ]
-    nodes = {}
-    for name, pair in given["nodes"].items():
-        held, recorded = (list(pair) + [None, None])[:2]
-        found = (held or {}).get("authorities")
-        nodes[name] = (
-            [str(item) for item in found][:100] if isinstance(found, list) else [],
-            recorded,
-        )
-    texts = [] if given["replace"] else authority.foreign(journal, nodes)
-    if texts:
-        mine = (journal["authorities"] or [{"fingerprint": "none yet"}])[-1]["fingerprint"]
-        head = (
-            "Another controller's authority is in use, and nothing was changed; the authority here"
-            f" ({by}): {mine}"
-        )
-        tail = (
-            "Copy that controller's trainyard_state_dir here; or give this site another"
-            " trainyard_site; or replace that authority, which then works no more from there:"
-            " playbooks/trust.yml -e replace_ca=true"
-        )
-        raise authority.AuthorityError("\n".join([head] + ["  " + text for text in texts] + [tail]))
-
-
-def present(given, check, by, now):
-    """Return the module's result for an authority that is to be there."""
-    folder = given["directory"]
-    taken = authority.read_journal(folder)["taken_back"]
-    out = [text for text in taken_back_texts(taken) if text.split()[0] in given["nodes"]]
-    if out:
-        raise authority.AuthorityError("\n".join([*out, "Or take it out of the inventory."]))
-    refuse_foreign(given, by)
-    if check:
-        journal = authority.read_journal(folder)
-        last = journal["authorities"][-1] if journal["authorities"] else {}
-        key = (
-            authority.read_public_key(given["public_key"])
-            if given["public_key"]
-            else last.get("public_key", "")
-        )
-        changed = not key or given["rotate"]
-    else:
-        with authority.locked(folder):
-            last, journal, changed = authority.settle(
-                folder,
-                given["site"],
-                given["public_key"] or "",
-                by,
-                now,
-                primitives.run_program,
-                given["rotate"],
-            )
-        key = last["public_key"]
-    own = [item["fingerprint"] for item in journal["authorities"]]
-    return {
-        "changed": changed,
-        "public_key": key,
-        "authority": last,
-        "own": own,
-        "taken_back": taken,
-        "texts": taken_back_texts(taken),
-    }
 
 
 def main():
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    given = module.params
-    by = f"{getpass.getuser()}@{socket.gethostname()}"
-    try:
-        if given["state"] != "absent":
-            module.exit_json(
-                **(present if given["state"] == "present" else noted)(
-                    given, module.check_mode, by, time.time()
-                )
-            )
-        gone = (
-            os.path.isdir(given["directory"])
-            if module.check_mode
-            else authority.remove(given["directory"])
+    AnsibleModule(
+        argument_spec={
+            "directory": {"type": "path", "required": True},
+            "site": {"type": "str", "required": True},
+            "state": {
+                "type": "str",
+                "choices": ["present", "noted", "absent"],
+                "default": "present",
+            },
+            "public_key": {"type": "path", "no_log": False},
+            "nodes": {"type": "dict", "default": {}},
+            "replace": {"type": "bool", "default": False},
+            "rotate": {"type": "bool", "default": False},
+            "take_back": {"type": "str", "default": ""},
+            "known": {"type": "list", "elements": "str", "default": []},
+            "take_in": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "mesh_authority is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
         )
-        module.exit_json(changed=gone)
-    except (authority.AuthorityError, OSError) as problem:
-        module.fail_json(msg=str(problem))
+    )
 
 
 if __name__ == "__main__":

@@ -140,65 +140,32 @@ identities:
   type: dict
 """
 
-import time
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    known_nodes,
-    primitives,
-    ssh_config,
-)
-
-SPEC = {
-    "nodes": {"type": "list", "elements": "dict", "required": True},
-    "names": {"type": "list", "elements": "str", "required": True},
-    "inventory": {"type": "dict", "required": True},
-    "known_hosts": {"type": "list", "elements": "path", "default": []},
-    "gate": {"type": "str", "default": ""},
-    "states": {"type": "list", "elements": "dict", "default": []},
-    "site": {"type": "str", "required": True},
-    "ca_public_key": {"type": "str", "default": "", "no_log": False},
-    "directory": {"type": "str", "default": primitives.DIRECTORY},
-    "extra_from": {"type": "list", "elements": "str", "default": []},
-    "shared_home": {"type": "bool", "default": False},
-    "validity": {"type": "str", "default": "+7d"},
-    "renew_before": {"type": "str", "default": "+1d"},
-}
 
 
 def main():
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    given = module.params
-    if len(given["nodes"]) != len(given["names"]):
-        module.fail_json(
-            msg="every node has to describe itself: %d of %d did"
-            % (len(given["nodes"]), len(given["names"]))
+    AnsibleModule(
+        argument_spec={
+            "nodes": {"type": "list", "elements": "dict", "required": True},
+            "names": {"type": "list", "elements": "str", "required": True},
+            "inventory": {"type": "dict", "required": True},
+            "known_hosts": {"type": "list", "elements": "path", "default": []},
+            "gate": {"type": "str", "default": ""},
+            "states": {"type": "list", "elements": "dict", "default": []},
+            "site": {"type": "str", "required": True},
+            "ca_public_key": {"type": "str", "default": "", "no_log": False},
+            "directory": {"type": "str", "default": ".trainyard/mesh"},
+            "extra_from": {"type": "list", "elements": "str", "default": []},
+            "shared_home": {"type": "bool", "default": False},
+            "validity": {"type": "str", "default": "+7d"},
+            "renew_before": {"type": "str", "default": "+1d"},
+        },
+        supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "mesh_compile is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
         )
-    nodes = known_nodes.nodes_of(
-        given["names"],
-        given["inventory"],
-        given["nodes"],
-        given["known_hosts"],
-        primitives.run_program,
-    )
-    compiled, problems = ssh_config.compile_mesh(
-        nodes, given["site"], given["ca_public_key"], given["directory"], given["extra_from"], given["shared_home"],
-        given["validity"], given["renew_before"], given["gate"],
-    )  # fmt: skip
-    if problems:
-        module.fail_json(
-            msg="The nodes cannot be made to trust each other:\n{}".format(
-                "\n".join("  " + text for text in problems)
-            )
-        )
-    before, validity = (
-        ssh_config.span_seconds(given[name]) for name in ("renew_before", "validity")
-    )
-    ready = len(given["states"]) == len(given["nodes"]) and ssh_config.is_ready(
-        compiled, given["states"], time.time(), before, validity + primitives.CLOCK_SLACK_SECONDS
-    )
-    module.exit_json(
-        changed=False, ready=ready, pattern=primitives.line_pattern(given["site"]), **compiled
     )
 
 

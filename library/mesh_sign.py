@@ -74,53 +74,29 @@ signed:
   elements: str
 """
 
-import time
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    authority,
-    primitives,
-    signing,
-    ssh_config,
-)
-
-SPEC = {
-    "directory": {"type": "path", "required": True},
-    "site": {"type": "str", "required": True},
-    "ca_public_key": {"type": "str", "required": True, "no_log": False},
-    "keys": {"type": "dict", "required": True, "no_log": False},
-    "validity": {"type": "str", "default": "+24h"},
-    "renew_before": {"type": "str", "default": "+8h"},
-    "user": {"type": "str", "default": ""},
-    "agent_key": {"type": "path", "no_log": False},
-    "pkcs11": {"type": "path"},
-}
 
 
 def main():
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    given = module.params
-    keys = {name: key for name, key in given["keys"].items() if key}
-    try:
-        spans = [ssh_config.span_seconds(given[name]) for name in ("validity", "renew_before")]
-        arguments = (
-            given["directory"],
-            given["ca_public_key"],
-            keys,
-            given["site"],
-            *spans,
-            time.time(),
-            primitives.run_program,
+    AnsibleModule(
+        argument_spec={
+            "directory": {"type": "path", "required": True},
+            "site": {"type": "str", "required": True},
+            "ca_public_key": {"type": "str", "required": True, "no_log": False},
+            "keys": {"type": "dict", "required": True, "no_log": False},
+            "validity": {"type": "str", "default": "+24h"},
+            "renew_before": {"type": "str", "default": "+8h"},
+            "user": {"type": "str", "default": ""},
+            "agent_key": {"type": "path", "no_log": False},
+            "pkcs11": {"type": "path"},
+        },
+        supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "mesh_sign is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
         )
-        more = {name: given[name] or "" for name in ("user", "agent_key", "pkcs11")}
-        if module.check_mode:
-            found, signed = signing.sign_nodes(*arguments, write=False, **more)
-        else:
-            with authority.locked(given["directory"]):
-                found, signed = signing.sign_nodes(*arguments, **more)
-    except (authority.AuthorityError, OSError, ValueError) as problem:
-        module.fail_json(msg=str(problem))
-    module.exit_json(changed=bool(signed), certificates=found, signed=signed)
+    )
 
 
 if __name__ == "__main__":

@@ -40,28 +40,13 @@ findings: {description: "What was found, see findings.py.", type: list, elements
 lines: {description: The same as a table for people., type: list, elements: str, returned: success}
 """
 
-import time
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    reachability,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    proof_cache,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    outcome,
-)
-
-JUDGES = {"network": reachability.judge, "rehearsal": outcome.judge}
 
 
 def main():
-    module = AnsibleModule(
+    AnsibleModule(
         argument_spec={
-            "kind": {"type": "str", "choices": list(proof_cache.KINDS), "required": True},
+            "kind": {"type": "str", "choices": ["network", "rehearsal"], "required": True},
             "plan": {"type": "dict", "required": True},
             "facts": {"type": "dict", "required": True},
             "results": {"type": "dict", "required": True},
@@ -71,31 +56,12 @@ def main():
             "report": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
-    )
-    given = module.params
-    found = JUDGES[given["kind"]](given["plan"], given["results"], given["allowed"])
-    lines, stops = [printable(line) for line in findings.lines(found)], findings.stops(found)
-    if stops and not given["report"]:
-        module.fail_json(
-            msg="\n".join(["nothing was started:"] + ["  " + line for line in lines]),
-            stops=findings.short(stops),
+    ).fail_json(
+        msg=(
+            "proof is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
         )
-    undecided = given["kind"] == "rehearsal" and any(item["level"] == "warn" for item in found)
-    keep = not stops and not undecided and given["depth"] == "full" and not module.check_mode
-    if keep:
-        key = proof_cache.keys(given["plan"], given["facts"], given["allowed"])[given["kind"]]
-        try:
-            proof_cache.keep(
-                given["state_dir"], given["kind"], key, time.time(), {"findings": found}
-            )
-        except OSError as error:  # what was proven is proven; it is only not remembered
-            found = found + [
-                findings.finding(
-                    "proof", f"cannot be kept, and is repeated next time: {error}", "", (), "warn"
-                )
-            ]
-            lines = [printable(line) for line in findings.lines(found)]
-    module.exit_json(changed=False, findings=found, lines=lines)
+    )
 
 
 if __name__ == "__main__":

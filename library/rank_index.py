@@ -98,97 +98,27 @@ mismatches: {description: "Files that are not what the node has: node, file, hom
 index: {description: "What ranks.json holds; see docs/ranks-json.md.", type: dict, returned: with state indexed}
 """
 
-import os
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.config.quota import Quota, words
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync.collector import (
-    HomeError,
-    bring_home,
-    lacking,
-    settled,
-)
-
-
-def look(module, run_dir, nodes):
-    """Return what is missing, and warn of what a bound leaves on its node."""
-    params = module.params
-    missing, left = lacking(
-        run_dir, nodes, Quota(params["bytes"], params["files"], 0), not module.check_mode
-    )
-    for node, files in left.items():
-        if files:
-            text = (
-                "%s: %d log files (%s) stay on the node: a run may bring %s and %d files of each"
-                " node (trainyard_collect_bytes, _files): %s"
-            )
-            names = ", ".join(sorted(files)[:5]) + (", ..." if len(files) > 5 else "")
-            bound = (words(Quota(params["bytes"]).bytes), params["files"])
-            module.warn(
-                printable(text % (node, len(files), words(sum(files.values())), *bound, names))
-            )
-    return {"missing": missing, "left": left}
-
-
-def report(module, result, strict):
-    """Warn of files that were replaced; fail, or warn, of files that do not match."""
-    for item in result["replaced"]:
-        module.warn(
-            f"{item['node']}: {item['file']} was truncated or replaced; what was brought before is"
-            f" kept as {item['kept']}"
-        )
-    if result["mismatches"]:
-        said = "; ".join(f"{m['node']}: {m['file']}: {m['problem']}" for m in result["mismatches"])
-        text = printable(
-            f"logs were not brought as the nodes have them: {said}; collect again", limit=20_000
-        )
-        if strict:
-            module.fail_json(msg=text, **result)
-        module.warn(text)
-
-
-ARGUMENTS = {
-    "state": {"type": "str", "choices": ["missing", "indexed"], "default": "indexed"},
-    "run_dir": {"type": "path", "required": True},
-    "nodes": {"type": "list", "elements": "dict", "required": True},
-    "strict": {"type": "bool", "default": True},
-    "left": {"type": "dict", "default": {}},
-    "bytes": {"type": "str", "default": "21474836480"},
-    "files": {"type": "int", "default": 2000},
-}
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec=ARGUMENTS,
+    AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["missing", "indexed"], "default": "indexed"},
+            "run_dir": {"type": "path", "required": True},
+            "nodes": {"type": "list", "elements": "dict", "required": True},
+            "strict": {"type": "bool", "default": True},
+            "left": {"type": "dict", "default": {}},
+            "bytes": {"type": "str", "default": "21474836480"},
+            "files": {"type": "int", "default": 2000},
+        },
         supports_check_mode=True,
-    )
-    run_dir, nodes, strict = (
-        module.params["run_dir"],
-        module.params["nodes"],
-        module.params["strict"],
-    )
-    nodes, refused = (nodes, {}) if strict else settled(nodes)
-    for node, why in refused.items():
-        module.warn(
-            f"{printable(node)}: its logs stay there, because its answer is not valid: {why}"
+    ).fail_json(
+        msg=(
+            "rank_index is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
         )
-    try:
-        if module.params["state"] == "missing":
-            module.exit_json(changed=False, refused=refused, **look(module, run_dir, nodes))
-        if not os.path.isdir(run_dir):
-            module.fail_json(
-                msg=f"{run_dir} is no directory; collect makes it before the logs are brought"
-            )
-        result = dict(
-            bring_home(run_dir, nodes, not module.check_mode, left=module.params["left"]),
-            refused=refused,
-        )
-    except (HomeError, OSError, ValueError) as error:
-        module.fail_json(msg=f"{run_dir}: {error}")
-    report(module, result, strict)
-    module.exit_json(ranks_file=os.path.join(run_dir, "ranks.json"), **result)
+    )
 
 
 if __name__ == "__main__":

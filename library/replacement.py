@@ -58,66 +58,11 @@ state_dir: {description: Where the failed nodes are remembered., type: str, retu
 lines: {description: The choice for people; none where all goes on as it was., type: list, elements: str, returned: chosen}
 """
 
-import os
-import time
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    candidates,
-    failed_nodes,
-)
-
-
-def noted(given, module):
-    """Note whom a verdict names, at the time when it happened: an old run's verdict can be made
-    again.
-    """
-    causes, now = failed_nodes.named(given["verdict"], given["nodes"]), time.time()
-    if causes and not module.check_mode:
-        try:
-            failed_nodes.note(
-                given["state_dir"], causes, given["run_id"], min(given["ended"] or now, now)
-            )
-        except OSError as error:  # how the run ended is told all the same
-            module.warn("that {} failed is not remembered: {}".format(", ".join(causes), error))
-    return {"noted": causes}
-
-
-def chosen(given, module):
-    """Choose, and note the nodes of the newest attempt that do not answer."""
-    now = time.time()
-    known = failed_nodes.read(given["state_dir"])
-    silent = candidates.silent(given["looks"], given["nodes"])
-    # a verdict has said more of the same
-    told = {
-        name: known[name].get("cause")
-        for name in silent
-        if name in known and known[name].get("run") == given["run_id"]
-    }
-    silent.update({name: cause for name, cause in told.items() if cause})
-    if silent and not module.check_mode:
-        failed_nodes.note(given["state_dir"], silent, given["run_id"], now)
-    found = candidates.choose(given, failed_nodes.read(given["state_dir"]), now)
-    if found["refused"]:
-        raise ValueError(
-            "\n".join(
-                ["the run {} cannot go on:".format(given["run_id"])]
-                + ["  " + line for line in found["refused"]]
-            )
-        )
-    new = [name for name in found["nodes"] if name not in given["nodes"]]
-    about = {
-        "run": given["run_id"],
-        "state_dir": os.path.abspath(given["state_dir"]),
-        "new": new,
-        "noted": silent,
-    }
-    return dict(found, **about, lines=[printable(line) for line in found["why"]])
 
 
 def main():
-    module = AnsibleModule(
+    AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["noted", "chosen"], "required": True},
             "run_id": {"type": "str", "default": ""},
@@ -133,12 +78,12 @@ def main():
         },
         required_if=[("state", "chosen", ("site", "job"))],
         supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "replacement is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
     )
-    act = noted if module.params["state"] == "noted" else chosen
-    try:
-        module.exit_json(changed=False, **act(module.params, module))
-    except (OSError, ValueError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
 
 
 if __name__ == "__main__":

@@ -46,15 +46,10 @@ refused: {description: Nothing is to be resumed., type: bool, returned: where it
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    resume_decision,
-)
 
 
 def main():
-    module = AnsibleModule(
+    AnsibleModule(
         argument_spec={
             "runs_dir": {"type": "path", "required": True},
             "run_id": {"type": "str", "required": True},
@@ -68,20 +63,12 @@ def main():
             "after": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "resumed_run is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
     )
-    given = module.params
-    try:
-        if not RUN_ID.match(given["run_id"]):
-            raise resume_decision.Refused("{!r} is no run id".format(given["run_id"]))
-        home = resume_decision.at_home(given["runs_dir"], given["run_id"])
-        settled = resume_decision.settle(given["run_id"], home, given["answers"], given["after"])
-        for note in settled.pop("notes"):
-            module.warn(printable(note))
-        module.exit_json(changed=False, job=resume_decision.job_of(home, given["job"]), **settled)
-    except resume_decision.Refused as error:
-        module.fail_json(msg=printable(str(error)), refused=True)
-    except (resume_decision.NotYet, OSError, ValueError) as error:
-        module.fail_json(msg=printable(str(error)))
 
 
 if __name__ == "__main__":

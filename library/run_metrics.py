@@ -35,60 +35,23 @@ path: {description: The file in the run's directory., type: str, returned: succe
 copy: {description: The file in O(directory); null where there is none., type: str, returned: success}
 """
 
-import os
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus
-
-ARGUMENTS = {
-    "runs_dir": {"type": "path", "required": True},
-    "run_id": {"type": "str", "required": True},
-    "directory": {"type": "path"},
-}
 
 
 def main():
-    module = AnsibleModule(
-        argument_spec=ARGUMENTS,
+    AnsibleModule(
+        argument_spec={
+            "runs_dir": {"type": "path", "required": True},
+            "run_id": {"type": "str", "required": True},
+            "directory": {"type": "path"},
+        },
         supports_check_mode=True,
-    )
-    if not attempt_dir.RUN_ID.match(module.params["run_id"]):
-        module.fail_json(msg=printable("{!r} is no run id".format(module.params["run_id"])))
-    run_dir = os.path.join(module.params["runs_dir"], module.params["run_id"])
-    directory = module.params["directory"]
-    plan, record = (
-        manifest.read_json(os.path.join(run_dir, name)) for name in ("plan.json", "run.json")
-    )
-    if not record:
-        module.fail_json(
-            msg=(
-                f"{run_dir}/run.json is missing or no JSON; it is written when a run starts and"
-                " when it ends"
-            )
+    ).fail_json(
+        msg=(
+            "run_metrics is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
         )
-    text = prometheus.text_of(plan or {}, record)
-    path = os.path.join(run_dir, prometheus.NAME)
-    copy = None
-    changed = prometheus.put(path, text, 0o600, not module.check_mode)
-    if directory:
-        copy = os.path.join(directory, prometheus.file_name(plan or {}, record))
-        try:
-            changed = (
-                not prometheus.newer(copy, text)
-                and prometheus.put(copy, text, 0o644, not module.check_mode)
-            ) or changed
-        except OSError as error:
-            module.warn(
-                f"{copy}: {error.strerror}; the node exporter does not see this run, {path} has its"
-                " figures"
-            )
-            copy = None
-    module.exit_json(changed=changed, path=path, copy=copy)
+    )
 
 
 if __name__ == "__main__":

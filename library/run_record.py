@@ -65,12 +65,10 @@ taken: {description: Somebody else has begun this attempt., type: bool, returned
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
 
 
 def main():
-    module = AnsibleModule(
+    AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["started", "ended", "refused"], "required": True},
             "runs_dir": {"type": "path", "required": True},
@@ -89,18 +87,12 @@ def main():
         },
         required_if=[("state", "started", ("job", "plan", "plan_sha256"))],
         supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "run_record is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
     )
-    write = {
-        "started": record_attempt.started,
-        "ended": record_attempt.ended,
-        "refused": record_attempt.refused,
-    }[module.params["state"]]
-    try:
-        module.exit_json(changed=True, **write(module.params, module.check_mode))
-    except FileExistsError:
-        module.fail_json(taken=True, msg=record_attempt.taken(module.params))
-    except (OSError, ValueError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ options:
   run: {description: The run; the newest one where this is empty., type: str, default: ""}
   runs: {description: Two to eight runs to be compared; not together with O(run)., type: list, elements: str, default: []}
   assets: {description: "The role's directory, which holds the page's template, style, script and chart library.", type: path, required: true}
-requirements: [jinja2 on the controller; it comes with Ansible]
 attributes:
   check_mode: {support: full, description: Makes the page and writes nothing.}
 author: Trainyard
@@ -27,8 +26,6 @@ EXAMPLES = r"""
   run_report:
     runs_dir: runs
     assets: "{{ role_path }}"
-  vars:
-    ansible_python_interpreter: "{{ ansible_playbook_python }}"
   register: made
 """
 
@@ -38,50 +35,11 @@ bytes: {description: Its size., type: int, returned: success}
 notes: {description: What of the run could not be read., type: list, elements: str, returned: success}
 """
 
-import functools
-import os
-import time
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-    load,
-    prometheus,
-    series,
-)
-
-
-def make(params):
-    """Return (path, text, notes) of the page; raises report_facts.ReportError, OSError."""
-    from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-        html_page,
-        report_view,
-        run_comparison,
-    )
-
-    runs_dir, runs = (
-        params["runs_dir"],
-        load.wanted(params["runs_dir"], params["run"], params["runs"]),
-    )
-    tables = os.path.join(
-        params["assets"], "..", "..", "plugins", "module_utils", "trainyard", "suites"
-    )
-    of_run = functools.partial(series.of_run, folder=tables if os.path.isdir(tables) else None)
-    found = [load.read(runs_dir, run, of_run) for run in runs]
-    view = (
-        run_comparison.view(found, time.time())
-        if params["runs"]
-        else report_view.view(found[0], time.time())
-    )
-    return (
-        load.page_path(runs_dir, runs),
-        html_page.render(view, html_page.parts(params["assets"])),
-        view["notes"],
-    )
 
 
 def main():
-    module = AnsibleModule(
+    AnsibleModule(
         argument_spec={
             "runs_dir": {"type": "path", "required": True},
             "run": {"type": "str", "default": ""},
@@ -89,21 +47,11 @@ def main():
             "assets": {"type": "path", "required": True},
         },
         supports_check_mode=True,
-    )
-    try:
-        path, text, notes = make(module.params)
-        changed = prometheus.put(path, text, 0o600, write=not module.check_mode)
-    except load.ReportError as error:
-        module.fail_json(msg=f"no report: {printable(str(error))}")
-    except Exception as error:  # a record of a shape that nobody thought of; in words, and no trace of what it holds
-        module.fail_json(msg=f"no report: {type(error).__name__}: {printable(str(error))}")
-    for note in notes:
-        module.warn(f"the report is not complete: {note}")
-    module.exit_json(
-        changed=changed,
-        report=path,
-        bytes=os.path.getsize(path) if os.path.exists(path) else len(text),
-        notes=notes,
+    ).fail_json(
+        msg=(
+            "run_report is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
     )
 
 

@@ -12,11 +12,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ansible.module_utils import _internal
 from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
+from ansible.parsing.dataloader import DataLoader
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,6 +79,33 @@ def run_module(capsys, monkeypatch):
         return result
 
     return run
+
+
+@pytest.fixture
+def run_action(load_plugin):
+    """Run an action plugin that works on the controller, as its task does; returns its result."""
+
+    def run(name, arguments, check=False):
+        task = SimpleNamespace(args=dict(arguments), async_val=0, check_mode=check, action=name)
+        shell = SimpleNamespace(tmpdir="/tmp")
+        link = SimpleNamespace(_shell=shell, transport="local")
+        action = load_plugin("action", name).ActionModule(
+            task, link, None, DataLoader(), None, None
+        )
+        action._load_name = name
+        before = process_state()
+        result = action.run(task_vars={"inventory_hostname": "localhost"})
+        assert process_state() == before, "an action leaves the controller's process as it is"
+        return result
+
+    return run
+
+
+def process_state():
+    """Return what an action must not change of the process that it runs in."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return os.getcwd(), mask, dict(os.environ)
 
 
 def hold_against_schema(name, result, arguments):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is documented is what is: modules against their argument specs, roles against their
-defaults.
+"""What is documented is what is: modules and actions against their argument specs, roles against
+their defaults.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    ControllerAction,
+)
 from core_support import ROOT
 
 MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if (path / "tasks").is_dir())
+# Actions of modules that do nothing themselves: their main only says that the action is missing.
+ACTIONS = sorted(
+    name
+    for name in MODULES
+    if "is an action plugin" in (ROOT / "library" / f"{name}.py").read_text(encoding="utf-8")
+)
 KEYS = ("type", "required", "default", "choices", "elements")
 
 
@@ -65,6 +74,20 @@ def test_a_modules_documentation_is_its_argument_spec(name, monkeypatch):
     documented = {option: normal(entry) for option, entry in said.get("options", {}).items()}
     assert documented == {option: normal(entry) for option, entry in given["argument_spec"].items()}
     assert all(entry.get("description") for entry in said.get("options", {}).values())
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_action_takes_the_arguments_of_its_module(name, monkeypatch, load_plugin):
+    """The module documents what the action does, and would refuse the same task."""
+    _module, given = spec_of(name, monkeypatch)
+    plugin = load_plugin("action", name)
+    action = plugin.ActionModule
+    of_base = issubclass(action, ControllerAction)
+    arguments = action.ARGUMENTS if of_base else getattr(plugin, "SPEC", None)
+    if arguments is not None:
+        assert arguments == given["argument_spec"]
+    required = getattr(action, "REQUIRED_IF", ())
+    assert list(required) == list(given.get("required_if", ()))
 
 
 @pytest.mark.parametrize("name", MODULES)

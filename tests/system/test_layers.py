@@ -143,3 +143,14 @@ def test_what_a_node_reaches_imports_the_standard_library_only(name):
         if not level and module.split(".")[0] in ("yaml", "jinja2", "jsonschema", "cryptography")
     }
     assert not foreign
+
+
+def test_what_may_run_on_a_node_imports_nothing_of_the_controller():
+    """Ansible brings no file of plugin_utils to a node."""
+    foreign = {
+        path.relative_to(ROOT).as_posix()
+        for path in [*CORE.rglob("*.py"), *(ROOT / "library").glob("*.py")]
+        for module, _names, _level in imports_of(path)
+        if "plugin_utils" in module.split(".")
+    }
+    assert not foreign

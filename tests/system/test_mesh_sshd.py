@@ -13,8 +13,6 @@ import socket
 import subprocess
 import time
 
-import mesh_authority
-import mesh_sign
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     authorized_keys,
@@ -94,7 +92,7 @@ def port(tmp_path):
 
 
 @pytest.fixture
-def site(tmp_path, run_module, port):
+def site(tmp_path, run_action, port):
     """Authority, certificates and lines of two nodes as the modules make them, and the answer that
     a login gets.
     """
@@ -103,8 +101,8 @@ def site(tmp_path, run_module, port):
         keys = {name: make_key(tmp_path / name) for name in ("node1", "node2")}
 
         def authority(self, **more):
-            return run_module(
-                mesh_authority, dict({"directory": str(tmp_path / "ca"), "site": "lab"}, **more)
+            return run_action(
+                "mesh_authority", dict({"directory": str(tmp_path / "ca"), "site": "lab"}, **more)
             ).get("public_key")
 
         def sign(self, names=("node1", "node2"), **more):
@@ -113,8 +111,8 @@ def site(tmp_path, run_module, port):
                 "site": "lab",
                 "ca_public_key": self.authority(),
             }
-            found = run_module(
-                mesh_sign, dict(given, keys={name: self.keys[name] for name in names}, **more)
+            found = run_action(
+                "mesh_sign", dict(given, keys={name: self.keys[name] for name in names}, **more)
             )["certificates"]
             for name, text in found.items():
                 (tmp_path / (name + "-cert.pub")).write_text(text)

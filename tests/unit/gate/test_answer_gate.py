@@ -472,6 +472,22 @@ def test_every_module_runs_on_the_controller_or_has_a_schema(root):
     assert set(answer_gate.modules()) == names - CONTROLLERS
 
 
+# Actions that run modules too; conform on the controller alone.
+WITH_MODULES = {"conform", "drill", "run_logs"}
+
+
+def test_what_runs_on_the_controller_is_an_action_that_asks_no_node(root, load_plugin):
+    """Such an action has no schema for answers, so no module of its task may reach a node."""
+    actions = CONTROLLERS - {"rank_table"}  # (a module; called by hand)
+    for name in sorted(actions):
+        module = (root / "library" / f"{name}.py").read_text(encoding="utf-8")
+        assert f"{name} is an action plugin" in module, name
+    for name in sorted(actions - WITH_MODULES):
+        assert load_plugin("action", name).ActionModule.TRANSFERS_FILES is False, name
+        text = (root / "plugins" / "action" / f"{name}.py").read_text(encoding="utf-8")
+        assert "_execute_module" not in text and "_low_level" not in text, name
+
+
 # What these do, they do on the controller: no module of theirs runs on a node.
 ON_THE_CONTROLLER = {
     "add_host", "assert", "debug", "fail", "group_by", "include_role", "include_tasks", "include_vars", "import_playbook", "import_role",

@@ -9,10 +9,10 @@ import copy
 import os
 import time
 
-import job_inputs as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+    describe,
     outline_files,
     remote_outline,
     sources,
@@ -61,9 +61,9 @@ def files_of(root):
     )
 
 
-def test_an_honest_outline_is_kept_under_the_digest_of_what_came(run_module, told, tmp_path):
+def test_an_honest_outline_is_kept_under_the_digest_of_what_came(run_action, told, tmp_path):
     found, given = told
-    result = run_module(module, dict(given, outline=found))
+    result = run_action("job_inputs", dict(given, outline=found))
     assert result["config"]["epochs"] == 3 and result["config"]["files"] == [
         CONFIG,
         "configs/b.yml",
@@ -71,14 +71,14 @@ def test_an_honest_outline_is_kept_under_the_digest_of_what_came(run_module, tol
     assert result["code"]["digest"] == found["digest"]
     (folder,) = os.listdir(tmp_path / "cache/code-configs")
     assert outline_files.SHA256.match(folder) and folder != found["digest"]
-    again = run_module(module, dict(given, outline=dict(found, digest="0" * 64)))
+    again = run_action("job_inputs", dict(given, outline=dict(found, digest="0" * 64)))
     assert again["config"] == result["config"] and os.listdir(tmp_path / "cache/code-configs") == [
         folder
     ]
     other = dict(
         found, texts=dict(found["texts"], **{CONFIG: "epoch: 4\n"})
     )  # the digest of another outline under the same name
-    assert run_module(module, dict(given, outline=other))["config"]["epochs"] == 4
+    assert run_action("job_inputs", dict(given, outline=other))["config"]["epochs"] == 4
 
 
 HOSTILE_NAMES = [
@@ -110,7 +110,7 @@ HOSTILE_NAMES = [
     ],
     ids=lambda change: ascii(change)[:40],
 )  # fmt: skip
-def test_a_hostile_outline_is_refused_and_nothing_is_written(run_module, told, tmp_path, change):
+def test_a_hostile_outline_is_refused_and_nothing_is_written(run_action, told, tmp_path, change):
     found, given = told
     hostile = dict(copy.deepcopy(found), **change)
     if (
@@ -120,7 +120,7 @@ def test_a_hostile_outline_is_refused_and_nothing_is_written(run_module, told, t
     ):
         hostile["names"] = hostile["names"] + list(change["texts"])
     before = files_of(tmp_path)
-    result = run_module(module, dict(given, outline=hostile))
+    result = run_action("job_inputs", dict(given, outline=hostile))
     assert result["failed"] and "the outline of the code is not valid" in result["msg"]
     assert files_of(tmp_path) == before
 
@@ -152,11 +152,11 @@ def test_a_text_is_written_into_no_file_that_is_there(tmp_path):
     assert (tmp_path / "outside").read_text() == "kept"
 
 
-def test_a_name_that_is_a_file_and_a_directory_ends_as_a_refusal(run_module, told, tmp_path):
+def test_a_name_that_is_a_file_and_a_directory_ends_as_a_refusal(run_action, told, tmp_path):
     found, given = told
     more = {"configs/x": "a: 1", "configs/x/y.yml": "b: 1"}
-    result = run_module(
-        module,
+    result = run_action(
+        "job_inputs",
         dict(
             given,
             outline=dict(
@@ -205,20 +205,21 @@ MERGES = "a0: &a0 {k: 1}\n" + "".join(
     ],
     ids=["laughs", "merges", "circle", "depth", "digits", "sexagesimal", "size", "python"],
 )
-def test_a_hostile_config_ends_soon(run_module, told, text):
+def test_a_hostile_config_ends_soon(run_action, told, text):
     found, given = told
     begun = time.monotonic()
-    result = run_module(module, dict(given, outline=dict(found, texts={CONFIG: text})))
+    result = run_action("job_inputs", dict(given, outline=dict(found, texts={CONFIG: text})))
     assert result["failed"] and CONFIG in result["msg"] and len(result["msg"]) < 3000
     assert time.monotonic() - begun < 10
 
 
-def test_a_chain_of_many_configs_ends(run_module, told):
+def test_a_chain_of_many_configs_ends(run_action, told):
     found, given = told
     texts = {"configs/%d.yml" % n: "_BASE_: %d.yml\n" % (n + 1) for n in range(200)}
     texts[CONFIG] = "_BASE_: 0.yml\n"
-    result = run_module(
-        module, dict(given, outline=dict(found, names=found["names"] + list(texts), texts=texts))
+    result = run_action(
+        "job_inputs",
+        dict(given, outline=dict(found, names=found["names"] + list(texts), texts=texts)),
     )
     assert result["failed"] and "builds on more than" in result["msg"]
 
@@ -234,9 +235,9 @@ def test_a_chain_of_many_configs_ends(run_module, told):
         "save_dir: [1]\nsnapshot_epoch: -.inf\n",
     ],
 )
-def test_values_of_any_kind_give_a_plan_or_a_refusal(run_module, told, text):
+def test_values_of_any_kind_give_a_plan_or_a_refusal(run_action, told, text):
     found, given = told
-    result = run_module(module, dict(given, outline=dict(found, texts={CONFIG: text})))
+    result = run_action("job_inputs", dict(given, outline=dict(found, texts={CONFIG: text})))
     if result.get("failed"):
         assert "MODULE" not in result["msg"] and CONFIG in result["msg"]
     else:
@@ -258,14 +259,14 @@ def test_a_value_that_no_table_expects_is_a_refusal(told, monkeypatch):
         devices=1,
         resume={},
     )
-    monkeypatch.setattr(module.describe.suite_table, "wanted_data", lambda *_args, **_more: 1 / 0)
+    monkeypatch.setattr(describe.suite_table, "wanted_data", lambda *_args, **_more: 1 / 0)
     with pytest.raises(sources.SourceError):
-        module.describe.describe(params, False, None)
+        describe.describe(params, False, None)
 
 
-def test_a_folder_to_save_to_holds_no_control_character(run_module, told):
+def test_a_folder_to_save_to_holds_no_control_character(run_action, told):
     found, given = told
-    result = run_module(
-        module, dict(given, outline=dict(found, texts={CONFIG: 'save_dir: "out\\e[2Jput"\n'}))
+    result = run_action(
+        "job_inputs", dict(given, outline=dict(found, texts={CONFIG: 'save_dir: "out\\e[2Jput"\n'}))
     )
     assert result["failed"] and "U+001B" in result["msg"]

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import check_report as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
 
 
 @pytest.mark.parametrize("level, fails", [("stop", True), ("warn", False), ("note", False)])
-def test_the_table_is_shown_and_only_a_stop_fails(run_module, level, fails):
-    result = run_module(
-        module,
+def test_the_table_is_shown_and_only_a_stop_fails(run_action, level, fails):
+    result = run_action(
+        "check_report",
         {"findings": [finding("clock", "is 31 s ahead\x1b[2J", "start NTP", "node1", level)]},
     )
     assert bool(result.get("failed")) == fails
@@ -23,7 +22,7 @@ def test_the_table_is_shown_and_only_a_stop_fails(run_module, level, fails):
     assert "\x1b" not in str(result)
 
 
-def test_nothing_found_is_said(run_module):
-    assert run_module(module, {"findings": []})["lines"] == [
+def test_nothing_found_is_said(run_action):
+    assert run_action("check_report", {"findings": []})["lines"] == [
         "READY: nothing keeps this job from starting"
     ]

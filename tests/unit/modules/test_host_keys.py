@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import subprocess
 
-import host_keys as module
 import pytest
-import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import host_keys as core
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import host_key_pins
 from unit.mesh.test_primitives import host_key
 
 ONE, TWO = host_key(1), host_key(2)
@@ -191,80 +190,82 @@ def net(monkeypatch):
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    monkeypatch.setattr(module, "run_program", run)
+    monkeypatch.setattr(host_key_pins, "run_program", run)
     return answering
 
 
-def contact(run_module, tmp_path, check=False, **more):
+def contact(run_action, tmp_path, check=False, **more):
     hosts = {"node1": "198.51.100.11", "node2": "198.51.100.12"}
-    return run_module(
-        module, dict({"hosts": hosts, "known_hosts": str(tmp_path / "known_hosts")}, **more), check
+    return run_action(
+        "host_keys",
+        dict({"hosts": hosts, "known_hosts": str(tmp_path / "known_hosts")}, **more),
+        check,
     )
 
 
-def test_unknown_keys_are_shown_and_not_pinned(net, run_module, tmp_path):
-    result = contact(run_module, tmp_path)
+def test_unknown_keys_are_shown_and_not_pinned(net, run_action, tmp_path):
+    result = contact(run_action, tmp_path)
     assert (result["changed"], result["pinned"], result["recorded"]) == (False, [], [])
     assert result["unknown"] == {"node1": [core.fingerprint(ONE)], "node2": [core.fingerprint(TWO)]}
     assert result["shown"][0] == f"node1 (198.51.100.11): ssh-ed25519 {core.fingerprint(ONE)}"
     assert not (tmp_path / "known_hosts").exists()
 
 
-def test_what_was_shown_is_what_is_pinned(net, run_module, tmp_path):
-    shown = contact(run_module, tmp_path)["unknown"]
-    result = contact(run_module, tmp_path, fingerprints=shown)
+def test_what_was_shown_is_what_is_pinned(net, run_action, tmp_path):
+    shown = contact(run_action, tmp_path)["unknown"]
+    result = contact(run_action, tmp_path, fingerprints=shown)
     assert (result["changed"], result["recorded"], result["unknown"]) == (
         True,
         ["node1", "node2"],
         {},
     )
     assert (tmp_path / "known_hosts").read_text() == f"198.51.100.11 {ONE}\n198.51.100.12 {TWO}\n"
-    assert contact(run_module, tmp_path)["pinned"] == ["node1", "node2"]
+    assert contact(run_action, tmp_path)["pinned"] == ["node1", "node2"]
 
 
-def test_only_unknown_nodes_are_shown(net, run_module, tmp_path):
-    result = contact(run_module, tmp_path, fingerprints={"node1": [core.fingerprint(ONE)]})
+def test_only_unknown_nodes_are_shown(net, run_action, tmp_path):
+    result = contact(run_action, tmp_path, fingerprints={"node1": [core.fingerprint(ONE)]})
     assert (result["recorded"], list(result["unknown"])) == (["node1"], ["node2"])
     assert [line.split()[0] for line in result["shown"]] == ["node2"]
 
 
-def test_a_key_that_changed_between_question_and_answer_is_refused(net, run_module, tmp_path):
-    shown = contact(run_module, tmp_path)["unknown"]
+def test_a_key_that_changed_between_question_and_answer_is_refused(net, run_action, tmp_path):
+    shown = contact(run_action, tmp_path)["unknown"]
     net["198.51.100.12"] = host_key(9)
-    result = contact(run_module, tmp_path, fingerprints=shown)
+    result = contact(run_action, tmp_path, fingerprints=shown)
     assert result["failed"] is True
     assert "node2 (198.51.100.12): its host key is not one of" in result["msg"]
     assert not (tmp_path / "known_hosts").exists()
 
 
-def test_a_changed_key_is_refused_and_the_pinned_one_stays(net, run_module, tmp_path):
+def test_a_changed_key_is_refused_and_the_pinned_one_stays(net, run_action, tmp_path):
     (tmp_path / "known_hosts").write_text(f"198.51.100.11 {host_key(9)}\n")
-    result = contact(run_module, tmp_path, fingerprints={"node1": [core.fingerprint(ONE)]})
+    result = contact(run_action, tmp_path, fingerprints={"node1": [core.fingerprint(ONE)]})
     assert "node1 (198.51.100.11): HOST KEY CHANGED" in result["msg"]
     assert (tmp_path / "known_hosts").read_text() == f"198.51.100.11 {host_key(9)}\n"
 
 
-def test_the_users_own_file_is_honoured_and_never_written(net, run_module, tmp_path):
+def test_the_users_own_file_is_honoured_and_never_written(net, run_action, tmp_path):
     own = tmp_path / "own"
     own.write_text(f"198.51.100.11 {ONE}\n")
     result = contact(
-        run_module, tmp_path, also=[str(own)], fingerprints={"node2": [core.fingerprint(TWO)]}
+        run_action, tmp_path, also=[str(own)], fingerprints={"node2": [core.fingerprint(TWO)]}
     )
     assert (result["pinned"], result["recorded"]) == (["node1"], ["node2"])
     assert own.read_text() == f"198.51.100.11 {ONE}\n"
     assert (tmp_path / "known_hosts").read_text() == f"198.51.100.12 {TWO}\n"
 
 
-def test_every_problem_at_once(net, run_module, tmp_path):
+def test_every_problem_at_once(net, run_action, tmp_path):
     net.clear()
-    message = contact(run_module, tmp_path)["msg"]
+    message = contact(run_action, tmp_path)["msg"]
     assert "node1 (198.51.100.11): no host key is pinned" in message
     assert "node2 (198.51.100.12): no host key is pinned" in message
 
 
-def test_check_mode_writes_nothing(net, run_module, tmp_path):
+def test_check_mode_writes_nothing(net, run_action, tmp_path):
     result = contact(
-        run_module,
+        run_action,
         tmp_path,
         check=True,
         fingerprints={"node1": [core.fingerprint(ONE)], "node2": [core.fingerprint(TWO)]},
@@ -274,17 +275,9 @@ def test_check_mode_writes_nothing(net, run_module, tmp_path):
 
 
 def test_nodes_of_fills_in_what_the_inventory_leaves_out():
-    assert module.nodes_of({"a": ""}, {}, {}) == [
+    assert host_key_pins.nodes_of({"a": ""}, {}, {}) == [
         {"name": "a", "host": "a", "port": 22, "fingerprints": []}
     ]
-    assert module.nodes_of({"a": "b"}, {"a": "2222"}, {"a": ["x"]}) == [
+    assert host_key_pins.nodes_of({"a": "b"}, {"a": "2222"}, {"a": ["x"]}) == [
         {"name": "a", "host": "b", "port": 2222, "fingerprints": ["x"]}
     ]
-
-
-def test_documentation_equals_the_arguments():
-    options = yaml.safe_load(module.DOCUMENTATION)["options"]
-    assert set(options) == set(module.SPEC)
-    for name, spec in module.SPEC.items():
-        for key in ("type", "default", "required"):
-            assert options[name].get(key) == spec.get(key), name

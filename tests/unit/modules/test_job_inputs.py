@@ -16,7 +16,6 @@ import tarfile
 import threading
 import zipfile
 
-import job_inputs as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
@@ -253,8 +252,8 @@ def given(code, tmp_path, monkeypatch):
     }
 
 
-def test_module_describes_and_remembers(run_module, given, tmp_path):
-    result = run_module(module, given)
+def test_module_describes_and_remembers(run_action, given, tmp_path):
+    result = run_action("job_inputs", given)
     assert (
         result["changed"] is False
         and result["script"] == "tools/train.py"
@@ -286,29 +285,27 @@ def test_module_describes_and_remembers(run_module, given, tmp_path):
         ("code", "paddledetection", 4),
         ("data", "coco", 2),
     ]
-    assert run_module(module, given) == dict(
-        result, invocation=run_module(module, given).get("invocation")
-    )
+    assert run_action("job_inputs", given) == result
     put(tmp_path / "coco", {"images/1.jpg": "y"})
-    assert run_module(module, given)["data"] != result["data"]
+    assert run_action("job_inputs", given)["data"] != result["data"]
 
 
 @pytest.mark.parametrize(
     "overrides, epochs", [({"epoch": 3}, 3), ({"epoch": "x"}, None), ({}, 300)]
 )
-def test_an_override_of_the_epochs_counts(run_module, given, overrides, epochs):
-    assert run_module(module, dict(given, overrides=overrides))["config"]["epochs"] == epochs
+def test_an_override_of_the_epochs_counts(run_action, given, overrides, epochs):
+    assert run_action("job_inputs", dict(given, overrides=overrides))["config"]["epochs"] == epochs
 
 
-def test_weights_are_fetched_once_and_shipped_as_a_tree(run_module, given, web):
+def test_weights_are_fetched_once_and_shipped_as_a_tree(run_action, given, web):
     given["overrides"] = {"pretrain_weights": web[0] + "/m.pdparams"}
-    checked = run_module(module, given, check=True)
+    checked = run_action("job_inputs", given, check=True)
     assert (
         web[1] == []
         and checked["weights"]["pretrain_weights"]["digest"] == "0" * 64
         and checked["changed"] is False
     )
-    first, again = run_module(module, given), run_module(module, given)
+    first, again = run_action("job_inputs", given), run_action("job_inputs", given)
     assert (first["changed"], again["changed"]) == (True, False) and web[1] == ["/m.pdparams"]
     weights = first["weights"]["pretrain_weights"]
     tree = first["trees"][-1]
@@ -334,17 +331,17 @@ def archive(path, files):
 
 
 @pytest.mark.parametrize("name", ["stdc1.tar.gz", "stdc1.zip"])
-def test_weights_in_an_archive_are_unpacked_and_named(run_module, given, web, tmp_path, name):
+def test_weights_in_an_archive_are_unpacked_and_named(run_action, given, web, tmp_path, name):
     """PaddleSeg's are; its code unpacks after a download of its own and never from a path."""
     archive(
         str(tmp_path / "web" / name), {"stdc1/model.pdparams": "weights", "stdc1/readme.txt": "x"}
     )
     given["overrides"] = {"pretrain_weights": web[0] + "/" + name}
-    first = run_module(module, given)
+    first = run_action("job_inputs", given)
     assert first["weights"]["pretrain_weights"]["file"] == "stdc1/model.pdparams"
     assert (
         os.listdir(first["trees"][-1]["source"]) == ["stdc1"]
-        and run_module(module, given)["changed"] is False
+        and run_action("job_inputs", given)["changed"] is False
     )
 
 
@@ -365,13 +362,15 @@ def test_weights_in_an_archive_are_unpacked_and_named(run_module, given, web, tm
         ),
     ],
 )
-def test_an_archive_that_cannot_be_taken(run_module, given, web, tmp_path, files, words):
+def test_an_archive_that_cannot_be_taken(run_action, given, web, tmp_path, files, words):
     archive(str(tmp_path / "web" / "a.tar.gz"), files)
-    result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/a.tar.gz"}))
+    result = run_action(
+        "job_inputs", dict(given, overrides={"pretrain_weights": web[0] + "/a.tar.gz"})
+    )
     assert result["failed"] and words in result["msg"] and not list(tmp_path.rglob("out.pdparams"))
 
 
-def test_a_download_that_breaks_off_is_not_kept(run_module, given, tmp_path):
+def test_a_download_that_breaks_off_is_not_kept(run_action, given, tmp_path):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
@@ -386,7 +385,7 @@ def test_a_download_that_breaks_off_is_not_kept(run_module, given, tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = "http://127.0.0.1:%d/m.pdparams" % server.server_port
-        result = run_module(module, dict(given, overrides={"pretrain_weights": url}))
+        result = run_action("job_inputs", dict(given, overrides={"pretrain_weights": url}))
     finally:
         server.shutdown()
         server.server_close()
@@ -403,19 +402,21 @@ def test_a_download_that_breaks_off_is_not_kept(run_module, given, tmp_path):
     [(b"<html>", "a.tar.gz is no archive, whatever its name says"), (None, "a.tar.gz is damaged")],
     ids=["a page", "cut off"],
 )
-def test_an_archive_that_is_none(run_module, given, web, tmp_path, content, words):
+def test_an_archive_that_is_none(run_action, given, web, tmp_path, content, words):
     path = str(tmp_path / "web" / "a.tar.gz")
     archive(path, {"m/m.pdparams": os.urandom(3000).hex()})
     with open(path, "rb") as handle:
         whole = handle.read()
     with open(path, "wb") as handle:
         handle.write(content or whole[: len(whole) // 2])
-    result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/a.tar.gz"}))
+    result = run_action(
+        "job_inputs", dict(given, overrides={"pretrain_weights": web[0] + "/a.tar.gz"})
+    )
     assert result["failed"] and words in result["msg"]
 
 
-def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):
-    result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/none"}))
+def test_weights_that_cannot_be_fetched_name_the_remedy(run_action, given, web):
+    result = run_action("job_inputs", dict(given, overrides={"pretrain_weights": web[0] + "/none"}))
     assert (
         result["failed"]
         and f"pretrain_weights: cannot fetch {web[0]}/none" in result["msg"]
@@ -438,8 +439,8 @@ def test_weights_that_cannot_be_fetched_name_the_remedy(run_module, given, web):
         ({"suite": dict(SUITE, scripts=["run.py"])}, "is it a checkout of PaddleDetection?"),
     ],
 )
-def test_what_is_not_there(run_module, given, change, words):
-    result = run_module(module, json.loads(json.dumps(dict(given, **change))))
+def test_what_is_not_there(run_action, given, change, words):
+    result = run_action("job_inputs", json.loads(json.dumps(dict(given, **change))))
     assert result["failed"] and words in result["msg"]
 
 
@@ -454,13 +455,13 @@ def test_what_is_not_there(run_module, given, change, words):
         "https://0.0.0.0/m", "https://2130706433/m", "https://0x7f.1/m", "https://u:p@example.org/m", "https:///m", "https://h:x/m", "https://a b/m",
     ],
 )  # fmt: skip
-def test_addresses_that_are_not_fetched(run_module, given, url):
-    result = run_module(module, dict(given, weights={}, overrides={"pretrain_weights": url}))
+def test_addresses_that_are_not_fetched(run_action, given, url):
+    result = run_action("job_inputs", dict(given, weights={}, overrides={"pretrain_weights": url}))
     assert result["failed"] and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
     assert ":p@" not in result["msg"]
     if url.startswith("http:"):  # said before anything is fetched
-        assert run_module(
-            module, dict(given, weights={}, overrides={"pretrain_weights": url}), check=True
+        assert run_action(
+            "job_inputs", dict(given, weights={}, overrides={"pretrain_weights": url}), check=True
         )["failed"]
 
 
@@ -484,7 +485,7 @@ def test_a_name_is_checked_as_it_is_resolved(monkeypatch):
 @pytest.mark.parametrize(
     "target", ["http://localhost:%d/m.pdparams", "file:///etc/passwd", "ftp://127.0.0.1/m"]
 )
-def test_a_redirect_is_checked_again(run_module, given, target):
+def test_a_redirect_is_checked_again(run_action, given, target):
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -501,7 +502,7 @@ def test_a_redirect_is_checked_again(run_module, given, target):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = "http://127.0.0.1:%d/start" % server.server_port
-        result = run_module(module, dict(given, overrides={"pretrain_weights": url}))
+        result = run_action("job_inputs", dict(given, overrides={"pretrain_weights": url}))
     finally:
         server.shutdown()
         server.server_close()
@@ -512,31 +513,35 @@ def test_a_redirect_is_checked_again(run_module, given, target):
     )
 
 
-def test_the_sha256_of_weights_is_compared_and_recorded(run_module, given, web):
+def test_the_sha256_of_weights_is_compared_and_recorded(run_action, given, web):
     url = web[0] + "/m.pdparams"
     given["overrides"] = {"pretrain_weights": url}
     right = hashlib.sha256(b"weights").hexdigest()
-    wrong = run_module(module, dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64})))
+    wrong = run_action(
+        "job_inputs", dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64}))
+    )
     assert (
         wrong["failed"]
         and right in wrong["msg"]
         and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
     )
-    told = run_module(module, given)
+    told = run_action("job_inputs", given)
     assert [line for line in told["advice"] if right in line] and manifest.read_json(sources.weight_folder(given["cache_dir"], url) + ".json") == {
         "url": url, "sha256": right,
     }  # fmt: skip
-    assert not run_module(
-        module, dict(given, job=dict(JOB, config=CONFIG, weights={url: right}))
+    assert not run_action(
+        "job_inputs", dict(given, job=dict(JOB, config=CONFIG, weights={url: right}))
     ).get("failed")
-    assert run_module(module, dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64})))[
-        "failed"
-    ]
+    assert run_action(
+        "job_inputs", dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64}))
+    )["failed"]
 
 
-def test_a_download_has_a_largest_size(run_module, given, web, tmp_path, monkeypatch):
+def test_a_download_has_a_largest_size(run_action, given, web, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "LARGEST", 3)
-    result = run_module(module, dict(given, overrides={"pretrain_weights": web[0] + "/m.pdparams"}))
+    result = run_action(
+        "job_inputs", dict(given, overrides={"pretrain_weights": web[0] + "/m.pdparams"})
+    )
     assert result["failed"] and "more than 3 bytes" in result["msg"]
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 
-import mesh_authority
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     certificate_term,
@@ -26,12 +25,12 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def settle(folder, run_module):
+def settle(folder, run_action):
     """Call the module."""
 
     def call(check=False, **more):
-        return run_module(
-            mesh_authority, dict({"directory": str(folder), "site": "lab"}, **more), check
+        return run_action(
+            "mesh_authority", dict({"directory": str(folder), "site": "lab"}, **more), check
         )
 
     return call

@@ -39,8 +39,8 @@ def given(tmp_path):
     return make
 
 
-def test_a_mesh(run_module, given):
-    result = run_module(mesh_compile, given(node(1), node(2), ca_public_key=CA))
+def test_a_mesh(run_action, given):
+    result = run_action("mesh_compile", given(node(1), node(2), ca_public_key=CA))
     assert result["changed"] is False
     assert result["nodes"] == ["node1", "node2"]
     assert [line.split()[-3:] for line in result["lines"]] == [
@@ -52,9 +52,9 @@ def test_a_mesh(run_module, given):
     assert set(yaml.safe_load(mesh_compile.RETURN)) <= set(result)
 
 
-def test_ready_only_when_all_nodes_are(run_module, given):
+def test_ready_only_when_all_nodes_are(run_action, given):
     arguments = given(node(1), node(2), ca_public_key=CA)
-    made = run_module(mesh_compile, arguments)
+    made = run_action("mesh_compile", arguments)
     state = {
         "proven": 1,
         "digest": made["digest"],
@@ -62,23 +62,26 @@ def test_ready_only_when_all_nodes_are(run_module, given):
         "nodes": made["nodes"],
         "valid_until": int(time.time()) + 7 * 86400,
     }
-    assert run_module(mesh_compile, dict(arguments, states=[state, state]))["ready"] is True
-    assert run_module(mesh_compile, dict(arguments, states=[state]))["ready"] is False
+    assert run_action("mesh_compile", dict(arguments, states=[state, state]))["ready"] is True
+    assert run_action("mesh_compile", dict(arguments, states=[state]))["ready"] is False
     assert (
-        run_module(mesh_compile, dict(arguments, states=[state, dict(state, proven=None)]))["ready"]
+        run_action("mesh_compile", dict(arguments, states=[state, dict(state, proven=None)]))[
+            "ready"
+        ]
         is False
     )
     assert (
-        run_module(
-            mesh_compile, dict(arguments, states=[state, state], validity="+9d", renew_before="+8d")
+        run_action(
+            "mesh_compile",
+            dict(arguments, states=[state, state], validity="+9d", renew_before="+8d"),
         )["ready"]
         is False
     )
 
 
-def test_every_problem_is_in_one_message(run_module, given):
-    result = run_module(
-        mesh_compile,
+def test_every_problem_is_in_one_message(run_action, given):
+    result = run_action(
+        "mesh_compile",
         given(node(1, problems=["has no ssh"]), node(2, address="127.0.0.1"), validity="x"),
     )
     assert result["failed"] is True
@@ -86,24 +89,16 @@ def test_every_problem_is_in_one_message(run_module, given):
         assert words in result["msg"]
 
 
-def test_consent_is_passed_on(run_module, given):
+def test_consent_is_passed_on(run_action, given):
     arguments = given(node(1, home="a"), node(2, home="a"))
-    assert "shares its home directory" in run_module(mesh_compile, arguments)["msg"]
-    assert run_module(mesh_compile, dict(arguments, shared_home=True))["owners"] == {
+    assert "shares its home directory" in run_action("mesh_compile", arguments)["msg"]
+    assert run_action("mesh_compile", dict(arguments, shared_home=True))["owners"] == {
         "node1": "node1",
         "node2": "node1",
     }
 
 
-def test_a_node_that_has_not_described_itself_ends_it(run_module, given):
+def test_a_node_that_has_not_described_itself_ends_it(run_action, given):
     assert (
-        run_module(mesh_compile, dict(given(node(1), node(2)), nodes=[node(1)]))["failed"] is True
+        run_action("mesh_compile", dict(given(node(1), node(2)), nodes=[node(1)]))["failed"] is True
     )
-
-
-def test_documentation_equals_the_arguments():
-    options = yaml.safe_load(mesh_compile.DOCUMENTATION)["options"]
-    assert set(options) == set(mesh_compile.SPEC)
-    for name, spec in mesh_compile.SPEC.items():
-        for key in ("type", "default", "required"):
-            assert options[name].get(key) == spec.get(key), name

@@ -10,7 +10,6 @@ import re
 import subprocess
 import time
 
-import mesh_sign
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     authority,
@@ -55,7 +54,7 @@ def ca_of(folder):
 
 
 @pytest.fixture
-def sign(folder, run_module, node_keys):
+def sign(folder, run_action, node_keys):
     """Call the module."""
 
     def call(names=("node1",), check=False, **more):
@@ -65,7 +64,7 @@ def sign(folder, run_module, node_keys):
             "ca_public_key": ca_of(folder),
             "keys": {name: node_keys[name] for name in names},
         }
-        return run_module(mesh_sign, dict(given, **more), check)
+        return run_action("mesh_sign", dict(given, **more), check)
 
     return call
 

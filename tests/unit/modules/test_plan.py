@@ -10,7 +10,6 @@ import json
 import re
 import time
 
-import plan as module
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding, stops
@@ -621,8 +620,8 @@ def module_arguments(**changes):
     )
 
 
-def test_module_gives_the_bytes_and_their_digest(run_module):
-    result = run_module(module, module_arguments(), check=True)
+def test_module_gives_the_bytes_and_their_digest(run_action):
+    result = run_action("plan", module_arguments(), check=True)
     assert result["changed"] is False and json.loads(result["text"]) == result["plan"]
     assert (
         hashlib.sha256(result["text"].encode("ascii")).hexdigest() == result["sha256"]
@@ -639,10 +638,10 @@ def test_module_gives_the_bytes_and_their_digest(run_module):
     assert not any(unready.values()) and result["plan"]["argv"][-2:] == ["-o", "use_gpu=true"]
 
 
-def test_module_refuses_with_every_reason(run_module):
+def test_module_refuses_with_every_reason(run_action):
     arguments = module_arguments()
     arguments["facts"]["node2"].update(machine="aarch64", python_version="3.8")
-    result = run_module(module, arguments)
+    result = run_action("plan", arguments)
     assert (
         result["failed"]
         and len(re.findall(r"^  STOP  all nodes  plan  nodes have different", result["msg"], re.M))
@@ -651,14 +650,14 @@ def test_module_refuses_with_every_reason(run_module):
 
 
 @pytest.mark.parametrize("repair", [False, True])
-def test_module_stops_at_a_tree_that_differs_unless_told_to_repair(run_module, repair):
+def test_module_stops_at_a_tree_that_differs_unless_told_to_repair(run_action, repair):
     arguments = module_arguments(repair=repair)
     arguments["facts"]["node2"]["trees"]["code/" + CODE[:16]] = {
         "ok": False,
         "present": True,
         "differences": ["tools/train.py: 3 bytes instead of 4"],
     }
-    result = run_module(module, arguments)
+    result = run_action("plan", arguments)
     if repair:
         assert result["todo"]["code"] == ["node2"]
     else:
@@ -696,11 +695,11 @@ STARTS = [
     ],
 )
 def test_what_keeps_only_a_start_keeps_nothing_from_being_brought(
-    run_module, facts, brings, repair
+    run_action, facts, brings, repair
 ):
     arguments = module_arguments(repair=repair)
     arguments["facts"]["node1"].update(facts)
-    result = run_module(module, arguments)
+    result = run_action("plan", arguments)
     assert bool(result.get("failed")) != (repair and brings), result
     assert not (repair and brings) or [item["level"] for item in result["findings"]] == ["warn"]
 
@@ -738,12 +737,12 @@ def test_what_keeps_from_bringing():
     assert checks.of_bringing([finding("port", "x", level="note")])[0]["level"] == "note"
 
 
-def test_code_that_no_node_has_told_of_gives_no_plan_and_hides_nothing(run_module):
+def test_code_that_no_node_has_told_of_gives_no_plan_and_hides_nothing(run_action):
     arguments = module_arguments(
         inputs={"unread": "Connection refused", "trees": [], "placed": []}, report=True
     )
     arguments["facts"]["node2"]["orphans"] = {"ours": [ORPHAN]}
-    found = run_module(module, arguments)
+    found = run_action("plan", arguments)
     assert "plan" not in found and [
         (item["check"], item["nodes"]) for item in found["findings"]
     ] == [("orphans", ["node2"]), ("plan", [])]
@@ -751,60 +750,60 @@ def test_code_that_no_node_has_told_of_gives_no_plan_and_hides_nothing(run_modul
         "node1 has not told of the code that lies there: Connection refused"
         in found["findings"][1]["text"]
     )
-    silent = run_module(
-        module, dict(arguments, silent={"node1": "Connection refused"})
+    silent = run_action(
+        "plan", dict(arguments, silent={"node1": "Connection refused"})
     )  # it is said once
     assert [item["check"] for item in silent["findings"]] == ["reach", "orphans"]
 
 
 @pytest.mark.parametrize("facts", [{"units": HELD}, {"missing": ["rsync"]}])
-def test_module_stops_at_an_obstacle_and_only_shows_it_in_check_mode(run_module, facts):
+def test_module_stops_at_an_obstacle_and_only_shows_it_in_check_mode(run_action, facts):
     arguments = module_arguments()
     arguments["facts"]["node2"].update(facts)
-    result = run_module(module, arguments)
+    result = run_action("plan", arguments)
     assert result["failed"] and re.match(
         r"nothing was started:\n  STOP  node2  ready  (is held|lacks rsync)", result["msg"]
     ), result["msg"]
     assert result["stops"] == [{"check": "ready", "nodes": ["node2"]}]
-    shown = run_module(module, arguments, check=True)
+    shown = run_action("plan", arguments, check=True)
     assert not shown.get("failed") and any(
         line.startswith("in the way: node2 ") for line in shown["summary"]
     )
 
 
-def test_module_says_all_at_once_and_only_reports_where_it_is_asked(run_module):
+def test_module_says_all_at_once_and_only_reports_where_it_is_asked(run_action):
     """A silent node, with what is wrong with the one that answered; without every node's facts
     there is no plan.
     """
     arguments = module_arguments(report=True, silent={"node2": "Connection refused\x1b[2J"})
     del arguments["facts"]["node2"]
-    result = run_module(module, arguments)
+    result = run_action("plan", arguments)
     assert not result.get("failed") and "plan" not in result and result["todo"] == {}
     assert [(item["check"], item["nodes"], item["level"]) for item in result["findings"]] == [
         ("reach", ["node2"], "stop")
     ]
-    said = run_module(module, dict(arguments, report=False))
+    said = run_action("plan", dict(arguments, report=False))
     assert (
         said["failed"]
         and "did not answer: Connection refused" in said["msg"]
         and "\x1b" not in said["msg"]
     )
-    assert run_module(module, dict(arguments, report=False), check=True)[
+    assert run_action("plan", dict(arguments, report=False), check=True)[
         "failed"
     ]  # --check has no plan to show either
 
 
-def test_what_a_start_would_bring_is_no_obstacle_and_is_said_by_a_check(run_module):
+def test_what_a_start_would_bring_is_no_obstacle_and_is_said_by_a_check(run_action):
     arguments = module_arguments(report=True)
     arguments["facts"]["node2"]["trees"] = {}
-    found = run_module(module, arguments)["findings"]
+    found = run_action("plan", arguments)["findings"]
     said = [(item["level"], item["nodes"], item["text"]) for item in found]
     assert (
         said[0] == ("note", ["node2"], "not there yet: code, data")
         and len(said) == 2
         and said[1][2].startswith("not rehearsed")
     ), said
-    assert run_module(module, dict(arguments, report=False))["findings"] == []
+    assert run_action("plan", dict(arguments, report=False))["findings"] == []
 
 
 def test_an_environment_that_somebody_has_changed_is_not_said_to_be_brought():
@@ -822,22 +821,22 @@ def test_an_environment_that_somebody_has_changed_is_not_said_to_be_brought():
     ]
 
 
-def test_a_single_node_has_no_network_to_prove(run_module):
+def test_a_single_node_has_no_network_to_prove(run_action):
     arguments = module_arguments()
     arguments.update(nodes=arguments["nodes"][:1], facts={"node1": arguments["facts"]["node1"]})
-    todo = run_module(module, arguments)["todo"]
+    todo = run_action("plan", arguments)["todo"]
     assert todo["network"] == [] and todo["rehearsal"] == ["node1"]
 
 
 @pytest.mark.parametrize("silent", [{}, {"node2": "Connection timed out"}])
 @pytest.mark.parametrize("epochs, refused", [(5, True), (6, False)])
 def test_with_nothing_left_to_train_no_further_try_is_asked_for(
-    run_module, silent, epochs, refused
+    run_action, silent, epochs, refused
 ):
     """A node that boots is waited for, but not to find that out."""
     arguments = module_arguments(silent=silent, resume=POINT)
     arguments["inputs"]["config"] = dict(arguments["inputs"]["config"], epochs=epochs)
-    result = run_module(module, arguments)
+    result = run_action("plan", arguments)
     assert bool(result.get("refused")) == refused and bool(result.get("failed")) == (
         refused or bool(silent)
     )
@@ -849,32 +848,32 @@ def test_with_nothing_left_to_train_no_further_try_is_asked_for(
     )
 
 
-def test_every_node_that_is_silent_is_named(run_module):
-    said = run_module(
-        module, module_arguments(silent={"node%d" % number: "x" * 200 for number in range(40)})
+def test_every_node_that_is_silent_is_named(run_action):
+    said = run_action(
+        "plan", module_arguments(silent={"node%d" % number: "x" * 200 for number in range(40)})
     )["msg"]
     assert all(re.search(r"\bnode%d\b" % number, said) for number in range(40))
 
 
-def test_the_wire_of_a_training_that_runs_is_left_alone(run_module):
+def test_the_wire_of_a_training_that_runs_is_left_alone(run_action):
     arguments = module_arguments(report=True)
     arguments["facts"]["node2"]["units"] = HELD
-    made = run_module(module, arguments)
+    made = run_action("plan", arguments)
     assert made["todo"]["network"] == [] and any(
         item["check"] == "ready" and "is held" in item["text"] for item in made["findings"]
     )
 
 
 @pytest.mark.parametrize("kept", [None, "network", "rehearsal"])
-def test_what_was_proven_is_not_repeated_for_a_while(run_module, tmp_path, kept):
+def test_what_was_proven_is_not_repeated_for_a_while(run_action, tmp_path, kept):
     arguments = module_arguments(
         state_dir=str(tmp_path), allowed={"proof_hours": {"network": 1, "rehearsal": 2}}
     )
-    made = run_module(module, arguments)
+    made = run_action("plan", arguments)
     if kept:
         proof_cache.keep(str(tmp_path), kept, proof_cache.keys(made["plan"], arguments["facts"], arguments["allowed"])[kept], time.time() - 3000, {"findings": [
             finding("network", "is slow", level="warn"), finding("network", "10 Gbit/s", level="note")]})  # fmt: skip
-        made = run_module(module, arguments)
+        made = run_action("plan", arguments)
         assert [item["text"] for item in made["findings"]] == [
             "is slow"
         ]  # a warning is not forgotten with its repetition
@@ -882,24 +881,24 @@ def test_what_was_proven_is_not_repeated_for_a_while(run_module, tmp_path, kept)
         "quick" if kept == "network" else "full"
     )
     assert made["todo"]["rehearsal"] == ([] if kept == "rehearsal" else ["node1", "node2"])
-    assert run_module(module, dict(arguments, rehearse=False))["todo"]["rehearsal"] == []
+    assert run_action("plan", dict(arguments, rehearse=False))["todo"]["rehearsal"] == []
     # READY must not hide what was not tried
     noted = [
         item["text"]
-        for item in run_module(module, dict(arguments, report=True))["findings"]
+        for item in run_action("plan", dict(arguments, report=True))["findings"]
         if item["level"] == "note"
     ]
     assert [text for text in noted if text.endswith(" 50 min ago")] == noted and len(noted) == (
         1 if kept else 0
     )
-    asked = run_module(module, dict(arguments, report=True, rehearse=False))["findings"]
+    asked = run_action("plan", dict(arguments, report=True, rehearse=False))["findings"]
     assert any(item["text"] == "not rehearsed, as was asked" for item in asked)
 
 
-def test_module_names_a_requirement_list_that_is_not_there(run_module):
+def test_module_names_a_requirement_list_that_is_not_there(run_action):
     arguments = module_arguments()
     arguments["source"]["environment"]["requirements"] = ["none_such.txt"]
-    result = run_module(module, arguments)
+    result = run_action("plan", arguments)
     assert result["failed"] and "none_such.txt" in result["msg"]
 
 

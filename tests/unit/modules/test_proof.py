@@ -6,13 +6,13 @@ from __future__ import annotations
 import copy
 import os
 
-import proof as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
     proof_cache,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_verdict
 from core_support import gang
 
 
@@ -25,7 +25,7 @@ def given():
 
 def judge(monkeypatch, *found):
     for kind in proof_cache.KINDS:
-        monkeypatch.setitem(module.JUDGES, kind, lambda made, results, allowed: list(found))
+        monkeypatch.setitem(proof_verdict.JUDGES, kind, lambda made, results, allowed: list(found))
 
 
 def kept(given, folder, now=None):
@@ -41,20 +41,20 @@ def kept(given, folder, now=None):
 
 
 def test_a_proof_is_kept_only_where_nothing_stops_and_the_look_was_full(
-    run_module, monkeypatch, tmp_path, given
+    run_action, monkeypatch, tmp_path, given
 ):
     arguments = dict(given, state_dir=str(tmp_path))
     judge(monkeypatch, finding("mtu", "1500", level="note"))
-    run_module(module, arguments, check=True)
-    run_module(module, dict(arguments, depth="quick"))
+    run_action("proof", arguments, check=True)
+    run_action("proof", dict(arguments, depth="quick"))
     assert kept(given, tmp_path) is None
-    result = run_module(module, arguments)
+    result = run_action("proof", arguments)
     assert not result.get("failed") and result["lines"] == ["NOTE  all nodes  mtu  1500"]
     assert kept(given, tmp_path)["result"]["findings"][0]["check"] == "mtu"
     assert (os.stat(tmp_path / "proofs").st_mode & 0o777) == 0o700
 
 
-def test_every_stop_is_said_however_many_there_are(run_module, monkeypatch, tmp_path, given):
+def test_every_stop_is_said_however_many_there_are(run_action, monkeypatch, tmp_path, given):
     judge(
         monkeypatch,
         *[
@@ -62,13 +62,13 @@ def test_every_stop_is_said_however_many_there_are(run_module, monkeypatch, tmp_
             for number in range(40)
         ],
     )
-    said = run_module(module, dict(given, state_dir=str(tmp_path)))["msg"]
+    said = run_action("proof", dict(given, state_dir=str(tmp_path)))["msg"]
     assert all("node%d " % number in said for number in range(40))
 
 
 @pytest.mark.parametrize("kind, keeps", [("network", True), ("rehearsal", False)])
 def test_a_rehearsal_that_showed_nothing_is_no_proof(
-    run_module, monkeypatch, tmp_path, given, kind, keeps
+    run_action, monkeypatch, tmp_path, given, kind, keeps
 ):
     """A slow network is a proven one; ranks that did not come to an end in time have proven
     nothing, and nothing stops.
@@ -76,19 +76,19 @@ def test_a_rehearsal_that_showed_nothing_is_no_proof(
     judge(monkeypatch, finding("x", "slow", level="warn"))
     arguments = dict(given, kind=kind, state_dir=str(tmp_path))
     assert (
-        not run_module(module, arguments).get("failed")
+        not run_action("proof", arguments).get("failed")
         and (kept(arguments, tmp_path) is not None) == keeps
     )
 
 
-def test_a_stop_fails_with_all_of_it_and_keeps_nothing(run_module, monkeypatch, tmp_path, given):
+def test_a_stop_fails_with_all_of_it_and_keeps_nothing(run_action, monkeypatch, tmp_path, given):
     judge(
         monkeypatch,
         finding("reach", "node1 does not reach node2\x1b[2J", "open it", ["node1", "node2"]),
         finding("mtu", "1500", level="note"),
     )
     arguments = dict(given, state_dir=str(tmp_path))
-    result = run_module(module, arguments)
+    result = run_action("proof", arguments)
     assert (
         result["failed"]
         and "node1 does not reach node2" in result["msg"]
@@ -96,7 +96,7 @@ def test_a_stop_fails_with_all_of_it_and_keeps_nothing(run_module, monkeypatch, 
         and "\x1b" not in result["msg"]
     )
     assert result["stops"] == [{"check": "reach", "nodes": ["node1", "node2"]}]
-    reported = run_module(module, dict(arguments, report=True))
+    reported = run_action("proof", dict(arguments, report=True))
     assert not reported.get("failed") and len(reported["findings"]) == 2
     assert kept(given, tmp_path) is None
 
@@ -137,11 +137,11 @@ def test_a_proof_holds_for_its_hours_its_boots_and_its_plan(tmp_path, given):
 
 
 def test_a_state_directory_that_cannot_be_written_costs_only_the_memory(
-    run_module, monkeypatch, tmp_path, given
+    run_action, monkeypatch, tmp_path, given
 ):
     judge(monkeypatch)
     (tmp_path / "file").write_text("")
-    result = run_module(module, dict(given, state_dir=str(tmp_path / "file" / "state")))
+    result = run_action("proof", dict(given, state_dir=str(tmp_path / "file" / "state")))
     assert not result.get("failed") and "cannot be kept" in result["lines"][0]
 
 

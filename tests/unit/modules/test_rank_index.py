@@ -396,7 +396,7 @@ def test_ranks_json_is_mended(bring, run_dir):
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_the_module(bring, run_dir, run_module):
+def test_the_module(bring, run_dir, run_action):
     nodes = [
         entry(
             "node1",
@@ -404,10 +404,12 @@ def test_the_module(bring, run_dir, run_module):
             ranks=[{"rank": 0}],
         )
     ]
-    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})
+    result = run_action("rank_index", {"run_dir": str(run_dir), "nodes": nodes})
     assert (result["changed"], result["ranks_file"]) == (True, str(run_dir / "ranks.json"))
-    assert run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})["changed"] is False
-    missing = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "state": "missing"})
+    assert run_action("rank_index", {"run_dir": str(run_dir), "nodes": nodes})["changed"] is False
+    missing = run_action(
+        "rank_index", {"run_dir": str(run_dir), "nodes": nodes, "state": "missing"}
+    )
     assert (missing["changed"], missing["missing"], missing["left"]) == (
         False,
         {"node1": {}},
@@ -418,7 +420,7 @@ def test_the_module(bring, run_dir, run_module):
     )
 
 
-def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_module):
+def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_action):
     from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 
     nodes = []
@@ -432,7 +434,7 @@ def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_modu
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes((home / item["file"]).read_bytes())
         nodes.append(dict(found, changed=False, failed=False))
-    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes})
+    result = run_action("rank_index", {"run_dir": str(run_dir), "nodes": nodes})
     assert result["changed"] is True
     assert [r["rank"] for r in result["index"]["ranks"]] == [0, 1, 2, 3]
     assert (
@@ -442,7 +444,7 @@ def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_modu
     )
 
 
-def test_check_mode_compares_and_touches_nothing(bring, run_dir, run_module):
+def test_check_mode_compares_and_touches_nothing(bring, run_dir, run_action):
     nodes = [
         entry(
             "node1",
@@ -452,29 +454,29 @@ def test_check_mode_compares_and_touches_nothing(bring, run_dir, run_module):
     ]
     (run_dir / ".incoming" / "empty").mkdir()
     before = tree(run_dir)
-    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes}, check=True)
+    result = run_action("rank_index", {"run_dir": str(run_dir), "nodes": nodes}, check=True)
     assert (run_dir / ".incoming" / "empty").is_dir()
     assert result["changed"] is True
     assert tree(run_dir) == before
     assert stat.S_IMODE((run_dir / ".incoming/node1/log/workerlog.0").stat().st_mode) == 0o644
     nodes[0]["files"][0]["sha256"] = "0" * 64
     assert (
-        run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes}, check=True)["failed"]
+        run_action("rank_index", {"run_dir": str(run_dir), "nodes": nodes}, check=True)["failed"]
         is True
     )
 
 
-def test_the_module_fails_with_node_file_and_both_digests(bring, run_dir, run_module):
+def test_the_module_fails_with_node_file_and_both_digests(bring, run_dir, run_action):
     item = bring("node2", "log/workerlog.0", "rank-002.node2.log", b"abc", b"abX")
-    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": [entry("node2", item)]})
+    result = run_action("rank_index", {"run_dir": str(run_dir), "nodes": [entry("node2", item)]})
     assert result["failed"] is True
     for word in ("node2", "log/workerlog.0", item["sha256"], hashlib.sha256(b"abX").hexdigest()):
         assert word in result["msg"]
     assert len(result["mismatches"]) == 1
 
 
-def test_the_module_without_a_run_directory(run_module, tmp_path):
-    result = run_module(rank_index, {"run_dir": str(tmp_path / "none"), "nodes": []})
+def test_the_module_without_a_run_directory(run_action, tmp_path):
+    result = run_action("rank_index", {"run_dir": str(tmp_path / "none"), "nodes": []})
     assert result["failed"] is True and "is no directory" in result["msg"]
 
 
@@ -519,31 +521,31 @@ def lies(node="node2"):
 
 
 @pytest.mark.parametrize("item", list(lies()), ids=lambda item: "")
-def test_a_node_that_lies_costs_no_other_its_logs(bring, run_dir, run_module, tmp_path, item):
+def test_a_node_that_lies_costs_no_other_its_logs(bring, run_dir, run_action, tmp_path, item):
     nodes = [
         entry("node2", item),
         entry(
             "node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine"), ranks=[{"rank": 0}]
         ),
     ]
-    missing = run_module(
-        rank_index, {"run_dir": str(run_dir), "nodes": nodes, "state": "missing", "strict": False}
+    missing = run_action(
+        "rank_index", {"run_dir": str(run_dir), "nodes": nodes, "state": "missing", "strict": False}
     )
     assert list(missing["refused"]) == ["node2"] and list(missing["missing"]) == ["node1"]
-    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
+    result = run_action("rank_index", {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
     assert not result.get("failed") and (run_dir / "launcher.node1.log").read_bytes() == b"fine"
     assert [rank["node"] for rank in result["index"]["ranks"]] == ["node1"] and tree(tmp_path) == [
         "attempt-1/launcher.node1.log", "attempt-1/ranks.json",
     ]  # fmt: skip
 
 
-def test_a_mismatch_of_one_node_is_said_and_the_others_are_taken(bring, run_dir, run_module):
+def test_a_mismatch_of_one_node_is_said_and_the_others_are_taken(bring, run_dir, run_action):
     bad = bring("node2", "log/workerlog.0", "rank-002.node2.log", b"abc", b"abX")
     nodes = [
         entry("node2", bad),
         entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine")),
     ]
-    result = run_module(rank_index, {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
+    result = run_action("rank_index", {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
     assert (
         not result.get("failed")
         and [item["node"] for item in result["mismatches"]] == ["node2"]
@@ -558,7 +560,7 @@ def test_a_name_with_words_in_it_is_a_name(bring, run_dir):
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abc"
 
 
-def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_module):
+def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_action):
     sizes = {
         "logs.txt": ("launcher", 10),
         "log/workerlog.0": ("rank-000", 5000),
@@ -582,7 +584,7 @@ def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_module)
         "bytes": "1000",
         "strict": False,
     }
-    found = run_module(rank_index, asked)
+    found = run_action("rank_index", asked)
     assert found["missing"]["node1"] == {"logs.txt": 10, "log/workerlog.1": 400} and found["left"][
         "node1"
     ] == {"log/workerlog.0": 5000}
@@ -591,11 +593,11 @@ def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_module)
         and len(found["left"]["node2"]) == 2
         and len(found["warnings"]) == 2
     )
-    assert run_module(rank_index, dict(asked, bytes="1 MiB", files=2))["left"]["node1"] == {
+    assert run_action("rank_index", dict(asked, bytes="1 MiB", files=2))["left"]["node1"] == {
         "log/workerlog.0": 5000
     }
-    result = run_module(
-        rank_index,
+    result = run_action(
+        "rank_index",
         {"run_dir": str(run_dir), "nodes": nodes, "strict": False, "left": found["left"]},
     )
     assert [(item["node"], item["file"]) for item in result["mismatches"]] == [

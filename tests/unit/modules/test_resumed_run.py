@@ -10,7 +10,6 @@ import json
 import os
 
 import pytest
-import resumed_run as module
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     resume_decision,
@@ -225,44 +224,44 @@ def test_the_own_try_that_was_refused_is_nobody_elses_attempt():
 # -- the module
 
 
-def test_the_job_comes_from_home_or_from_a_node(run_module, tmp_path):
+def test_the_job_comes_from_home_or_from_a_node(run_action, tmp_path):
     text = base64.b64encode(b'{"name": "from the node"}').decode()
     given = {
         "runs_dir": str(tmp_path),
         "run_id": RUN,
         "answers": {"node1": status(), "node2": status()},
     }
-    found = run_module(module, dict(given, job=text))
+    found = run_action("resumed_run", dict(given, job=text))
     assert (found["mode"], found["number"], found["job"]) == ("start", 2, {"name": "from the node"})
-    assert "no job.json of this run" in run_module(module, given)["msg"]
+    assert "no job.json of this run" in run_action("resumed_run", given)["msg"]
     endless = base64.b64encode(b'{"name": "x"}' + b" " * (2 << 20)).decode()
-    assert run_module(module, dict(given, job=endless))["failed"]
+    assert run_action("resumed_run", dict(given, job=endless))["failed"]
     hostile = base64.b64encode(
         b'{"name": "x", "env": {"OMP_NUM_THREADS": "1", "PYTHONPATH": "/tmp/x"}}'
     ).decode()
-    refused = run_module(module, dict(given, job=hostile))
+    refused = run_action("resumed_run", dict(given, job=hostile))
     assert refused["failed"] and "'PYTHONPATH'" in refused["msg"] and "OMP" not in refused["msg"]
     put(
         str(tmp_path / RUN),
         {"job.json": '{"name": "from home", "env": {"PYTHONPATH": "/x"}}', "attempt-1/x": ""},
     )
-    assert run_module(module, dict(given, job=text))["job"]["name"] == "from home"
+    assert run_action("resumed_run", dict(given, job=text))["job"]["name"] == "from home"
 
 
-def test_refusals_are_told_from_what_may_be_tried_again(run_module, tmp_path):
+def test_refusals_are_told_from_what_may_be_tried_again(run_action, tmp_path):
     given = {"runs_dir": str(tmp_path), "run_id": RUN, "answers": {"node1": status("running")}}
-    assert run_module(module, given)["refused"]
+    assert run_action("resumed_run", given)["refused"]
     put(str(tmp_path / RUN), {"job.json": "{}", "attempt-2/x": ""})
-    waits = run_module(module, dict(given, answers={"node1": status()}, after=1))
+    waits = run_action("resumed_run", dict(given, answers={"node1": status()}, after=1))
     assert waits["failed"] and not waits.get("refused")
 
 
-def test_a_real_run_of_version_1_can_be_resumed(run_module, tmp_path):
+def test_a_real_run_of_version_1_can_be_resumed(run_action, tmp_path):
     run = REAL.name
     for name in ("run.json", "plan.json"):
         put(str(tmp_path / run), {name: (REAL / name).read_text(encoding="utf-8")})
     put(str(tmp_path / run), {"job.json": json.dumps({"name": "raise"}), "attempt-1/x": ""})
-    found = run_module(module, {"runs_dir": str(tmp_path), "run_id": run, "answers": {}})
+    found = run_action("resumed_run", {"runs_dir": str(tmp_path), "run_id": run, "answers": {}})
     assert (found["mode"], found["number"]) == ("start", 2) and found["nodes"] == ["node1", "node2"]
     assert sorted(os.listdir(tmp_path / run)) == [
         "attempt-1",

@@ -12,7 +12,6 @@ import stat
 from pathlib import Path
 
 import pytest
-import run_metrics as module
 
 RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "series"
 RUN = "20261120-190935-raise-1b3e"
@@ -29,47 +28,47 @@ def mode(path):
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-def test_the_runs_own_file(run_module, arguments):
-    done = run_module(module, arguments)
+def test_the_runs_own_file(run_action, arguments):
+    done = run_action("run_metrics", arguments)
     assert done["changed"] and done["copy"] is None
     assert done["path"].endswith(f"{RUN}/metrics.prom") and mode(done["path"]) == 0o600
     assert 'outcome="failed"} 1' in Path(done["path"]).read_text()
-    assert not run_module(module, arguments)["changed"]
+    assert not run_action("run_metrics", arguments)["changed"]
 
 
-def test_the_collectors_file(run_module, arguments, tmp_path):
+def test_the_collectors_file(run_action, arguments, tmp_path):
     arguments["directory"] = str(tmp_path / "collector")
-    assert run_module(module, arguments, check=True)["changed"]
+    assert run_action("run_metrics", arguments, check=True)["changed"]
     assert (
         os.listdir(arguments["directory"]) == []
         and not (tmp_path / "runs" / RUN / "metrics.prom").exists()
     )
-    done = run_module(module, arguments)
+    done = run_action("run_metrics", arguments)
     assert (
         os.listdir(arguments["directory"]) == ["trainyard-molecule-raise.prom"]
         and mode(done["copy"]) == 0o644
     )
-    assert not run_module(module, arguments)["changed"]
+    assert not run_action("run_metrics", arguments)["changed"]
 
 
-def test_an_older_run_does_not_replace_a_newer_one(run_module, arguments, tmp_path):
+def test_an_older_run_does_not_replace_a_newer_one(run_action, arguments, tmp_path):
     arguments["directory"] = str(tmp_path / "collector")
-    newest = Path(run_module(module, arguments)["copy"])
+    newest = Path(run_action("run_metrics", arguments)["copy"])
     kept = newest.read_text()
     record = tmp_path / "runs" / RUN / "run.json"
     value = json.loads(record.read_text())
     record.write_text(json.dumps(dict(value, started=value["started"] - 60, run="older")))
-    run_module(module, arguments)
+    run_action("run_metrics", arguments)
     assert (
         newest.read_text() == kept
         and 'run="older"' in (tmp_path / "runs" / RUN / "metrics.prom").read_text()
     )
     record.write_text(json.dumps(dict(value, started=value["started"] + 60, run="newer")))
-    run_module(module, arguments)
+    run_action("run_metrics", arguments)
     assert 'run="newer"' in newest.read_text()
 
 
-def test_half_a_file_is_never_seen(run_module, arguments, tmp_path, monkeypatch):
+def test_half_a_file_is_never_seen(run_action, arguments, tmp_path, monkeypatch):
     """The directory is read by somebody else at any time: until the file is whole, its name is
     another one, which no collector reads.
     """
@@ -87,15 +86,15 @@ def test_half_a_file_is_never_seen(run_module, arguments, tmp_path, monkeypatch)
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", watched)
-    run_module(module, arguments)
+    run_action("run_metrics", arguments)
     assert len(seen) == 2 and all(
         not name.endswith(".prom") and not there and whole for name, there, whole in seen
     )
 
 
-def test_a_directory_that_cannot_be_written_is_a_warning(run_module, arguments, tmp_path):
+def test_a_directory_that_cannot_be_written_is_a_warning(run_action, arguments, tmp_path):
     arguments["directory"] = str(tmp_path / "collector" / "gone")
-    done = run_module(module, arguments)
+    done = run_action("run_metrics", arguments)
     assert (
         done["changed"]
         and done["copy"] is None
@@ -103,19 +102,19 @@ def test_a_directory_that_cannot_be_written_is_a_warning(run_module, arguments, 
     )
 
 
-def test_a_run_without_a_record(run_module, arguments, tmp_path):
+def test_a_run_without_a_record(run_action, arguments, tmp_path):
     (tmp_path / "runs" / RUN / "run.json").write_text("")
-    assert "run.json is missing" in run_module(module, arguments)["msg"]
+    assert "run.json is missing" in run_action("run_metrics", arguments)["msg"]
 
 
 @pytest.mark.parametrize("run", ["../outside", "outside", ".", "x/../../outside"])
-def test_what_is_no_run_id_leads_nowhere(run_module, arguments, tmp_path, run):
+def test_what_is_no_run_id_leads_nowhere(run_action, arguments, tmp_path, run):
     source = Path(arguments["runs_dir"]) / arguments["run_id"]
     for place in (tmp_path / "outside", Path(arguments["runs_dir"]) / "outside"):
         shutil.copytree(source, place)
         (place / "metrics.prom").unlink(missing_ok=True)
     before = sorted(tmp_path.rglob("*"))
     assert (
-        run_module(module, dict(arguments, run_id=run))["failed"]
+        run_action("run_metrics", dict(arguments, run_id=run))["failed"]
         and sorted(tmp_path.rglob("*")) == before
     )

@@ -9,7 +9,6 @@ import json
 import os
 
 import pytest
-import run_record as module
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
 from core_support import RUN, compiled, modes, put
@@ -61,7 +60,7 @@ def node(name, *ranks, **changes):
 
 
 @pytest.fixture
-def started(run_module, tmp_path):
+def started(run_action, tmp_path):
     """A run whose start is recorded: (runs_dir, arguments for the end)."""
     runs = str(tmp_path / "runs")
     arguments = {
@@ -74,10 +73,10 @@ def started(run_module, tmp_path):
         "code_diff": "-a\n+b\n",
         "code": {"commit": "c"},
     }
-    assert run_module(module, arguments, check=True)["run_dir"] == os.path.join(
+    assert run_action("run_record", arguments, check=True)["run_dir"] == os.path.join(
         runs, RUN
     ) and not os.path.exists(runs)
-    run_module(module, arguments)
+    run_action("run_record", arguments)
     return runs, {"state": "ended", "runs_dir": runs, "run_id": RUN}
 
 
@@ -86,7 +85,7 @@ def read(runs, name):
         return handle.read()
 
 
-def test_a_node_speaks_of_its_own_ranks_alone_and_once(run_module, started):
+def test_a_node_speaks_of_its_own_ranks_alone_and_once(run_action, started):
     killed = {"exit_code": None, "signal": "SIGKILL", "state": "failed"}
     lies = [
         node("node1", rank(0), rank(1, **killed)),
@@ -94,7 +93,7 @@ def test_a_node_speaks_of_its_own_ranks_alone_and_once(run_module, started):
         node("node9", rank(1, **killed)),
         node("node2", rank(1)),
     ]
-    found = run_module(module, dict(started[1], nodes=lies))
+    found = run_action("run_record", dict(started[1], nodes=lies))
     assert found["verdict"]["outcome"] == "completed"
     kept = json.loads(read(started[0], "run.json"))["attempts"][0]["ranks"]
     assert [(item["rank"], item["node"], item["signal"]) for item in kept] == [
@@ -104,7 +103,7 @@ def test_a_node_speaks_of_its_own_ranks_alone_and_once(run_module, started):
 
 
 @pytest.mark.parametrize("run", ["../x", RUN + " a=b", "/tmp/x"])
-def test_what_is_no_run_id_gets_no_directory(run_module, tmp_path, run):
+def test_what_is_no_run_id_gets_no_directory(run_action, tmp_path, run):
     for state in ("started", "ended", "refused"):
         given = {
             "state": state,
@@ -114,7 +113,7 @@ def test_what_is_no_run_id_gets_no_directory(run_module, tmp_path, run):
             "plan": "{}",
             "plan_sha256": "a",
         }
-        assert run_module(module, given)["failed"]
+        assert run_action("run_record", given)["failed"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,7 +142,7 @@ def test_the_start_keeps_plan_job_and_local_changes(started):
     ) and os.listdir(folder + "/attempt-1") == ["plan.json"]
 
 
-def test_a_run_is_never_written_over(run_module, started):
+def test_a_run_is_never_written_over(run_action, started):
     runs, _arguments = started
     again = {
         "state": "started",
@@ -153,7 +152,7 @@ def test_a_run_is_never_written_over(run_module, started):
         "plan": "{}",
         "plan_sha256": "x",
     }
-    result = run_module(module, again)
+    result = run_action("run_record", again)
     assert (
         result["failed"]
         and result["taken"]
@@ -162,12 +161,12 @@ def test_a_run_is_never_written_over(run_module, started):
     )
 
 
-def test_a_good_end(run_module, started):
+def test_a_good_end(run_action, started):
     runs, arguments = started
     os.makedirs(os.path.join(runs, RUN, "attempt-1/checkpoint"))
     put(runs, {RUN + "/attempt-1/checkpoint/model_final.pdparams": ""})
     nodes = [node("node1", rank(0, evaluation={"ap": 0.25, "fps": 9.5})), node("node2", rank(1))]
-    result = run_module(module, dict(arguments, nodes=nodes))
+    result = run_action("run_record", dict(arguments, nodes=nodes))
     text = "\n".join(result["summary"])
     assert (
         result["verdict"]["outcome"] == "completed"
@@ -195,8 +194,8 @@ def test_a_good_end(run_module, started):
         (one["number"], one["verdict"]["outcome"], one["checkpoint"], len(one["ranks"]))
         for one in attempt
     ] == [(1, "completed", ["model_final.pdparams"], 2)]
-    run_module(
-        module, dict(arguments, nodes=nodes)
+    run_action(
+        "run_record", dict(arguments, nodes=nodes)
     )  # follow.yml afterwards: the same attempt, once
     assert len(json.loads(read(runs, "run.json"))["attempts"]) == 1
 
@@ -217,12 +216,12 @@ def test_what_the_nodes_say_of_their_clocks_is_kept(started):
     ]
 
 
-def test_check_mode_decides_and_writes_nothing(run_module, started):
+def test_check_mode_decides_and_writes_nothing(run_action, started):
     runs, arguments = started
     before = read(runs, "run.json")
     assert (
-        run_module(
-            module,
+        run_action(
+            "run_record",
             dict(arguments, nodes=[node("node1", rank(0)), node("node2", rank(1))]),
             check=True,
         )["verdict"]
@@ -230,7 +229,7 @@ def test_check_mode_decides_and_writes_nothing(run_module, started):
     )
 
 
-def test_the_last_line_names_the_culprit(run_module, started):
+def test_the_last_line_names_the_culprit(run_action, started):
     dead = node(
         "node2",
         rank(1, exit_code=None, signal="SIGKILL"),
@@ -251,7 +250,7 @@ def test_the_last_line_names_the_culprit(run_module, started):
             "stopped_by": "peer",
         },
     )
-    result = run_module(module, dict(started[1], nodes=[told, dead]))
+    result = run_action("run_record", dict(started[1], nodes=[told, dead]))
     assert (
         result["verdict"]["outcome"] == "failed"
         and "rank 1" in result["summary"][-1]
@@ -261,11 +260,11 @@ def test_the_last_line_names_the_culprit(run_module, started):
     assert "checkpoint   none" in result["summary"]
 
 
-def test_endpoints_that_were_not_taken_fail_a_run_that_completed(run_module, started):
+def test_endpoints_that_were_not_taken_fail_a_run_that_completed(run_action, started):
     """The start port is read back, not believed (fact 1)."""
     elsewhere = ["10.127.6.17:6070", "10.127.5.142:6070"]
-    result = run_module(
-        module,
+    result = run_action(
+        "run_record",
         dict(
             started[1], nodes=[node("node1", rank(0)), node("node2", rank(1), endpoints=elsewhere)]
         ),
@@ -283,11 +282,11 @@ def test_a_port_that_was_left_to_the_launcher_may_be_any(started):
         assert not record_attempt.same_endpoints(["a:*", "b:17000"], reported)
 
 
-def test_a_training_that_did_nothing_is_no_success(run_module, started):
+def test_a_training_that_did_nothing_is_no_success(run_action, started):
     """PaddleOCR with too few images for one batch prints no step and ends with exit code 0."""
     silent = rank(0, first_step=None, last_step=None)
-    result = run_module(
-        module, dict(started[1], nodes=[node("node1", silent), node("node2", rank(1))])
+    result = run_action(
+        "run_record", dict(started[1], nodes=[node("node1", silent), node("node2", rank(1))])
     )
     assert (
         result["verdict"]["outcome"] == "unknown"
@@ -295,17 +294,17 @@ def test_a_training_that_did_nothing_is_no_success(run_module, started):
     )
     saved = dict(silent, saved_count=1)
     assert (
-        run_module(module, dict(started[1], nodes=[node("node1", saved), node("node2", rank(1))]))[
-            "verdict"
-        ]["outcome"]
+        run_action(
+            "run_record", dict(started[1], nodes=[node("node1", saved), node("node2", rank(1))])
+        )["verdict"]["outcome"]
         == "completed"
     )
 
 
-def test_nothing_in_the_summary_moves_the_cursor(run_module, started):
+def test_nothing_in_the_summary_moves_the_cursor(run_action, started):
     bad = rank(0, evaluation={"ap": "\x1b[31m0.1\x1b[0m"}, signal="SIG\x1b]0;title\x07")
-    result = run_module(
-        module, dict(started[1], nodes=[node("node1", bad), node("node2", rank(1))])
+    result = run_action(
+        "run_record", dict(started[1], nodes=[node("node1", bad), node("node2", rank(1))])
     )
     assert not [
         line
@@ -314,15 +313,15 @@ def test_nothing_in_the_summary_moves_the_cursor(run_module, started):
     ]
 
 
-def test_a_run_without_a_plan_is_said_so(run_module, tmp_path):
-    result = run_module(
-        module, {"state": "ended", "runs_dir": str(tmp_path), "run_id": RUN, "nodes": []}
+def test_a_run_without_a_plan_is_said_so(run_action, tmp_path):
+    result = run_action(
+        "run_record", {"state": "ended", "runs_dir": str(tmp_path), "run_id": RUN, "nodes": []}
     )
     assert result["failed"] and "plan.json is missing" in result["msg"]
 
 
 @pytest.mark.parametrize("missing", ["job", "plan", "plan_sha256"])
-def test_a_start_needs_all_of_it(run_module, tmp_path, missing):
+def test_a_start_needs_all_of_it(run_action, tmp_path, missing):
     arguments = {
         "state": "started",
         "runs_dir": str(tmp_path),
@@ -332,10 +331,10 @@ def test_a_start_needs_all_of_it(run_module, tmp_path, missing):
         "plan_sha256": "y",
     }
     del arguments[missing]
-    assert missing in run_module(module, arguments)["msg"]
+    assert missing in run_action("run_record", arguments)["msg"]
 
 
-def test_what_is_to_be_known_of_the_model_is_said_and_kept(run_module, started):
+def test_what_is_to_be_known_of_the_model_is_said_and_kept(run_action, started):
     runs, arguments = started
     nodes = [node("node1", rank(0)), node("node2", rank(1))]
     saved = {
@@ -344,7 +343,9 @@ def test_what_is_to_be_known_of_the_model_is_said_and_kept(run_module, started):
         "note": "there is no best_model (was anything evaluated?), so the last one was taken",
         "files": {},
     }
-    text = "\n".join(run_module(module, dict(arguments, nodes=nodes, checkpoint=saved))["summary"])
+    text = "\n".join(
+        run_action("run_record", dict(arguments, nodes=nodes, checkpoint=saved))["summary"]
+    )
     assert (
         "checkpoint   none; there is no best_model (was anything evaluated?), so the last one was"
         " taken" in text
@@ -352,14 +353,16 @@ def test_what_is_to_be_known_of_the_model_is_said_and_kept(run_module, started):
     assert json.loads(read(runs, "run.json"))["attempts"][0]["model"] == saved
 
 
-def test_nobody_else_reads_what_came_with_a_generous_mode(run_module, started):
+def test_nobody_else_reads_what_came_with_a_generous_mode(run_action, started):
     runs, arguments = started
     folder = os.path.join(runs, RUN)
     put(folder, {"attempt-1/checkpoint/sub/x": "", "attempt-1/rank-000.node1.log": ""})
     os.symlink("/etc/passwd", os.path.join(folder, "attempt-1", "link"))
     before = os.stat("/etc/passwd").st_mode
     os.chmod(os.path.join(folder, "plan.json"), 0o644)
-    run_module(module, dict(arguments, nodes=[node("node1", rank(0)), node("node2", rank(1))]))
+    run_action(
+        "run_record", dict(arguments, nodes=[node("node1", rank(0)), node("node2", rank(1))])
+    )
     assert {
         name: oct(mode) for name, mode in modes(folder).items() if mode & 0o077
     } == {} and os.stat("/etc/passwd").st_mode == before

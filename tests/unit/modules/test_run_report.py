@@ -10,7 +10,6 @@ import os
 import stat
 
 import pytest
-import run_report as module
 from core_support import ROOT
 from report_support import Page, bring
 from system.test_playbooks import ansible, site
@@ -32,12 +31,12 @@ def arguments(runs_dir, **more):
     return dict({"runs_dir": str(runs_dir), "assets": ASSETS}, **more)
 
 
-def test_the_page_is_whole_and_nobody_elses(run_module, tmp_path):
+def test_the_page_is_whole_and_nobody_elses(run_action, tmp_path):
     run = bring(tmp_path, "raised")
-    dry = run_module(module, arguments(tmp_path), check=True)
+    dry = run_action("run_report", arguments(tmp_path), check=True)
     path = tmp_path / run / "report.html"
     assert dry["report"] == str(path) and dry["changed"] and not path.exists()
-    made = run_module(module, arguments(tmp_path, run=run))
+    made = run_action("run_report", arguments(tmp_path, run=run))
     assert (
         made["report"] == str(path)
         and made["notes"] == []
@@ -47,7 +46,7 @@ def test_the_page_is_whole_and_nobody_elses(run_module, tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "raised ValueError" in Page(path.read_text(encoding="utf-8")).text
     (tmp_path / run / "job.json").write_text('{"description": "said later"}', encoding="utf-8")
-    assert run_module(module, arguments(tmp_path, run=run))[
+    assert run_action("run_report", arguments(tmp_path, run=run))[
         "changed"
     ] and "said later" in path.read_text(encoding="utf-8")
     assert sorted(os.listdir(tmp_path / run)) == [
@@ -59,9 +58,9 @@ def test_the_page_is_whole_and_nobody_elses(run_module, tmp_path):
     ], "nothing else is left"
 
 
-def test_several_runs_make_one_page_beside_them(run_module, tmp_path):
+def test_several_runs_make_one_page_beside_them(run_action, tmp_path):
     runs = [bring(tmp_path, name) for name in ("raised", "series/recognition")]
-    made = run_module(module, arguments(tmp_path, runs=runs))
+    made = run_action("run_report", arguments(tmp_path, runs=runs))
     assert os.path.dirname(made["report"]) == str(tmp_path) and os.path.basename(
         made["report"]
     ).startswith("compare-")
@@ -89,10 +88,10 @@ def test_the_verb_says_where_the_page_is_and_warns_of_what_is_damaged(tmp_path):
     )
 
 
-def test_a_record_of_an_unheard_shape_is_told_in_words(run_module, tmp_path):
+def test_a_record_of_an_unheard_shape_is_told_in_words(run_action, tmp_path):
     run = bring(tmp_path, "raised")
     (tmp_path / run / "run.json").write_text('{"attempts": [7]}', encoding="utf-8")
-    made = run_module(module, arguments(tmp_path, run=run))
+    made = run_action("run_report", arguments(tmp_path, run=run))
     assert made["failed"] and made["msg"].startswith("no report: ") and "Traceback" not in str(made)
 
 
@@ -104,8 +103,8 @@ def test_a_record_of_an_unheard_shape_is_told_in_words(run_module, tmp_path):
         ({}, "train one first"),
     ],
 )
-def test_a_run_that_is_not_there_is_an_error(run_module, tmp_path, asked, said):
-    made = run_module(module, arguments(tmp_path, **asked))
+def test_a_run_that_is_not_there_is_an_error(run_action, tmp_path, asked, said):
+    made = run_action("run_report", arguments(tmp_path, **asked))
     assert made["failed"] and said in made["msg"]
 
 

@@ -9,7 +9,6 @@ import fcntl
 import os
 
 import pytest
-import wheelhouse
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
 )
@@ -60,12 +59,12 @@ def provided(monkeypatch):
             "packages": want.packages,
         }
 
-    monkeypatch.setattr(wheelhouse.wheels, "provide", provide)
+    monkeypatch.setattr(wheels, "provide", provide)
     return calls
 
 
-def test_check_mode_tells_what_would_be_fetched_and_writes_nothing(run_module, arguments):
-    result = run_module(wheelhouse, arguments, check=True)
+def test_check_mode_tells_what_would_be_fetched_and_writes_nothing(run_action, arguments):
+    result = run_action("wheelhouse", arguments, check=True)
     assert (
         result["changed"]
         and result["missing"] == ["node1", "node2"]
@@ -75,45 +74,45 @@ def test_check_mode_tells_what_would_be_fetched_and_writes_nothing(run_module, a
     assert not os.path.exists(arguments["cache_dir"])
 
 
-def test_ready_nodes_need_no_wheelhouse(run_module, arguments, provided):
+def test_ready_nodes_need_no_wheelhouse(run_action, arguments, provided):
     digest = core.environment_digest(ASKED, ["numpy==1.26.4"], "3.11", "x86_64")
     ready = dict(NODE, environments={digest: {}})
-    result = run_module(wheelhouse, dict(arguments, nodes={"node1": ready, "node2": ready}))
+    result = run_action("wheelhouse", dict(arguments, nodes={"node1": ready, "node2": ready}))
     assert (result["changed"], result["missing"], result["path"], provided) == (False, [], "", [])
 
 
-def test_wheels_are_for_the_oldest_c_library(run_module, arguments, provided):
-    result = run_module(
-        wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="2.9")})
+def test_wheels_are_for_the_oldest_c_library(run_action, arguments, provided):
+    result = run_action(
+        "wheelhouse", dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="2.9")})
     )
     assert result["changed"] and provided[0].libc == "2.9"
     assert (provided[0].python, provided[0].machine) == ("3.11", "x86_64")
     assert provided[0].packages == {"paddlepaddle": "2.6.2", "numpy": "1.26.4"}
 
 
-def test_what_a_list_says_has_no_wheel_is_built(run_module, arguments, provided, tmp_path):
+def test_what_a_list_says_has_no_wheel_is_built(run_action, arguments, provided, tmp_path):
     (tmp_path / "files" / "lock.txt").write_text("--no-binary seqeval\nseqeval==1.2.2\n")
-    run_module(wheelhouse, arguments)
+    run_action("wheelhouse", arguments)
     assert provided[0].from_source == ("seqeval",) and provided[0].packages["seqeval"] == "1.2.2"
 
 
-def test_what_lists_lock_is_asked_for(run_module, arguments, provided, tmp_path):
+def test_what_lists_lock_is_asked_for(run_action, arguments, provided, tmp_path):
     one, two = "1" * 64, "2" * 64
     (tmp_path / "files" / "lock.txt").write_text(
         f"numpy==1.26.4 --hash=sha256:{one}\nscipy==1.16.3\n"
     )
     (tmp_path / "files" / "uv.txt").write_text(f"uv==1.0 \\\n    --hash=sha256:{two}\n")
-    run_module(wheelhouse, arguments)
+    run_action("wheelhouse", arguments)
     assert provided[0].hashes == {"numpy": [one], "uv": [two]}
-    result = run_module(wheelhouse, dict(arguments, uv_version="1.1"))
+    result = run_action("wheelhouse", dict(arguments, uv_version="1.1"))
     assert (
         result["failed"] and "uv.txt: does not pin uv 1.1" in result["msg"] and len(provided) == 1
     )
 
 
-def test_unequal_pythons_are_named(run_module, arguments, provided):
-    result = run_module(
-        wheelhouse,
+def test_unequal_pythons_are_named(run_action, arguments, provided):
+    result = run_action(
+        "wheelhouse",
         dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, python="3.12"), "node3": NODE}),
     )
     assert (
@@ -123,9 +122,9 @@ def test_unequal_pythons_are_named(run_module, arguments, provided):
     assert "runtime_interpreter" in result["msg"] and provided == []
 
 
-def test_nodes_without_glibc_are_named(run_module, arguments, provided):
-    result = run_module(
-        wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="")})
+def test_nodes_without_glibc_are_named(run_action, arguments, provided):
+    result = run_action(
+        "wheelhouse", dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc="")})
     )
     assert (
         result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
@@ -134,10 +133,10 @@ def test_nodes_without_glibc_are_named(run_module, arguments, provided):
 
 @pytest.mark.parametrize("libc", ["..", "2", "0.99999999999999", "2.36\n", "2.1000", "x"])
 def test_a_node_that_tells_no_version_of_its_c_library_is_named_and_costs_nothing(
-    run_module, arguments, provided, libc
+    run_action, arguments, provided, libc
 ):
-    result = run_module(
-        wheelhouse, dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc=libc)})
+    result = run_action(
+        "wheelhouse", dict(arguments, nodes={"node1": NODE, "node2": dict(NODE, libc=libc)})
     )
     assert (
         result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
@@ -150,20 +149,20 @@ def test_a_node_that_tells_no_version_of_its_c_library_is_named_and_costs_nothin
     answer_gate.validate("python_environment_info", dict(told, libc="2.36"), {})
 
 
-def test_every_node_without_room_is_named_with_numbers(run_module, arguments, provided):
+def test_every_node_without_room_is_named_with_numbers(run_action, arguments, provided):
     full = dict(NODE, free_bytes=1_200_000_000)
-    result = run_module(
-        wheelhouse, dict(arguments, nodes={"node1": full, "node2": NODE, "node3": full})
+    result = run_action(
+        "wheelhouse", dict(arguments, nodes={"node1": full, "node2": NODE, "node3": full})
     )
     assert result["failed"]
     assert [line.split(":")[0] for line in result["msg"].splitlines()] == ["node1", "node3"]
     assert "has 1.2 GB free, the environment needs 3.0 GB" in result["msg"]
 
 
-def test_a_full_node_that_is_ready_is_not_refused(run_module, arguments, provided):
+def test_a_full_node_that_is_ready_is_not_refused(run_action, arguments, provided):
     digest = core.environment_digest(ASKED, ["numpy==1.26.4"], "3.11", "x86_64")
-    result = run_module(
-        wheelhouse,
+    result = run_action(
+        "wheelhouse",
         dict(
             arguments,
             nodes={"node1": dict(NODE, free_bytes=0, environments={digest: {}}), "node2": NODE},
@@ -172,19 +171,19 @@ def test_a_full_node_that_is_ready_is_not_refused(run_module, arguments, provide
     assert result["missing"] == ["node2"] and not result.get("failed")
 
 
-def test_lists_that_cannot_be_read_are_all_named(run_module, arguments):
+def test_lists_that_cannot_be_read_are_all_named(run_action, arguments):
     asked = dict(ASKED, requirements=["none.txt", "./nowhere/other.txt"])
-    result = run_module(wheelhouse, dict(arguments, environment=asked))
+    result = run_action("wheelhouse", dict(arguments, environment=asked))
     assert result["failed"] and len(result["msg"].splitlines()) == 2
     assert "none.txt: cannot read" in result["msg"] and "No such file" in result["msg"]
 
 
 def test_an_own_python_needs_no_wheels_and_may_differ_from_the_systems(
-    run_module, arguments, provided
+    run_action, arguments, provided
 ):
     nodes = {"node1": NODE, "node2": dict(NODE, python="3.12")}
-    result = run_module(
-        wheelhouse, dict(arguments, environment={"python": "/opt/venv/bin/python"}, nodes=nodes)
+    result = run_action(
+        "wheelhouse", dict(arguments, environment={"python": "/opt/venv/bin/python"}, nodes=nodes)
     )
     assert (result["changed"], result["missing"], result["path"], provided) == (
         False,
@@ -194,13 +193,13 @@ def test_an_own_python_needs_no_wheels_and_may_differ_from_the_systems(
     )
 
 
-def test_a_bad_list_names_file_and_line(run_module, arguments, tmp_path):
+def test_a_bad_list_names_file_and_line(run_action, arguments, tmp_path):
     (tmp_path / "files" / "lock.txt").write_text("numpy==1.26.4\nscipy\n")
-    result = run_module(wheelhouse, arguments)
+    result = run_action("wheelhouse", arguments)
     assert result["failed"] and "lock.txt:2: want name==version" in result["msg"]
 
 
-def test_a_cache_that_cannot_be_written_is_named(run_module, arguments, tmp_path):
+def test_a_cache_that_cannot_be_written_is_named(run_action, arguments, tmp_path):
     (tmp_path / "cache").write_text("a file")
-    result = run_module(wheelhouse, arguments)
+    result = run_action("wheelhouse", arguments)
     assert result["failed"] and str(tmp_path / "cache") in result["msg"]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Describe a job's inputs on the controller; see library/job_inputs.py for the documentation."""
+
+from __future__ import annotations
+
+from ansible.module_utils.urls import open_url
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe, sources
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+
+class ActionModule(ControllerAction):
+    """Read code, data and weights on the controller, and keep their manifests in its cache."""
+
+    ARGUMENTS = {
+        "suite": {"type": "dict", "required": True},
+        "job": {"type": "dict", "required": True},
+        "code": {"type": "path", "required": True},
+        "placement": {
+            "type": "str",
+            "choices": ["push", "present", "shared"],
+            "default": "push",
+        },
+        "outline": {"type": "dict", "default": {}},
+        "unread": {"type": "str", "default": ""},
+        "data": {"type": "dict", "default": {}},
+        "weights": {"type": "dict", "default": {}},
+        "overrides": {"type": "dict", "default": {}},
+        "accelerator": {"type": "str", "default": "cpu"},
+        "nodes": {"type": "int", "default": 1},
+        "devices": {"type": "int", "default": 1},
+        "resume": {"type": "dict", "default": {}},
+        "cache_dir": {"type": "path", "required": True},
+    }
+    PATHS_AS_GIVEN = ("code",)
+    FAILURES = (sources.SourceError, manifest.ManifestError, OSError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return the description of the inputs."""
+        return describe.describe(arguments, self.check_mode, open_url)

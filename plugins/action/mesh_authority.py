@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keep the site's certificate authority; see library/mesh_authority.py for the documentation."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import authority
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import site_authority
+
+
+class ActionModule(ControllerAction):
+    """Make, change or remove the authority's directory on the controller."""
+
+    ARGUMENTS = {
+        "directory": {"type": "path", "required": True},
+        "site": {"type": "str", "required": True},
+        "state": {"type": "str", "choices": ["present", "noted", "absent"], "default": "present"},
+        "public_key": {"type": "path", "no_log": False},
+        "nodes": {"type": "dict", "default": {}},
+        "replace": {"type": "bool", "default": False},
+        "rotate": {"type": "bool", "default": False},
+        "take_back": {"type": "str", "default": ""},
+        "known": {"type": "list", "elements": "str", "default": []},
+        "take_in": {"type": "list", "elements": "str", "default": []},
+    }
+    FAILURES = (authority.AuthorityError, OSError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Do what the state says."""
+        write, by = not self.check_mode, f"{getpass.getuser()}@{socket.gethostname()}"
+        if arguments["state"] == "present":
+            return site_authority.keep_authority(arguments, write, by)
+        if arguments["state"] == "noted":
+            return site_authority.take_nodes(arguments, write, by)
+        if write:
+            return {"changed": authority.remove(arguments["directory"])}
+        return {"changed": os.path.isdir(arguments["directory"])}
+
+    def describe(self, error: Exception) -> str:
+        """Return the message as it is."""
+        return str(error)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sign the nodes' public keys; see library/mesh_sign.py for the documentation."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
+    authority,
+    primitives,
+    signing,
+    ssh_config,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+
+class ActionModule(ControllerAction):
+    """Call ssh-keygen with the authority's key, which is on the controller."""
+
+    ARGUMENTS = {
+        "directory": {"type": "path", "required": True},
+        "site": {"type": "str", "required": True},
+        "ca_public_key": {"type": "str", "required": True, "no_log": False},
+        "keys": {"type": "dict", "required": True, "no_log": False},
+        "validity": {"type": "str", "default": "+24h"},
+        "renew_before": {"type": "str", "default": "+8h"},
+        "user": {"type": "str", "default": ""},
+        "agent_key": {"type": "path", "no_log": False},
+        "pkcs11": {"type": "path"},
+    }
+    # A library without a slash is looked for where libraries lie.
+    PATHS_AS_GIVEN = ("pkcs11",)
+    FAILURES = (authority.AuthorityError, OSError, ValueError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Sign the keys; in check mode, return the certificates that are good still."""
+        write, folder = not self.check_mode, arguments["directory"]
+        keys = {name: key for name, key in arguments["keys"].items() if key}
+        validity = ssh_config.span_seconds(arguments["validity"])
+        renew_before = ssh_config.span_seconds(arguments["renew_before"])
+        with contextlib.ExitStack() as held:
+            if write:
+                held.enter_context(authority.locked(folder))
+            certificates, signed = signing.sign_nodes(
+                folder,
+                arguments["ca_public_key"],
+                keys,
+                arguments["site"],
+                validity,
+                renew_before,
+                time.time(),
+                primitives.run_program,
+                write=write,
+                **{name: arguments[name] or "" for name in ("user", "agent_key", "pkcs11")},
+            )
+        return {"changed": bool(signed), "certificates": certificates, "signed": signed}
+
+    def describe(self, error: Exception) -> str:
+        """Return the message as it is."""
+        return str(error)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compile the plan of a job; see library/plan.py for the documentation."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan.job_plan import plan_job
+
+
+class ActionModule(ControllerAction):
+    """Compute the plan on the controller from what the nodes said."""
+
+    ARGUMENTS = {
+        "job": {"type": "dict", "required": True},
+        "site": {"type": "dict", "required": True},
+        "nodes": {"type": "list", "elements": "dict", "required": True},
+        "facts": {"type": "dict", "required": True},
+        "inputs": {"type": "dict", "required": True},
+        "resume": {"type": "dict", "default": {}},
+        "suite": {"type": "dict", "required": True},
+        "source": {"type": "dict", "required": True},
+        "project": {"type": "path", "required": True},
+        "silent": {"type": "dict", "default": {}},
+        "allowed": {"type": "dict", "default": {}},
+        "report": {"type": "bool", "default": False},
+        "state_dir": {"type": "path"},
+        "rehearse": {"type": "bool", "default": True},
+        "repair": {"type": "bool", "default": False},
+    }
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return the plan, or fail with everything that is in the way of a start."""
+        result = plan_job(arguments)
+        stops, refused = findings.stops(result["findings"]), result.pop("refused", False)
+        # --check goes on to show the plan with what is in its way, where there is a plan.
+        shown = arguments["report"] or (self.check_mode and "plan" in result)
+        if stops and not shown:
+            lines = (f"  {line}" for line in result["lines"])
+            message = "\n".join(["nothing was started:", *lines])
+            self.fail(message, stops=findings.short(stops), refused=refused)
+        return result

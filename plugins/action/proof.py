@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge what nodes have proven; see library/proof.py for the documentation."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import proof_cache
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_verdict
+
+
+class ActionModule(ControllerAction):
+    """Judge the nodes' answers, and keep the proof below the site's state directory."""
+
+    ARGUMENTS = {
+        "kind": {"type": "str", "choices": list(proof_cache.KINDS), "required": True},
+        "plan": {"type": "dict", "required": True},
+        "facts": {"type": "dict", "required": True},
+        "results": {"type": "dict", "required": True},
+        "depth": {"type": "str", "choices": ["quick", "full"], "default": "full"},
+        "allowed": {"type": "dict", "default": {}},
+        "state_dir": {"type": "path", "required": True},
+        "report": {"type": "bool", "default": False},
+    }
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return the findings, or fail with those that are in the way of a start."""
+        found = proof_verdict.judge(arguments)
+        stops = findings.stops(found)
+        if stops and not arguments["report"]:
+            lines = (f"  {line}" for line in proof_verdict.lines_of(found))
+            message = "\n".join(["nothing was started:", *lines])
+            self.fail(message, stops=findings.short(stops))
+        if proof_verdict.is_kept(arguments, found) and not self.check_mode:
+            found = proof_verdict.keep(arguments, found)
+        return {"changed": False, "findings": found, "lines": proof_verdict.lines_of(found)}

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Write a run's figures for Prometheus; see library/run_metrics.py for the documentation."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report.metrics_file import (
+    MetricsError,
+    write_metrics,
+)
+
+
+class ActionModule(ControllerAction):
+    """Read the run's record on the controller and write metrics.prom."""
+
+    ARGUMENTS = {
+        "runs_dir": {"type": "path", "required": True},
+        "run_id": {"type": "str", "required": True},
+        "directory": {"type": "path"},
+    }
+    FAILURES = (MetricsError,)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Write the files."""
+        return write_metrics(**arguments, write=not self.check_mode, warn=self.warn)

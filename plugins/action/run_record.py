@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Write the controller's record of a run; see library/run_record.py for the documentation."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+WRITERS = {
+    "started": record_attempt.started,
+    "ended": record_attempt.ended,
+    "refused": record_attempt.refused,
+}
+
+
+class ActionModule(ControllerAction):
+    """Write what happened to an attempt into the run's directory."""
+
+    ARGUMENTS = {
+        "state": {"type": "str", "choices": ["started", "ended", "refused"], "required": True},
+        "runs_dir": {"type": "path", "required": True},
+        "run_id": {"type": "str", "required": True},
+        "number": {"type": "int", "default": 1},
+        "job": {"type": "dict"},
+        "plan": {"type": "str"},
+        "plan_sha256": {"type": "str"},
+        "code": {"type": "dict", "default": {}},
+        "code_diff": {"type": "str", "default": ""},
+        "resume": {"type": "dict", "default": {}},
+        "why": {"type": "str", "default": ""},
+        "followed": {"type": "bool", "default": True},
+        "nodes": {"type": "list", "elements": "dict", "default": []},
+        "checkpoint": {"type": "dict", "default": {}},
+    }
+    REQUIRED_IF = [("state", "started", ("job", "plan", "plan_sha256"))]
+    FAILURES = (OSError, ValueError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return what the record says of the attempt."""
+        try:
+            return {"changed": True, **WRITERS[arguments["state"]](arguments, self.check_mode)}
+        except FileExistsError:
+            self.fail(record_attempt.taken(arguments), taken=True)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Collect an environment's wheels; see library/wheelhouse.py for the documentation."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    python_env,
+    wheels,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments.wheel_cache import (
+    collect_wheels,
+)
+
+MESSAGE_CHARACTERS = 8000
+
+
+class ActionModule(ControllerAction):
+    """Fetch wheels with the pip beside Ansible's own Python, into the controller's cache."""
+
+    ARGUMENTS = {
+        "environment": {"type": "dict", "required": True},
+        "nodes": {"type": "dict", "required": True},
+        "cache_dir": {"type": "path", "required": True},
+        "files_dir": {"type": "path", "required": True},
+        "project_dir": {"type": "path", "required": True},
+        "uv_version": {"type": "str", "required": True},
+        "wait": {"type": "int", "default": 3600},
+    }
+    FAILURES = (python_env.EnvironmentRefused, wheels.WheelhouseError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return what the nodes lack and where its wheels are."""
+        try:
+            return collect_wheels(arguments, not self.check_mode)
+        except OSError as error:
+            self.fail(f"the controller's cache {arguments['cache_dir']}: {error}")
+
+    def describe(self, error: Exception) -> str:
+        """Return the message with every problem."""
+        return printable(str(error), limit=MESSAGE_CHARACTERS, newlines=True)

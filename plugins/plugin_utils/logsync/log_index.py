@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words about the logs that a node keeps, and about those that differ from the node's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
+
+SHOWN_NAMES = 5
+
+
+def describe_left(node: str, sizes: dict[str, int], bound: str, files: int) -> str:
+    """Return the warning about files that a bound leaves on their node."""
+    names = ", ".join(sorted(sizes)[:SHOWN_NAMES])
+    if len(sizes) > SHOWN_NAMES:
+        names += ", ..."
+    total, most = quota.words(sum(sizes.values())), quota.words(quota.Quota(bound).bytes)
+    return printable(
+        f"{node}: {len(sizes)} log files ({total}) stay on the node: a run may bring {most} and"
+        f" {files} files of each node (trainyard_collect_bytes, _files): {names}"
+    )
+
+
+def describe_mismatches(mismatches: list[dict[str, Any]]) -> str:
+    """Return the message about files that are not what their nodes have."""
+    texts = [f"{item['node']}: {item['file']}: {item['problem']}" for item in mismatches]
+    return printable(
+        f"logs were not brought as the nodes have them: {'; '.join(texts)}; collect again",
+        limit=20_000,
+    )

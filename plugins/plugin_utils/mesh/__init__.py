@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's part of the logins between the nodes."""

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a mesh, compiled from the inventory, the host keys and the nodes' own words."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
+    known_nodes,
+    primitives,
+    ssh_config,
+)
+
+
+class MeshRefused(Exception):
+    """Says why nodes cannot be made to trust each other."""
+
+
+def compile_mesh(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the texts of a mesh and whether all nodes have it; refuse with every problem."""
+    told, asked = len(given["nodes"]), len(given["names"])
+    if told != asked:
+        raise MeshRefused(f"every node has to describe itself: {told} of {asked} did")
+    nodes = known_nodes.nodes_of(
+        given["names"], given["inventory"], given["nodes"], given["known_hosts"],
+        primitives.run_program,
+    )  # fmt: skip
+    compiled, problems = ssh_config.compile_mesh(
+        nodes, given["site"], given["ca_public_key"], given["directory"], given["extra_from"],
+        given["shared_home"], given["validity"], given["renew_before"], given["gate"],
+    )  # fmt: skip
+    if problems:
+        head = "The nodes cannot be made to trust each other:"
+        raise MeshRefused("\n".join([head, *(f"  {text}" for text in problems)]))
+    pattern = primitives.line_pattern(given["site"])
+    return {"ready": _is_ready(compiled, given), "pattern": pattern, **compiled}
+
+
+def _is_ready(compiled: dict[str, Any], given: dict[str, Any]) -> bool:
+    """Return whether every node has what was compiled, for long enough."""
+    before = ssh_config.span_seconds(given["renew_before"])
+    most = ssh_config.span_seconds(given["validity"]) + primitives.CLOCK_SLACK_SECONDS
+    if len(given["states"]) != len(given["nodes"]):
+        return False
+    return ssh_config.is_ready(compiled, given["states"], time.time(), before, most)

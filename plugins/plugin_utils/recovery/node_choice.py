@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of the next attempt, and the memory of nodes that failed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    candidates,
+    failed_nodes,
+)
+
+
+def note_failed_nodes(
+    given: dict[str, Any], write: bool, warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """Note the nodes that a verdict names, at the time when they failed.
+
+    The verdict of an old run can be made again, so that time may have passed.
+    """
+    causes, now = failed_nodes.named(given["verdict"], given["nodes"]), time.time()
+    if causes and write:
+        ended = min(given["ended"] or now, now)
+        try:
+            failed_nodes.note(given["state_dir"], causes, given["run_id"], ended)
+        except OSError as error:  # how the run ended is told all the same
+            warn(f"that {', '.join(causes)} failed is not remembered: {error}")
+    return {"noted": causes}
+
+
+def choose_nodes(given: dict[str, Any], write: bool) -> dict[str, Any]:
+    """Choose the nodes, and note those of the newest attempt that do not answer."""
+    now, state_dir, run_id = time.time(), given["state_dir"], given["run_id"]
+    silent = _silent_nodes(given)
+    if silent and write:
+        failed_nodes.note(state_dir, silent, run_id, now)
+    found = candidates.choose(given, failed_nodes.read(state_dir), now)
+    if found["refused"]:
+        refusals = (f"  {line}" for line in found["refused"])
+        raise ValueError("\n".join([f"the run {run_id} cannot go on:", *refusals]))
+    return {
+        **found,
+        "run": run_id,
+        "state_dir": os.path.abspath(state_dir),
+        "new": [name for name in found["nodes"] if name not in given["nodes"]],
+        "noted": silent,
+        "lines": [printable(line) for line in found["why"]],
+    }
+
+
+def _silent_nodes(given: dict[str, Any]) -> dict[str, str]:
+    """Return the cause of each node of the newest attempt that does not answer.
+
+    What a verdict of this run said of such a node stays its cause, since it says more.
+    """
+    known = failed_nodes.read(given["state_dir"])
+    silent = candidates.silent(given["looks"], given["nodes"])
+    for name in silent:
+        entry = known.get(name, {})
+        if entry.get("run") == given["run_id"] and entry.get("cause"):
+            silent[name] = entry["cause"]
+    return silent

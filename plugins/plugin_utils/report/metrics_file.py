@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's figures in the files that the node exporter of Prometheus reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus
+
+
+class MetricsError(Exception):
+    """Says why a run has no figures."""
+
+
+def write_metrics(
+    runs_dir: str, run_id: str, directory: str | None, write: bool, warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """Write a run's figures, and a copy to the collector's directory where there is one."""
+    if not attempt_dir.RUN_ID.match(run_id):
+        raise MetricsError(f"{run_id!r} is no run id")
+    run_dir = os.path.join(runs_dir, run_id)
+    plan = manifest.read_json(os.path.join(run_dir, "plan.json")) or {}
+    record = manifest.read_json(os.path.join(run_dir, "run.json"))
+    if not record:
+        raise MetricsError(
+            f"{run_dir}/run.json is missing or no JSON; it is written when a run starts and when"
+            " it ends"
+        )
+    text = prometheus.text_of(plan, record)
+    path = os.path.join(run_dir, prometheus.NAME)
+    changed = prometheus.put(path, text, 0o600, write)
+    if not directory:
+        return {"changed": changed, "path": path, "copy": None}
+    copy = os.path.join(directory, prometheus.file_name(plan, record))
+    try:
+        if not prometheus.newer(copy, text):
+            changed = prometheus.put(copy, text, 0o644, write) or changed
+    except OSError as error:
+        warn(
+            f"{copy}: {error.strerror}; the node exporter does not see this run, {path} has its"
+            " figures"
+        )
+        return {"changed": changed, "path": path, "copy": None}
+    return {"changed": changed, "path": path, "copy": copy}

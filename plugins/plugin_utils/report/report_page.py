@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTML page of a run, or of several runs side by side."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from typing import Any
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
+    html_page,
+    load,
+    prometheus,
+    report_view,
+    run_comparison,
+    series,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+
+
+def write_page(
+    runs_dir: str, run: str, runs: list[str], assets: str, write: bool
+) -> dict[str, Any]:
+    """Write the page; return its path and what of the runs could not be read.
+
+    Raises load.ReportError where there is no such run.
+    """
+    wanted = load.wanted(runs_dir, run, runs)
+    read_series = functools.partial(series.of_run, folder=suite_table.FOLDER)
+    found = [load.read(runs_dir, name, read_series) for name in wanted]
+    now = time.time()
+    view = run_comparison.view(found, now) if runs else report_view.view(found[0], now)
+    path = load.page_path(runs_dir, wanted)
+    text = html_page.render(view, html_page.parts(assets))
+    changed = prometheus.put(path, text, 0o600, write=write)
+    size = len(text)
+    if os.path.exists(path):
+        size = os.path.getsize(path)
+    return {"changed": changed, "report": path, "bytes": size, "notes": view["notes"]}
