@@ -858,7 +858,17 @@ def read_notes(attempt):
                     continue
     except OSError:
         pass
-    return [event for event in events if isinstance(event, dict)]
+    return [event for event in events if is_event(event)]
+
+
+def is_event(value):
+    """Return whether a line of ranks.jsonl is an event.
+
+    A training can write the file, so rank and pid may be anything.
+    """
+    return isinstance(value, dict) and all(
+        value.get(key) is None or type(value[key]) is int for key in ("rank", "pid")
+    )
 
 
 def launcher_succeeded(attempt):

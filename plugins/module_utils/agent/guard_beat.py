@@ -44,9 +44,13 @@ def launcher_code(attempt):
     for line in reversed(lines):
         if '"launcher_end"' in line:
             try:
-                return json.loads(line).get("exit_code")
+                event = json.loads(line)
             except (ValueError, RecursionError):
                 return None
+            # A training can write the file, so a line may be any JSON.
+            if isinstance(event, dict):
+                return event.get("exit_code")
+            return None
     return None
 
 

@@ -75,10 +75,16 @@ def ranks_of(attempt, marker):
             event = json.loads(line)
         except (ValueError, RecursionError):
             continue
+        # A training can write the file, so a line, a rank and a pid may be any JSON.
+        if not isinstance(event, dict):
+            continue
+        rank, pid = event.get("rank"), event.get("pid")
+        if type(rank) is not int or type(pid) is not int:
+            continue
         if event.get("event") == "start":
-            pids[event["rank"]] = event["pid"]
-        elif event.get("event") == "end" and pids.get(event.get("rank")) == event.get("pid"):
-            del pids[event["rank"]]
+            pids[rank] = pid
+        elif event.get("event") == "end" and pids.get(rank) == pid:
+            del pids[rank]
     mark = "TRAINYARD_ATTEMPT=" + marker
     return {
         rank: pid

@@ -89,7 +89,10 @@ def found(read):
         if isinstance(item, dict) and isinstance(item.get("rank"), int)
     ]
     for entry in entries:
-        entry["where"] = [str(frame) for frame in entry["where"] or ()][:6]
+        frames = entry["where"]
+        if not isinstance(frames, list):
+            frames = []
+        entry["where"] = [str(frame) for frame in frames[:6]]
     return {
         "stall": _pick_fields(read("stall.json"), _STALL),
         "loss": _pick_fields(read("loss.json"), _LOSS),

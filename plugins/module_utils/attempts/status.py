@@ -44,9 +44,19 @@ def read_events(attempt):
             event = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(event, dict):
+        if _is_event(event):
             events.append(event)
     return events
+
+
+def _is_event(value):
+    """Return whether a line of ranks.jsonl is an event.
+
+    A training can write the file, so rank and pid may be anything.
+    """
+    return isinstance(value, dict) and all(
+        value.get(key) is None or type(value[key]) is int for key in ("rank", "pid")
+    )
 
 
 def read_bytes(attempt, name):

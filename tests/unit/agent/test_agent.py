@@ -28,7 +28,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
+    guard_findings,
     mesh_credential,
+    status,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env,
@@ -544,6 +546,35 @@ def sent_plan(folder):
     sender.find({})
     os.close(sender.root)
     return sender.plan
+
+
+ODD_EVENTS = [
+    5,
+    ["launcher_end"],
+    {"event": "start", "rank": [], "pid": 1},
+    {"event": "start", "rank": 0, "pid": "1"},
+    {"event": "end", "rank": {}, "pid": None},
+    {"event": "start", "rank": True, "pid": 1},
+]
+
+
+def test_a_line_that_is_not_an_event_is_passed_over(tmp_path):
+    """A training can write ranks.jsonl: no reader on the node may end by it."""
+    good = {"event": "start", "rank": 0, "pid": os.getpid()}
+    lines = [json.dumps(event) for event in [good, *ODD_EVENTS]]
+    (tmp_path / "ranks.jsonl").write_text("\n".join(lines) + "\n")
+    assert agent.read_notes(str(tmp_path)) == [good]
+    assert status.read_events(str(tmp_path)) == [good]
+    assert guard_evidence.ranks_of(str(tmp_path), "r/1") == {}
+    (tmp_path / "ranks.jsonl").write_text('["launcher_end"]\n')
+    assert guard_beat.launcher_code(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("where", [5, "frame", {"a": 1}, None])
+def test_a_stack_that_is_not_a_list_is_none(where):
+    entry = {"rank": 0, "where": where}
+    files = {"evidence/state.json": {"ranks": [entry]}}
+    assert [item["where"] for item in guard_findings.found(files.get)["seen"]] == [[]]
 
 
 @pytest.mark.parametrize(
