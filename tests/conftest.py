@@ -19,10 +19,13 @@ from ansible.module_utils import _internal
 from ansible.module_utils.common import warnings
 from ansible.module_utils.testing import patch_module_args
 from ansible.parsing.dataloader import DataLoader
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible.plugins.loader import init_plugin_loader
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# As ansible-playbook does it: the collection is known with its metadata before anything imports it.
+init_plugin_loader([str(ROOT / "collections")])
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 
 # The states of a module that run on a node, where it has others that run on the controller.
 FROM_NODES = {
