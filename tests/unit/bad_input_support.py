@@ -5,7 +5,6 @@ words of a command line.
 
 from __future__ import annotations
 
-import functools
 import os
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from ansible.inventory.manager import InventoryManager
 from ansible.module_utils.common.collections import ImmutableDict
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultSecret
-from ansible.plugins.loader import init_plugin_loader
 from ansible.utils import vars as extra_words
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
@@ -41,12 +39,6 @@ SITE = {
         }
     },
 }
-
-
-@functools.lru_cache(maxsize=None)
-def plugins():
-    """Let Ansible find its own lookups, as its commands do at their start."""
-    init_plugin_loader()
 
 
 class Bench:
@@ -99,7 +91,6 @@ class Bench:
         -e. cli: further options.
         """
         sources = sources or self.site(**site)
-        plugins()
         words = list(words) + ([] if job is None else ["config=" + self.write("mine.yml", job)])
         given = {
             "extra_vars": tuple(

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 
-import job_inputs
 import placement as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
@@ -547,7 +546,7 @@ def test_what_a_site_may_say_of_placement(said, words):
     assert (len(problems), words in problems[0]) == (1, True) if words else problems == [], problems
 
 
-def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_module, tmp_path):
+def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_action, tmp_path):
     config = "configs/s.yml"
     text = (
         "epoch: 1\npretrain_weights: https://example.org/w.pdparams\nTrainDataset: {dataset_dir:"
@@ -574,7 +573,7 @@ def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_module, tmp_
         data={"coco": {"path": "/data/coco", "placement": "shared"}},
         weights={"path": "/w", "placement": "present"},
     )
-    found = run_module(job_inputs, dict(given, cache_dir=str(tmp_path / "cache")))
+    found = run_action("job_inputs", dict(given, cache_dir=str(tmp_path / "cache")))
     assert not found.get("failed"), found["msg"]
     assert (
         found["trees"] == []
@@ -592,8 +591,8 @@ def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_module, tmp_
     ]  # fmt: skip
     assert found["overrides"]["pretrain_weights"] == "/w/w.pdparams"
     assert "dataset/coco" in found["placed"][0]["exclude"]
-    blind = run_module(
-        job_inputs,
+    blind = run_action(
+        "job_inputs",
         dict(given, outline={}, unread="Connection refused", cache_dir=str(tmp_path / "none")),
     )
     assert (
