@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 
 import pytest
 import yaml
@@ -173,3 +174,27 @@ def test_the_controllers_lock_is_made_of_what_is_asked_for():
         (pin["name"], pin["version"]) for pin in locked
     }
     assert [pin["name"] for pin in locked if not pin["hashes"]] == []
+
+
+def test_the_architecture_page_names_files_that_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(
+        r"`((?:playbooks|roles|library|plugins|tests|collections|molecule)/[\w./-]+)`", page
+    )
+    assert len(named) >= 40
+    assert [path for path in sorted(set(named)) if not (ROOT / path).exists()] == []
+
+
+def test_the_architecture_page_lists_every_package_of_the_core():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.split("## Packages", 1)[1].split("\n## ", 1)[0]
+    core = ROOT / "plugins" / "module_utils"
+    packages = sorted(path.parent.name for path in core.glob("*/__init__.py"))
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == packages
+
+
+def test_each_walk_of_the_architecture_page_has_at_most_five_files():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    walks = page.split("## Five walks", 1)[1].split("\n## ", 1)[0].split("\n### ")[1:]
+    assert len(walks) == 5
+    assert all(3 <= len(re.findall(r"^\d\. `", walk, re.MULTILINE)) <= 5 for walk in walks)
