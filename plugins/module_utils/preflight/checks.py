@@ -188,11 +188,13 @@ def of_todo(todo, found):
     ]
 
 
-# Checks that are not repeated while their proof is young: code and words.
+# Checks that are not repeated while their proof is young, in words.
 REMEMBERED = {
-    "network": ("network.proven_before", "latency, bandwidth and path MTU were proven"),
-    "rehearsal": ("rehearsal.proven_before", "this plan was rehearsed"),
+    "network": "latency, bandwidth and path MTU were proven",
+    "rehearsal": "this plan was rehearsed",
 }
+# The code of such a check.
+CODE_OF_PROOF = {"network": "network.proven_before", "rehearsal": "rehearsal.proven_before"}
 
 
 def remembered(kept, rehearse, now):
@@ -205,8 +207,8 @@ def remembered(kept, rehearse, now):
         if kind == "rehearsal" and not rehearse:
             code, text, remedy = "rehearsal.not_wanted", "not rehearsed, as was asked", ""
         elif proof:
-            code, words = REMEMBERED[kind]
-            text = f"{words} {int((now - proof['time']) / 60)} min ago"
+            code = CODE_OF_PROOF[kind]
+            text = f"{REMEMBERED[kind]} {int((now - proof['time']) / 60)} min ago"
             remedy = f"-e preflight_{kind}_hours=0 tries it again"
         else:
             continue

@@ -340,12 +340,12 @@ def _health_findings(name, device, levels):
     findings, index = [], device["index"]
     label = f"device {index} ({device['name']})"
 
-    def add(code, text, remedy, level):
+    def add_finding(code, text, remedy, level):
         findings.append(finding(code, text, remedy, name, level))
 
     if device.get("health") not in (None, "OK"):
         remedy = "npu-smi info -t health -i ID names the fault"
-        add("devices.unhealthy", f"{label}: health is {device['health']}", remedy, "stop")
+        add_finding("devices.unhealthy", f"{label}: health is {device['health']}", remedy, "stop")
     for fault in device.get("faults") or ():
         level = "stop"
         if fault == "[Unknown Error]":
@@ -354,7 +354,7 @@ def _health_findings(name, device, levels):
             f"restart the node, or let root reset the device: nvidia-smi --gpu-reset -i {index};"
             " take it out of trainyard_devices until then"
         )
-        add("devices.faulty", f"{label}: nvidia-smi says {fault}", remedy, level)
+        add_finding("devices.faulty", f"{label}: nvidia-smi says {fault}", remedy, level)
     if device["ecc_uncorrected"]:
         # The counter starts anew with a reset, so nothing has repaired the fault since. What
         # computes there can be killed or wrong.
@@ -366,10 +366,10 @@ def _health_findings(name, device, levels):
             f"let root drain and reset it (nvidia-smi --gpu-reset -i {index}) or take other"
             " devices; to go on: preflight_devices: {ecc: warn}"
         )
-        add("ecc.uncorrected", text, remedy, levels["ecc"])
+        add_finding("ecc.uncorrected", text, remedy, levels["ecc"])
     if device["rows_pending"] == "Yes":
         remedy = f"nvidia-smi --gpu-reset -i {index} as root, when nothing runs there"
-        add(
+        add_finding(
             "ecc.rows_pending",
             f"{label}: memory rows wait for a reset to be replaced",
             remedy,
@@ -380,14 +380,16 @@ def _health_findings(name, device, levels):
         remedy = (
             f"look at cooling and power supply; nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {index}"
         )
-        add("throttle.slowed", f"{label} is slowed down: {', '.join(reasons)}", remedy, "warn")
+        add_finding(
+            "throttle.slowed", f"{label} is slowed down: {', '.join(reasons)}", remedy, "warn"
+        )
     width, full_width = device["width"], device["width_max"]
     if width and full_width and width < full_width:
         remedy = (
             "an idle device may narrow it: look again under load (nvidia-smi -q -d PCIE); else seat"
             " card or riser anew"
         )
-        add(
+        add_finding(
             "link.narrow", f"{label}: PCIe link x{int(width)} of x{int(full_width)}", remedy, "warn"
         )
     if device["mig"] == "Enabled":
@@ -395,5 +397,5 @@ def _health_findings(name, device, levels):
             f"a rank sees one part of it at most; nvidia-smi -i {index} -mig 0 as root gives it"
             " back whole"
         )
-        add("devices.divided", f"{label} is divided (MIG)", remedy, "note")
+        add_finding("devices.divided", f"{label} is divided (MIG)", remedy, "note")
     return findings
