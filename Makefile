@@ -57,7 +57,7 @@ hostile: engine setup ## day one on a site with a jump host, firewall and shared
 lint: setup ## static checks: YAML, Ansible, Python, configuration
 	@.config/test.sh lint
 
-messages: setup ## write docs/messages.md, the page of all message codes
+messages: ## write docs/messages.md, the page of all message codes
 	@PYTHONPATH=collections python -m ansible_collections.trainyard.cluster.plugins.plugin_utils.report.message_catalogue docs/messages.md
 
 test: engine setup ## everything that CI runs, in one go: all but `make hostile`, `make drill` and the rest of `make lies`

@@ -29,6 +29,17 @@ HEAD = """\
 
 Every message has a stable code `<area>.<reason>`. Read codes in scripts. The sentences may change.
 """
+FINDINGS = """\
+## Findings of a check
+
+`check.yml` shows them, and so does every start. The part before the dot is the field `check`.
+"""
+PROBLEMS = """\
+## Problems of job, site and command line
+
+A command that finds one of them touches nothing. The field `codes` of its result has the codes, in
+the order of the lines.
+"""
 CAUSES = """\
 ## Causes of a failure
 
@@ -66,11 +77,15 @@ def describe_causes() -> dict[str, dict[str, Any]]:
 
 def render_page(texts: Texts) -> str:
     """Return the page as Markdown."""
-    parts = [HEAD]
-    parts.append("## Findings of a check\n")
-    parts.append(_render_table(texts["findings"], ("means", "fix")))
-    parts.append(CAUSES)
-    parts.append(_render_table(describe_causes(), ("means", "fix", "restart")))
+    parts = [
+        HEAD,
+        FINDINGS,
+        _render_table(texts["findings"], ("means", "fix")),
+        PROBLEMS,
+        _render_table(texts["problems"], ("means", "fix")),
+        CAUSES,
+        _render_table(describe_causes(), ("means", "fix", "restart")),
+    ]
     return "\n".join(parts)
 
 

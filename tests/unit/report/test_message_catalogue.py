@@ -13,7 +13,9 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import me
 ROOT = pathlib.Path(__file__).parents[3]
 # Functions and classes whose first argument is a message code.
 TAKE_CODE = ("finding", "unequal", "floored", "add_finding", "Obstacle")
-CODE = re.compile(r"[a-z]+\.[a-z][a-z_]*")
+# Those that take it as the argument `code`.
+TAKE_KEYWORD = ("Problem", "_Refused", "_inventory_problem", "_no_job", "_refuse", "refuse")
+CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9_]*")
 TEXTS = message_catalogue.read_texts()
 
 
@@ -38,18 +40,39 @@ def first_element(node):
     return node
 
 
+def code_of_call(call):
+    """Return the argument of a call that is a message code, or None.
+
+    A Problem takes it by its name.
+    """
+    if name_of(call.func) in TAKE_CODE:
+        return call.args[0]
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+    if name_of(call.func) == "Problem":
+        assert named, f"a Problem without a code in line {call.lineno}"
+    if not named or name_of(call.func) not in TAKE_KEYWORD:
+        return None
+    return named[0]
+
+
+def is_code(value):
+    """Return whether a value has the form of a message code."""
+    return isinstance(value, str) and bool(CODE.fullmatch(value))
+
+
 def codes_in(tree):
     """Return (codes, other arguments): how one module names message codes.
 
-    A code is a literal in a call, in an assignment to `code` or in a table CODE_...
+    A code is a literal in a call, in an assignment to `code` or in a table CODE_OF_...
     """
     codes, others = set(), []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and name_of(node.func) in TAKE_CODE:
-            if isinstance(node.args[0], ast.Constant):
-                codes.add(node.args[0].value)
-            else:
-                others.append(ast.unparse(node.args[0]))
+        if isinstance(node, ast.Call):
+            argument = code_of_call(node)
+            if isinstance(argument, ast.Constant):
+                codes.add(argument.value)
+            elif argument is not None:
+                others.append(ast.unparse(argument))
         elif isinstance(node, ast.Assign):
             target, value = first_element(node.targets[0]), node.value
             if name_of(target) == "code":
@@ -59,7 +82,7 @@ def codes_in(tree):
             elif str(name_of(target)).startswith("CODE_OF_") and isinstance(value, ast.Dict):
                 for item in value.values:
                     codes |= literals(item)
-    return {code for code in codes if isinstance(code, str)}, others
+    return set(filter(is_code, codes)), others
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +107,11 @@ def test_every_code_has_an_entry_and_every_entry_is_used(used):
 def test_no_code_is_put_together(used):
     """A code that is computed cannot be found by a search for it."""
     _codes, others = used
-    assert {name for names in others.values() for name in names} <= {"code", "item.code"}
+    assert {name for names in others.values() for name in names} <= {
+        "code",
+        "item.code",
+        "CODE_OF_OPTION[name]",
+    }
 
 
 def test_the_roles_name_only_known_codes(root):
