@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo demo-down bench corpus drill lies hostile lint test
+.PHONY: help setup engine demo demo-down bench corpus drill lies hostile lint messages test
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ hostile: engine setup ## day one on a site with a jump host, firewall and shared
 
 lint: setup ## static checks: YAML, Ansible, Python, configuration
 	@.config/test.sh lint
+
+messages: ## write docs/messages.md, the page of all message codes
+	@PYTHONPATH=collections python -m ansible_collections.trainyard.cluster.plugins.plugin_utils.report.message_catalogue docs/messages.md
 
 test: engine setup ## everything that CI runs, in one go: all but `make hostile`, `make drill` and the rest of `make lies`
 	@.config/test.sh

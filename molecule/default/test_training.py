@@ -74,7 +74,7 @@ def test_check_proves_all_of_it_without_a_start(checked):
     assert checked.returncode == 0, checked.stdout
     assert last_line(checked.stdout) == "READY: nothing keeps this job from starting"
     assert "TASK [preflight : Start the rehearsal" in checked.stdout and re.search(
-        r"^NOTE .* rehearsal .*2 ranks", checked.stdout, re.M
+        r"^NOTE .* rehearsal.passed .*2 ranks", checked.stdout, re.M
     )
 
 
@@ -178,9 +178,9 @@ def test_a_changed_file_on_one_node_stops_the_run_by_name_and_sync_mends_it(trai
         for line in done.stdout.splitlines()
         if line.lstrip().startswith("STOP ")
     }
-    assert rows == {("STOP", "node2", "ready", "code/{}".format(plan["code"]["digest"][:16]))}, (
-        done.stdout
-    )
+    assert rows == {
+        ("STOP", "node2", "ready.tree_differs", "code/{}".format(plan["code"]["digest"][:16]))
+    }, done.stdout
     assert "tools/train.py" in done.stdout
     assert playbook("sync", *JOB).returncode == 0
     assert "nothing, every node is ready" in playbook("train", *JOB, "--check").stdout

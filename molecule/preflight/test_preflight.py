@@ -46,10 +46,10 @@ class Outcome:
         )
         self.table = done.stdout.rpartition("PLAY RECAP")[2].strip().splitlines()
 
-    def row(self, level, nodes, check, text):
+    def row(self, level, nodes, code, text):
         """Return the table's row of that finding, with its remedy below it, or None."""
         for line, after in zip(self.table, [*self.table[1:], ""]):
-            if re.match(rf"{level} +{re.escape(nodes)} +{check} +.*(?:{text})", line):
+            if re.match(rf"{level} +{re.escape(nodes)} +{re.escape(code)} +.*(?:{text})", line):
                 return line, after.strip() if after.lstrip().startswith("->") else ""
         return None
 
@@ -102,50 +102,51 @@ LOWER = "/etc/systemd/system/user@1000.service.d/90-low.conf"
 # text))
 FAULTS = {
     "127.0.1.1 in /etc/hosts": (
-        "node2", True, hosts("node2", "127.0.1.1"), "cat /root/hosts > /etc/hosts", QUICK, ("WARN", "node2", "name", r"127\.0\.1\.1")),
+        "node2", True, hosts("node2", "127.0.1.1"), "cat /root/hosts > /etc/hosts", QUICK, ("WARN", "node2", "name.resolves_wrong", r"127\.0\.1\.1")),
     "equal host names": (
-        "node2", True, "hostname > /root/name; hostname node1", "hostname $(cat /root/name)", QUICK, ("WARN", "node1, node2", "name", "node1")),
+        "node2", True, "hostname > /root/name; hostname node1", "hostname $(cat /root/name)", QUICK, ("WARN", "node1, node2", "name.duplicate", "node1")),
     "start port of rank 0 taken": (
         "node1", False, f"setsid {LISTENER} > /dev/null 2>&1 & echo $! > /tmp/listener", "kill $(cat /tmp/listener)", QUICK,
-        ("STOP", "node1", "port", "17000: taken by pid [0-9]+ of trainer: python3"),
+        ("STOP", "node1", "port.taken", "17000: taken by pid [0-9]+ of trainer: python3"),
     ),
     "DROP on the planned port": (
         "node1", True, *drop("-p tcp --dport 17000"), QUICK,
-        ("STOP", "node1, node2", "network", "node2 cannot reach node1 .*17000: no answer, while ping works")),
+        ("STOP", "node1, node2", "network.port_filtered", "node2 cannot reach node1 .*17000: no answer, while ping works")),
     "DROP on the ephemeral range": (
         "node2", True, *drop("-p tcp --syn --dport 32768:60999"), QUICK,
-        ("STOP", "node2, node1", "network", "node1 cannot reach node2 .*ephemeral.*no answer, while ping works and SSH")),
+        ("STOP", "node2, node1", "network.port_filtered", "node1 cannot reach node2 .*ephemeral.*no answer, while ping works and SSH")),
     "another Paddle on one node": (
         "node2", False, f"cd {SITE_PACKAGES} && mv paddlepaddle-2.6.2.dist-info paddlepaddle-2.6.1.dist-info",
         f"cd {SITE_PACKAGES} && mv paddlepaddle-2.6.1.dist-info paddlepaddle-2.6.2.dist-info", QUICK,
-        ("STOP", "node1, node2|node2", "environment", r"paddlepaddle.*2\.6\.1 on node2"),
+        ("STOP", "node1, node2|node2", "environment.packages_differ", r"paddlepaddle.*2\.6\.1 on node2"),
     ),
     "one changed byte in the code": (
         "node2", False, f"cd {CODE}/tools && cp -p train.py /tmp/train.py && chmod u+w . train.py && sed -i '1s/.$/X/' train.py",
-        f"cd {CODE}/tools && cp -p /tmp/train.py train.py && chmod u-w train.py .", QUICK, ("STOP", "node2", "ready", "tools/train.py")),
+        f"cd {CODE}/tools && cp -p /tmp/train.py train.py && chmod u-w train.py .", QUICK, ("STOP", "node2", "ready.tree_differs", "tools/train.py")),
     "an extra file in the code": (
         "node2", False, f"cd {CODE}/tools && chmod u+w . && touch extra.py", f"cd {CODE}/tools && rm extra.py && chmod u-w .", QUICK,
-        ("STOP", "node2", "ready", "tools/extra.py: extra file")),
+        ("STOP", "node2", "ready.tree_differs", "tools/extra.py: extra file")),
     "a shared memory too small": (
-        "node2", True, "mount -o remount,size=64m /dev/shm", "mount -o remount,size=1g /dev/shm", QUICK, ("STOP", "node2", "shm", "")),
+        "node2", True, "mount -o remount,size=64m /dev/shm", "mount -o remount,size=1g /dev/shm", QUICK, ("STOP", "node2", "shm.full", "")),
     "a disk nearly full": (
         "node2", True, f"mount -t tmpfs -o size=100m,uid=1000,gid=1000,mode=0700 none {HOME}/.trainyard/runs", f"umount {HOME}/.trainyard/runs", QUICK,
-        ("STOP", "node2", "disk", "runs")),
+        ("STOP", "node2", "disk.full", "runs")),
     "a clock one hour off": (
         "node2", True, f"cp /etc/environment /root/environment; printf 'LD_PRELOAD={FAKETIME}\\nFAKETIME=-1h\\nDONT_FAKE_MONOTONIC=1\\n' >> /etc/environment",
-        "cat /root/environment > /etc/environment", (*QUICK, *FRESH), ("STOP", "node2", "clock", "60 min behind")),
+        "cat /root/environment > /etc/environment", (*QUICK, *FRESH), ("STOP", "node2", "clock.off", "60 min behind")),
     "memlock too small in units": (
         "node2", True,
         f"mkdir -p $(dirname {LOWER}) && printf '[Service]\\nLimitMEMLOCK=65536\\n' > {LOWER} && systemctl daemon-reload && systemctl restart user@1000",
         f"rm {LOWER} && systemctl daemon-reload && systemctl restart user@1000", (*QUICK, *FRESH, "-e", "preflight_memlock=1048576"),
-        ("STOP", "node2", "limits", "65536|64 KiB")),
-    "SSH refused by one node": ("node2", True, "systemctl stop ssh", "systemctl start ssh", (*QUICK, *FRESH), ("STOP", "node2", "reach", "Connection refused")),
+        ("STOP", "node2", "limits.locked_memory", "65536|64 KiB")),
+    "SSH refused by one node": (
+        "node2", True, "systemctl stop ssh", "systemctl start ssh", (*QUICK, *FRESH), ("STOP", "node2", "reach.no_answer", "Connection refused")),
     "a wrong interface by the site": (
         "node2", False, "true", "true", (*QUICK, "-e", '{"trainyard_env": {"GLOO_SOCKET_IFNAME": "eth9"}}'),
-        ("STOP", "node2", "interface", "eth9 names no interface")),
+        ("STOP", "node2", "interface.unknown", "eth9 names no interface")),
     "a process that an old run has left": (
         "node2", False, "TRAINYARD_ATTEMPT=20261101-000000-ghost-beef/1 setsid sleep 300 > /dev/null 2>&1 & echo $! > /tmp/ghost",
-        "kill $(cat /tmp/ghost)", QUICK, ("STOP", "node2", "orphans", "20261101-000000-ghost-beef left.*pid")),
+        "kill $(cat /tmp/ghost)", QUICK, ("STOP", "node2", "orphans.processes_left", "20261101-000000-ghost-beef left.*pid")),
 }  # fmt: skip
 
 
@@ -217,7 +218,7 @@ def test_a_port_that_is_taken_comes_with_one_that_is_free_everywhere():
         )
     try:
         done = Outcome(*QUICK)
-        assert "start_port=17002" in done.row("STOP", "node1", "port", "17000")[1]
+        assert "start_port=17002" in done.row("STOP", "node1", "port.taken", "17000")[1]
         assert Outcome(*QUICK, "-e", "start_port=17002").code == 0
     finally:
         for node in NODES:
@@ -245,8 +246,8 @@ def test_a_node_that_is_down_does_not_hide_what_is_wrong_with_the_other():
     print(f"one node down: {done.seconds:.1f} seconds")
     assert (
         done.code != 0
-        and done.row("STOP", "node2", "reach", "did not answer")
-        and done.row("STOP", "node1", "shm", "")
+        and done.row("STOP", "node2", "reach.no_answer", "did not answer")
+        and done.row("STOP", "node1", "shm.full", "")
     )
     assert done.seconds < BUDGET
 
@@ -265,7 +266,7 @@ def test_one_machine_under_two_names_is_seen(tmp_path):
     finally:
         root("node1", f"ip address del {twin}/24 dev eth0")
     print(f"one machine twice: {done.seconds:.1f} seconds")
-    assert done.code != 0 and done.row("STOP", "node1, node2", "machine", "one machine"), (
+    assert done.code != 0 and done.row("STOP", "node1, node2", "machine.same", "one machine"), (
         done.stdout
     )
 
@@ -302,7 +303,9 @@ def test_data_of_the_same_size_and_time_is_seen_in_full_mode():
         assert Outcome(*QUICK).code == 0  # what is remembered is believed
         done = Outcome(*QUICK, "-e", "verify=full")
         print(f"every byte read: {done.seconds:.1f} seconds")
-        assert done.code != 0 and name in done.row("STOP", "node2", "ready", "")[0], done.stdout
+        assert done.code != 0 and name in done.row("STOP", "node2", "ready.tree_differs", "")[0], (
+            done.stdout
+        )
     finally:
         assert playbook("sync", *JOB, "-e", "verify=full").returncode == 0
     assert on("node2", listed) == whole
@@ -326,7 +329,9 @@ def test_another_order_of_the_nodes_on_one_of_them_is_seen_by_the_rehearsal():
         on("node2", f"{launch} && cp -p /tmp/main.py main.py")
         on("node2", "touch .trainyard/env/*/.trainyard.json")
     print(f"another order on one node: {done.seconds:.1f} seconds")
-    assert done.code != 0 and done.row("STOP", "node2", "rehearsal", "rank 0"), done.stdout
+    assert done.code != 0 and done.row("STOP", "node2", "rehearsal.rank_unlike_plan", "rank 0"), (
+        done.stdout
+    )
     assert {node: traces(node) for node in NODES} == before
 
 

@@ -245,7 +245,7 @@ class ActionModule(ActionBase):
                 "{!r} is no run id; it looks like 20261120-103501-ppyoloe-1f2e, and"
                 " playbooks/status.yml shows it".format(extra["run"])
             )
-            problems.append(Problem("command line", None, "run", text))
+            problems.append(Problem("command line", None, "run", text, code="cli.bad_run"))
         if (
             "suite" in allowed
             and "suite" in extra
@@ -258,7 +258,7 @@ class ActionModule(ActionBase):
                 ", ".join(known),
                 near(extra["suite"], known),
             )
-            problems.append(Problem("command line", None, "suite", text))
+            problems.append(Problem("command line", None, "suite", text, code="site.unknown_suite"))
         return problems
 
     @staticmethod
@@ -282,6 +282,7 @@ class ActionModule(ActionBase):
                             None,
                             name,
                             f"is given twice: {str(seen[name])!r} and {str(value)!r}",
+                            code="cli.contradiction",
                         )
                     )
         return problems
@@ -292,14 +293,19 @@ class ActionModule(ActionBase):
             if site and problem.key.rpartition(".")[2] in site["secret_env"]:
                 problem.text = re.sub(r"\bgot .*", "got ********", problem.text, flags=re.DOTALL)
         if problems:
-            lines = ["  " + printable(str(problem)) for problem in problems]
-            lines = list(dict.fromkeys(lines))
+            code_of_line = {}
+            for problem in problems:
+                code_of_line.setdefault("  " + printable(str(problem)), problem.code)
+            lines = list(code_of_line)
             more = ["  and %d more" % (len(lines) - MOST)] * (len(lines) > MOST)
             head = "%d problem%s, nothing was touched:" % (
                 len(lines),
                 "s" if len(lines) > 1 else "",
             )
-            raise AnsibleActionFail("\n".join([head] + lines[:MOST] + more))
+            raise AnsibleActionFail(
+                "\n".join([head] + lines[:MOST] + more),
+                result={"codes": list(code_of_line.values())[:MOST]},
+            )
 
     def _limit(self, nodes):
         """A gang runs whole or not at all: --limit must not cut a node off."""
@@ -322,7 +328,7 @@ class ActionModule(ActionBase):
                 len(nodes),
             )
         )
-        return [Problem("command line", None, "--limit", text)]
+        return [Problem("command line", None, "--limit", text, code="cli.limit_cuts_job")]
 
 
 def role_variables(project, loader):
@@ -461,6 +467,7 @@ class _Hosts:
                         *self._place(raw, name, key),
                         str(key),
                         f"cannot be templated: {str(error).splitlines()[0]}",
+                        code="site.bad_template",
                     )
                 )
         return result
@@ -486,7 +493,7 @@ class _Hosts:
                 and (said := role_vars.unknown(key, specs, folders))
                 and written(raw[key], own, project)
             ):
-                yield Problem(*self._place(raw, name, key), key, said)
+                yield Problem(*self._place(raw, name, key), key, said, code="role.unknown_variable")
             held = (
                 spec is not None
                 and not key.startswith("trainyard_")
@@ -504,6 +511,7 @@ class _Hosts:
                         *self._place(raw, name, key),
                         key,
                         f"cannot be templated: {str(error).splitlines()[0]}",
+                        code="site.bad_template",
                     )
                 continue
             said = (
@@ -517,6 +525,7 @@ class _Hosts:
                         origin_of(raw, dotted)[1] if line and origin_of(raw, dotted) else line,
                         dotted,
                         text,
+                        code="role.wrong_value",
                     )
 
     def accounts(self, names):
@@ -530,7 +539,7 @@ class _Hosts:
             value = self._values(name, [key]).get(key) if key else None
             said = ssh_policy.account_problem(value) if value not in (None, "") else None
             if said:
-                problem = Problem(*self._place(raw, name, key), key, said)
+                problem = Problem(*self._place(raw, name, key), key, said, code="login.bad_account")
                 found.setdefault(str(problem), problem)
         return list(found.values())
 
@@ -548,7 +557,7 @@ class _Hosts:
                 "is read on the controller alone, and holds for all nodes; set it in"
                 " group_vars/all.yml"
             )
-            yield Problem(*self._place(raw, name, key), key, text)
+            yield Problem(*self._place(raw, name, key), key, text, code="site.node_variable")
 
     def way(self, name):
         """Return how a host is logged in to, as access.problems wants it; a password is never

@@ -293,7 +293,7 @@ class CallbackModule(Default):
         However verbose it is, it has no secret of the plan and nothing that a terminal would obey.
         """
         # What a preflight refuses is in its message, for people.
-        shown = {key: result[key] for key in result if key not in ("stops", "refused")}
+        shown = {key: result[key] for key in result if key not in ("stops", "refused", "codes")}
         text = super()._dump_results(shown, indent, sort_keys, keep_invocation, serialize)
         if not isinstance(text, str):
             return text

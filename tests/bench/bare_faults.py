@@ -75,7 +75,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Fault:
     """One fault. does, undoes: (root, on or docker; node; line of shell). given: what a user types
     instead, {node: (ips, devices, before)}; a node with None is not started. words: for check.yml.
-    row: the finding (level, nodes, check, text), or said: a pattern in its output. tries: of the
+    row: the finding (level, nodes, code, text), or said: a pattern in its output. tries: of the
     bare command, where chance decides; the first that fails is shown.
     """
 
@@ -298,9 +298,9 @@ def try_ours(tests, fault, out):
     (out / "check.txt").write_text(done.stdout)
     row = None
     if fault.row:
-        level, nodes, check, text = fault.row
+        level, nodes, code, text = fault.row
         row = next(
-            filter(None, (done.row(level, one, check, text) for one in nodes.split("|"))), None
+            filter(None, (done.row(level, one, code, text) for one in nodes.split("|"))), None
         )
     elif fault.said:
         found = re.search(fault.said, done.stdout)
@@ -352,7 +352,7 @@ def faults(site, tests, scratch):
     )
     both.does.append(("root", "node1", loopback[0]))
     both.undoes.append(("root", "node1", loopback[1]))
-    both.row = ("WARN", "node1, node2|node1", "name", r"127\.0\.1\.1")
+    both.row = ("WARN", "node1, node2|node1", "name.resolves_wrong", r"127\.0\.1\.1")
     taken = known("start port of rank 0 taken", "rank 0's start port taken")
     # The launcher's own words are turned on node2, since with us nobody types them twice.
     launch = f"cd {tests.SITE_PACKAGES}/paddle/distributed/launch"
@@ -381,7 +381,7 @@ def faults(site, tests, scratch):
             [("on", "node2", turned), ("on", "node2", fresh)],
             [("on", "node2", f"{launch} && cp -p /tmp/main.py main.py"), ("on", "node2", fresh)],
             words=tests.AGAIN,
-            row=("STOP", "node2", "rehearsal", "rank 0"),
+            row=("STOP", "node2", "rehearsal.rank_unlike_plan", "rank 0"),
             note="by its rehearsal",
         ),
         taken,
@@ -393,7 +393,7 @@ def faults(site, tests, scratch):
             [("docker", "node2", "pause")],
             [("docker", "node2", "unpause")],
             words=(*tests.QUICK, *tests.FRESH),
-            row=("STOP", "node2", "reach", ""),
+            row=("STOP", "node2", "reach.no_answer", ""),
         ),
         known("SSH refused by one node", "node2's SSH refuses"),
         known("another Paddle on one node", "another version of Paddle on node2", note="its dist-info renamed: Paddle itself cannot see that"),

@@ -126,9 +126,10 @@ class Bench:
             }
             before = self.listing()
             try:
-                result, lines = action.run(task_vars=known), []
+                result, lines, self.codes = action.run(task_vars=known), [], []
             except AnsibleActionFail as error:
                 result, lines = None, error.message.splitlines()
+                self.codes = error.result.get("codes")
             assert self.listing() == before, "something was written"
         return result, lines
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings of a check as plain data.
 
-Pure. A finding is {check, level, nodes, text, remedy}. check: the short name of the subject (clock,
-disk, code, ...). level: `stop` (nothing may start), `warn` (it may, and the user should know) or
-`note`. nodes: node names, empty where it is about all. text: the observation and the expectation.
-remedy: the fix, '' where the text says it.
+Pure. A finding is {check, code, level, nodes, text, remedy}. code: `<check>.<reason>`, such as
+`disk.full`. It names one kind of fault and never changes. The text may. docs/messages.md lists all
+codes. check: the subject, which is the part before the dot. level: `stop` (nothing may start),
+`warn` (it may, and the user should know) or `note`. nodes: node names, empty where it is about all.
+text: the observation and the expectation. remedy: the fix, '' where the text says it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ LEVELS = ("stop", "warn", "note")
 NAMED = 4
 
 
-def finding(check, text, remedy="", nodes=(), level="stop"):
+def finding(code, text, remedy="", nodes=(), level="stop"):
     """Return one finding.
 
-    nodes: a node's name or several. Raises ValueError for an unknown level.
+    code: `<check>.<reason>`. nodes: a node's name or several. Raises ValueError for an unknown
+    level, and for a code without a reason.
     """
+    check, _dot, reason = code.partition(".")
     if level not in LEVELS:
         raise ValueError(level)
+    if not check or not reason:
+        raise ValueError(code)
     if isinstance(nodes, str):
         nodes = [nodes]
     return {
         "check": check,
+        "code": code,
         "level": level,
         "nodes": list(nodes),
         "text": text,
@@ -45,6 +51,14 @@ def short(findings):
     return [{"check": item["check"], "nodes": item["nodes"]} for item in stops(findings)]
 
 
+def code_of(item):
+    """Return the code of a finding.
+
+    A finding that an earlier version kept has none. Its check stands for it.
+    """
+    return item.get("code") or item["check"]
+
+
 def named(names, limit=NAMED):
     """Return node names as text: all of a few, the first ones and a count of many."""
     names = list(names)
@@ -53,7 +67,7 @@ def named(names, limit=NAMED):
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
-def unequal(check, label, values, remedy="", level="stop"):
+def unequal(code, label, values, remedy="", level="stop"):
     """Return the finding that nodes differ in one value, or []: [finding].
 
     label: the name of the value. values: {node name: value that can be compared with ==}. The value
@@ -72,7 +86,7 @@ def unequal(check, label, values, remedy="", level="stop"):
     if 2 * len(ordered[0][1]) > len(values):
         odd_groups = ordered[1:]
     odd = [name for _value, names in odd_groups for name in names]
-    return [finding(check, text, remedy, odd, level)]
+    return [finding(code, text, remedy, odd, level)]
 
 
 def merged(findings):
@@ -82,7 +96,7 @@ def merged(findings):
     """
     by_key = {}
     for item in findings:
-        key = (item["check"], item["level"], item["text"], item["remedy"])
+        key = (code_of(item), item["level"], item["text"], item["remedy"])
         if key in by_key:
             nodes = by_key[key]["nodes"]
             nodes += [name for name in item["nodes"] if name not in nodes]
@@ -92,12 +106,12 @@ def merged(findings):
 
 
 def lines(findings):
-    """Return the findings as a table for people: level, nodes, check and text.
+    """Return the findings as a table for people: level, nodes, code and text.
 
     Below them are the remedy, and all nodes where many have one fault.
     """
     rows = [
-        (item["level"].upper(), named(item["nodes"]) or "all nodes", item["check"], item)
+        (item["level"].upper(), named(item["nodes"]) or "all nodes", code_of(item), item)
         for item in merged(findings)
     ]
     widths = [max([len(row[column]) for row in rows] or [0]) for column in range(3)]

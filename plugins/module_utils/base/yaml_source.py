@@ -35,16 +35,18 @@ ODD_NUMBER = re.compile(r"^[-+]?0[0-9xb_]|[_:]")
 
 
 class Problem:
-    """One problem of a file, with its place and a text."""
+    """One problem of a file, with its place, a text and a code."""
 
-    def __init__(self, file, line, key, text):
+    def __init__(self, file, line, key, text, code="value.invalid"):
         """Make a problem.
 
         file: path shown to the user. line: 1-based or None. key: dotted key or ''. text: the fault,
-        the value, the allowed ones, and a suggestion.
+        the value, the allowed ones, and a suggestion. code: `<area>.<reason>`, see
+        docs/messages.md.
         """
         self.file, self.line = file, line
         self.key, self.text = key, text
+        self.code = code
 
     def __str__(self):
         place = self.file
@@ -68,7 +70,11 @@ def _cut(text, length):
 
 
 class _Refused(Exception):
-    """A part of a document that no job may hold: (line, text)."""
+    """A part of a document that no job may hold: (line, text) and a code."""
+
+    def __init__(self, line, text, code):
+        super().__init__(line, text)
+        self.code = code
 
 
 class _Loader(yaml.SafeLoader):
@@ -82,10 +88,14 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent, index):
         line = self.peek_event().start_mark.line + 1
         if self.check_event(yaml.AliasEvent):
-            raise _Refused(line, "YAML aliases are not allowed in a job; write the value out")
+            raise _Refused(
+                line,
+                "YAML aliases are not allowed in a job; write the value out",
+                code="file.alias",
+            )
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise _Refused(line, f"nests deeper than {MAX_DEPTH} levels")
+            raise _Refused(line, f"nests deeper than {MAX_DEPTH} levels", code="file.too_deep")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -137,14 +147,14 @@ def _walk(node, path, lines, problems, file):
     lines.setdefault(path, line)
     if node.tag not in PLAIN_TAGS:
         text = f"a job is plain data; got the tag {node.tag}"
-        problems.append(Problem(file, line, dotted(path), text))
+        problems.append(Problem(file, line, dotted(path), text, code="file.tag"))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _walk(item, path + (index,), lines, problems, file)
     elif isinstance(node, yaml.ScalarNode):
         text = _scalar_problem(node)
         if text:
-            problems.append(Problem(file, line, dotted(path), text))
+            problems.append(Problem(file, line, dotted(path), text, code="file.unclear_value"))
     elif isinstance(node, yaml.MappingNode):
         _walk_mapping(node, path, lines, problems, file)
 
@@ -154,12 +164,16 @@ def _walk_mapping(node, path, lines, problems, file):
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-            problems.append(Problem(file, line, dotted(path), "a key must be a plain word"))
+            problems.append(
+                Problem(
+                    file, line, dotted(path), "a key must be a plain word", code="file.key_not_text"
+                )
+            )
             continue
         key_path = path + (key.value,)
         if key.value in seen:
             text = f"the key stands twice (first in line {seen[key.value]})"
-            problems.append(Problem(file, line, dotted(key_path), text))
+            problems.append(Problem(file, line, dotted(key_path), text, code="file.key_twice"))
         seen.setdefault(key.value, line)
         lines[key_path] = line
         _walk(value, key_path, lines, problems, file)
@@ -187,27 +201,34 @@ def read(path, shown=None):
         return loader.construct_document(node), lines, []
     except _Refused as error:
         line, text = error.args
+        code = error.code
     except OSError as error:
         line, text = None, f"cannot be read: {error.strerror}"
+        code = "file.unreadable"
     except UnicodeDecodeError as error:
         line, text = None, f"is not UTF-8 text (byte {error.start})"
+        code = "file.not_utf8"
     except yaml.MarkedYAMLError as error:
         line, text = _syntax_problem(error)
+        code = "file.not_yaml"
     except (yaml.YAMLError, ValueError) as error:
         line, text = None, f"is not YAML: {' '.join(str(error).split())}"
-    return None, {}, [Problem(file, line, "", text)]
+        code = "file.not_yaml"
+    return None, {}, [Problem(file, line, "", text, code=code)]
 
 
 def _read_text(path):
     """Return a file's text, or raise _Refused where it cannot be a job."""
     if os.path.isdir(path):
-        raise _Refused(None, "is a directory; a job is one YAML file")
+        raise _Refused(None, "is a directory; a job is one YAML file", code="file.not_a_file")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise _Refused(None, "is no regular file; a job is one YAML file")
+        raise _Refused(None, "is no regular file; a job is one YAML file", code="file.not_a_file")
     with open(path, "rb") as handle:
         raw = handle.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
-        raise _Refused(None, f"is larger than {MAX_BYTES} bytes; a job is a short text")
+        raise _Refused(
+            None, f"is larger than {MAX_BYTES} bytes; a job is a short text", code="file.too_large"
+        )
     return raw.decode("utf-8-sig")
 
 
@@ -217,9 +238,11 @@ def _single_node(loader):
     while loader.check_node():
         nodes.append(loader.get_node())
     if not nodes:
-        raise _Refused(None, "is empty")
+        raise _Refused(None, "is empty", code="file.empty")
     if len(nodes) > 1:
-        raise _Refused(None, f"holds {len(nodes)} documents; a job is one")
+        raise _Refused(
+            None, f"holds {len(nodes)} documents; a job is one", code="file.several_documents"
+        )
     return nodes[0]
 
 
@@ -234,26 +257,37 @@ def _syntax_problem(error):
     return mark.line + 1, f"is not YAML: {error.problem} (column {mark.column + 1})"
 
 
+# The code of a value that breaks a rule of its schema, per rule. None stands for any other rule.
+CODE_OF_RULE = {
+    "type": "value.wrong_type",
+    "enum": "value.not_allowed",
+    None: "value.breaks_rule",
+}
+
+
 def _sentences(error):
-    """Return [(key path tail, sentence)] of one jsonschema error."""
+    """Return [(key path tail, sentence, code)] of one jsonschema error."""
     if error.validator == "additionalProperties":
         return _unknown_keys(error)
     if error.validator == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
-        return [((), f"the key '{key}' is missing") for key in missing]
-    return [((), _value_sentence(error))]
+        code = "value.missing_key"
+        return [((), f"the key '{key}' is missing", code) for key in missing]
+    code = CODE_OF_RULE.get(error.validator, CODE_OF_RULE[None])
+    return [((), _value_sentence(error), code)]
 
 
 def _unknown_keys(error):
-    """Return [(key path tail, sentence)] of keys that the schema does not have."""
+    """Return [(key path tail, sentence, code)] of keys that the schema does not have."""
+    code = "value.unknown_key"
     allowed = sorted(error.schema.get("properties", {}))
     extra = [key for key in error.instance if key not in allowed]
     sentences = [
-        ((key,), f"unknown key; allowed: {', '.join(allowed)}{near(key, allowed)}")
+        ((key,), f"unknown key; allowed: {', '.join(allowed)}{near(key, allowed)}", code)
         for key in extra[:MAX_PROBLEMS]
     ]
     if len(extra) > MAX_PROBLEMS:
-        sentences.append(((), f"{len(extra) - MAX_PROBLEMS} more unknown keys"))
+        sentences.append(((), f"{len(extra) - MAX_PROBLEMS} more unknown keys", code))
     return sentences
 
 
@@ -308,9 +342,9 @@ def check(value, schema, lines, file):
     problems = {}  # by its text: jsonschema repeats the sentence about all missing keys
     for error in errors:
         leaf = _leaf(error)
-        for tail, text in _sentences(leaf):
+        for tail, text, code in _sentences(leaf):
             path = tuple(leaf.absolute_path) + tail
-            problem = Problem(file, _nearest_line(path, lines), dotted(path), text)
+            problem = Problem(file, _nearest_line(path, lines), dotted(path), text, code=code)
             problems[str(problem)] = problem
     return list(problems.values())
 

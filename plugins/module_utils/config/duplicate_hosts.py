@@ -78,7 +78,7 @@ def _find_double_keys(mapping, file):
                 f"stands twice (first in line {first_lines[key.value]}); Ansible takes the last one"
                 " alone"
             )
-            problems.append(Problem(file, line, key.value, text))
+            problems.append(Problem(file, line, key.value, text, code="file.key_twice"))
         else:
             first_lines[key.value] = line
     return problems
@@ -103,7 +103,7 @@ def _find_ini_duplicates(_text, lines, file):
                 f"stands twice in [{group}] (first in line {first_lines[group, host]}); Ansible"
                 " makes one host of both"
             )
-            problems.append(Problem(file, number, host, text))
+            problems.append(Problem(file, number, host, text, code="site.host_twice"))
         first_lines.setdefault((group, host), number)
     return problems
 
@@ -119,7 +119,15 @@ def twice(sources):
             continue
         names = [name.strip() for name in source.split(",") if name.strip()]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            problems.append(Problem("command line", None, "-i", f"lists the host {name} twice"))
+            problems.append(
+                Problem(
+                    "command line",
+                    None,
+                    "-i",
+                    f"lists the host {name} twice",
+                    code="site.host_twice",
+                )
+            )
     for path in files([source for source in sources if "," not in source]):
         with open(path, "rb") as handle:
             text = handle.read(MAX_BYTES).decode("utf-8-sig", "replace")

@@ -41,8 +41,9 @@ SAME = (
 )
 
 
-def _refuse(name, text):
-    return Problem("command line", None, name, text)
+def _refuse(name, text, code):
+    """Return a Problem of a variable of the command line."""
+    return Problem("command line", None, name, text, code=code)
 
 
 def values(extra, allowed, roles):
@@ -63,11 +64,11 @@ def values(extra, allowed, roles):
             # A template is checked where it is read, with the nodes' variables.
             if "{{" not in str(value) and "{%" not in str(value):
                 for key, problem in role_vars.held(name, value, roles[name]):
-                    problems.append(_refuse(key, problem))
+                    problems.append(_refuse(key, problem, code="role.wrong_value"))
             continue
         text = text or next((problem for _path, problem in text_rules.walk(value)), None)
         if text:
-            problems.append(_refuse(name, text))
+            problems.append(_refuse(name, text, code="cli.wrong_value"))
     return problems
 
 
@@ -101,18 +102,18 @@ def contradictions(extra, verb, check_mode):
         problems += _one(prune_rules.contradiction(extra))
     elif verb == "resume" and "run" not in extra:
         text = "say which run is to go on: -e run=<run id>; playbooks/status.yml shows the newest"
-        problems.append(_refuse("run", text))
+        problems.append(_refuse("run", text, code="cli.run_missing"))
     elif verb == "untrust" and "node" in extra and _is_on(extra, "untrust_ca"):
         text = (
             "forgets the authority of all nodes, and node takes one of them back; give one of them"
         )
-        problems.append(_refuse("untrust_ca", text))
+        problems.append(_refuse("untrust_ca", text, code="cli.contradiction"))
     elif verb == "check" and check_mode:
         text = (
             "leaves check.yml nothing to prove; take it away (check.yml changes nothing on the"
             " nodes)"
         )
-        problems.append(_refuse("--check", text))
+        problems.append(_refuse("--check", text, code="cli.nothing_to_prove"))
     elif verb == "train" and check_mode:
         problems += _vain_proofs(extra, "--check ends train.yml at the plan")
     elif verb == "sync":
@@ -130,7 +131,7 @@ def _one(problem):
     if not problem:
         return []
     name, text = problem
-    return [_refuse(name, text)]
+    return [_refuse(name, text, code="cli.contradiction")]
 
 
 def _double_names(extra):
@@ -141,7 +142,7 @@ def _double_names(extra):
             continue
         if str(extra[name]).lower() != str(extra[long_name]).lower():
             text = f"is given as {long_name}, too, with another value; give one of them"
-            problems.append(_refuse(name, text))
+            problems.append(_refuse(name, text, code="cli.contradiction"))
     return problems
 
 
@@ -155,14 +156,18 @@ def _rehearsal_contradictions(extra):
                 "skips the rehearsal, and preflight_rehearsal_hours=0 wants it every time; give one"
                 " of them"
             )
-            return [_refuse(name, text)]
+            return [_refuse(name, text, code="cli.contradiction")]
     return []
 
 
 def _vain_proofs(extra, reason):
     """Return a Problem for each proof that is asked of a verb that ends before it."""
     return [
-        _refuse(name, f"asks for a proof, and {reason}; use playbooks/check.yml")
+        _refuse(
+            name,
+            f"asks for a proof, and {reason}; use playbooks/check.yml",
+            code="cli.nothing_to_prove",
+        )
         for name in ("rehearse", "matrix")
         if _is_on(extra, name)
     ]

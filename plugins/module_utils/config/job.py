@@ -124,7 +124,10 @@ def find_job(config, folder, cwd):
     jobs = shipped_jobs(folder)
     known = ", ".join(jobs)
     if not isinstance(config, str) or not config.strip():
-        return _no_job(f"say which job: -e config=NAME, one of {known}, or the path of a .yml file")
+        return _no_job(
+            f"say which job: -e config=NAME, one of {known}, or the path of a .yml file",
+            code="cli.job_missing",
+        )
     if "/" not in config:
         name = config
         if config.endswith(".yml"):
@@ -135,21 +138,25 @@ def find_job(config, folder, cwd):
             text = (
                 f"no job {config!r}; allowed: {known}, or the path of a .yml file{near(name, jobs)}"
             )
-            return _no_job(text)
+            return _no_job(text, code="cli.unknown_job")
     is_path = config.endswith(".yml") and os.path.basename(config) != ".yml"
     if not is_path or config.startswith("-") or not config.isprintable():
         return _no_job(
-            f"{config!r} is neither the name of a job ({known}) nor a path that ends in .yml"
+            f"{config!r} is neither the name of a job ({known}) nor a path that ends in .yml",
+            code="cli.bad_job_path",
         )
     path = os.path.join(cwd, os.path.expanduser(config))
     if not os.path.exists(path):
-        return _no_job(f"no such file {path}{near(os.path.basename(config)[:-4], jobs)}")
+        return _no_job(
+            f"no such file {path}{near(os.path.basename(config)[:-4], jobs)}",
+            code="cli.no_such_file",
+        )
     return path, config, []
 
 
-def _no_job(text):
-    """Return what find_job returns where there is no job; text: of the problem."""
-    return None, None, [Problem("command line", None, "config", text)]
+def _no_job(text, code):
+    """Return what find_job returns where there is no job; text, code: of the problem."""
+    return None, None, [Problem("command line", None, "config", text, code=code)]
 
 
 def _is_file_name(config, cwd):
@@ -184,13 +191,13 @@ def examine(path, shown):
         return None, problems
     if not isinstance(value, dict):
         text = f"must be a mapping of keys, got a {type(value).__name__}"
-        return None, [Problem(shown, 1, "", text)]
+        return None, [Problem(shown, 1, "", text, code="value.wrong_type")]
     problems = yaml_source.check(value, load_schema("job"), lines, shown)
     wrong = _top_keys(problems)
     valid = {key: item for key, item in value.items() if key not in wrong}
-    for key_path, text in [*_find_contradictions(valid, value), *_env_problems(value)]:
+    for key_path, text, code in [*_find_contradictions(valid, value), *_env_problems(value)]:
         line = _line_of(key_path, lines)
-        problems.append(Problem(shown, line, yaml_source.dotted(key_path), text))
+        problems.append(Problem(shown, line, yaml_source.dotted(key_path), text, code=code))
     if "suite" not in valid or "launcher" not in valid:
         return None, problems
     wrong = _top_keys(problems) - {"suite", "launcher"}
@@ -216,12 +223,13 @@ def _line_of(key_path, lines):
 
 
 def _env_problems(value):
-    """Yield (key path, text) of the environment variables that a job may not set."""
+    """Yield (key path, text, code) of the environment variables that a job may not set."""
+    code = "job.forbidden_variable"
     for name in _names(value.get("env")):
         if not RESERVED_ENV.match(name):
             text = job_env.job_problem(name)
             if text:
-                yield ("env", name), text
+                yield ("env", name), text, code
 
 
 def recorded(value, shown):
@@ -233,13 +241,15 @@ def recorded(value, shown):
     node's.
     """
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
-        return None, [Problem(shown, None, "", "is no job that was read for a run")]
+        return None, [
+            Problem(shown, None, "", "is no job that was read for a run", code="job.bad_record")
+        ]
     keys = {key: item for key, item in value.items() if key not in ADDED and item is not None}
     problems = yaml_source.check(keys, load_schema("job"), {}, shown)
     wrong = _top_keys(problems)
     valid = {key: item for key, item in keys.items() if key not in wrong}
-    for path, text in _find_contradictions(valid, keys):
-        problems.append(Problem(shown, None, yaml_source.dotted(path), text))
+    for path, text, code in _find_contradictions(valid, keys):
+        problems.append(Problem(shown, None, yaml_source.dotted(path), text, code=code))
     if problems:
         return None, problems
     lines = value.get("lines")
@@ -262,23 +272,27 @@ def _names(env):
 
 
 def _find_contradictions(valid, value):
-    """Yield (key path, text) of the problems that no schema can describe.
+    """Yield (key path, text, code) of the problems that no schema can describe.
 
     valid: the keys that passed the schema. value: all of them.
     """
     for name in _names(value.get("env")):
         if RESERVED_ENV.match(name):
-            yield ("env", name), "is reserved: the plan sets it; take it out"
+            code = "job.reserved_variable"
+            yield ("env", name), "is reserved: the plan sets it; take it out", code
     for key, item in valid.items():
-        yield from text_rules.walk(item, (key,), people=key in FOR_PEOPLE)
+        code = "value.bad_text"
+        for key_path, text in text_rules.walk(item, (key,), people=key in FOR_PEOPLE):
+            yield key_path, text, code
     suite = None
     if "suite" in valid:
         suite = load_suite(valid["suite"])
         yield from _launcher_problems(suite, valid)
     if "launcher" in valid and "rendezvous" in valid and rendezvous_problem(valid):
-        yield ("rendezvous",), rendezvous_problem(valid)
+        yield ("rendezvous",), rendezvous_problem(valid), CODE_OF_OPTION["rendezvous"]
     for key_path, text in watchdog_budgets.problems(valid.get("watchdog")):
-        yield ("watchdog", *key_path), text
+        code = "job.bad_watchdog"
+        yield ("watchdog", *key_path), text, code
     arguments = valid.get("arguments") or []
     for word in arguments:
         if own_flag(word):
@@ -288,27 +302,30 @@ def _find_contradictions(valid, value):
                 f"{word!r} is set by the plan; write config values under 'overrides' and the file"
                 " under 'config'"
             )
-            yield ("arguments",), text
+            code = "job.own_option"
+            yield ("arguments",), text, code
     if suite:
         yield from _save_problems(suite, arguments, valid.get("overrides") or {})
 
 
 def _launcher_problems(suite, valid):
-    """Yield (key path, text) of a launcher that the suite does not have."""
+    """Yield (key path, text, code) of a launcher that the suite does not have."""
+    code = "job.launcher_not_in_suite"
     allowed = suite["launchers"]
     launcher = valid.get("launcher", allowed[0])
     if launcher not in allowed:
         text = f"{suite['title']} cannot be started with {launcher}; allowed: {', '.join(allowed)}"
-        yield ("launcher",), text
+        yield ("launcher",), text, code
 
 
 def _save_problems(suite, arguments, overrides):
-    """Yield (key path, text) of folders that checkpoints may not go to."""
+    """Yield (key path, text, code) of folders that checkpoints may not go to."""
+    code = "job.bad_save_folder"
     for key_path, folder in save_folders(suite, arguments, overrides):
         if isinstance(folder, str):
             text = suite_table.save_problem(suite, folder)
             if text:
-                yield key_path, text
+                yield key_path, text, code
 
 
 def own_flag(word):
@@ -351,8 +368,22 @@ def port_warnings(job, site):
         return []
     text = f"{port} is allowed; recommended are ports from {lowest} to {highest}"
     if job.get("start_port"):
-        return [Problem(place_of(job, "start_port"), None, "start_port", text)]
-    return [Problem("inventory", None, "trainyard_start_port", text)]
+        return [
+            Problem(
+                place_of(job, "start_port"),
+                None,
+                "start_port",
+                text,
+                code="job.port_not_recommended",
+            )
+        ]
+    return [
+        Problem("inventory", None, "trainyard_start_port", text, code="job.port_not_recommended")
+    ]
+
+
+# The code of an option of the job that names something unknown.
+CODE_OF_OPTION = {"rendezvous": "job.unknown_rendezvous", "scaling": "job.unknown_scaling"}
 
 
 def place_of(job, key):
@@ -398,7 +429,7 @@ def whole_number(name, value, problems, allow_all=True, least=1):
     if allow_all:
         alternative = " or 'all'"
     text = f"must be a whole number from {least} up{alternative}; got {yaml_source.shown(value)}"
-    problems.append(Problem("command line", None, name, text))
+    problems.append(Problem("command line", None, name, text, code="value.not_a_count"))
     return None
 
 
@@ -417,13 +448,13 @@ def command_line(extra, allowed, role_variables=()):
                 f"words of -e that are no NAME=VALUE: {yaml_source.shown(extra[name])}; quote a value"
                 " with blanks"
             )
-            problems.append(Problem("command line", None, "", text))
+            problems.append(Problem("command line", None, "", text, code="cli.not_a_pair"))
             continue
         text = (
             f"unknown variable; allowed: {', '.join(sorted(allowed))}, the site's trainyard_*"
             f" variables and the roles' own{near(name, known)}"
         )
-        problems.append(Problem("command line", None, name, text))
+        problems.append(Problem("command line", None, name, text, code="cli.unknown_option"))
     return problems
 
 
@@ -439,7 +470,9 @@ def apply_command_line(job, extra, problems):
             job[name] = extra[name]
             text = find_problem(job)
             if text:
-                problems.append(Problem("command line", None, name, text))
+                problems.append(
+                    Problem("command line", None, name, text, code=CODE_OF_OPTION[name])
+                )
     for name in ("nodes", "devices"):
         if name in extra:
             job[name] = whole_number(name, extra[name], problems)
@@ -467,6 +500,6 @@ def _read_start_port(value, problems):
     port = whole_number("start_port", value, problems, allow_all=False)
     if port is not None and not 1024 <= port <= 65535:
         text = f"must be a port from 1024 to 65535; got {port}"
-        problems.append(Problem("command line", None, "start_port", text))
+        problems.append(Problem("command line", None, "start_port", text, code="value.bad_port"))
         return None
     return port

@@ -40,12 +40,12 @@ DEFAULT_START_PORT = 17000
 LAST_PORT = 65535
 
 
-def _inventory_problem(key, text, host=None):
+def _inventory_problem(key, text, host=None, *, code):
     """Return a Problem of the inventory, or of one of its hosts."""
     where = "inventory"
     if host is not None:
         where = f"inventory, host {host}"
-    return Problem(where, None, key, text)
+    return Problem(where, None, key, text, code=code)
 
 
 class _NodeReader:
@@ -56,18 +56,24 @@ class _NodeReader:
         self.variables = variables
         self.problems = problems
 
-    def refuse(self, key, text):
+    def refuse(self, key, text, code):
         """Note a problem of one variable of the host."""
-        self.problems.append(_inventory_problem(key, text, self.name))
+        self.problems.append(_inventory_problem(key, text, self.name, code=code))
 
     def check_names(self):
         """Note unknown variables, and a host name that the product cannot use."""
         for key in sorted(self.variables):
             if key.startswith("trainyard_") and key not in SITE_VARIABLES:
-                self.refuse(key, f"unknown site variable{near(key, SITE_VARIABLES)}")
+                self.refuse(
+                    key,
+                    f"unknown site variable{near(key, SITE_VARIABLES)}",
+                    code="site.unknown_variable",
+                )
         if not NAME.match(self.name):
             self.refuse(
-                "", "an inventory name must be letters, digits, dots, dashes; rename the host"
+                "",
+                "an inventory name must be letters, digits, dots, dashes; rename the host",
+                code="site.bad_host_name",
             )
 
     def accelerator(self):
@@ -77,7 +83,7 @@ class _NodeReader:
             return value
         allowed = ", ".join(ACCELERATORS)
         text = f"must be one of {allowed}; got {shown(value)}{near(value, ACCELERATORS)}"
-        self.refuse("trainyard_accelerator", text)
+        self.refuse("trainyard_accelerator", text, code="site.unknown_accelerator")
         return None
 
     def devices(self):
@@ -87,7 +93,7 @@ class _NodeReader:
             return device_ids(value)
         except ValueError:
             text = f"must be the number of devices or a list of their ids; got {shown(value)}"
-            self.refuse("trainyard_devices", text)
+            self.refuse("trainyard_devices", text, code="site.bad_devices")
             return []
 
     def address(self):
@@ -97,7 +103,7 @@ class _NodeReader:
             return None
         problem = address_problem(str(value))
         if problem:
-            self.refuse("trainyard_address", problem)
+            self.refuse("trainyard_address", problem, code="site.bad_address")
             return None
         return str(value)
 
@@ -106,7 +112,7 @@ class _NodeReader:
         value = self.variables.get("trainyard_admin_user")
         if value is not None and not (isinstance(value, str) and ACCOUNT.match(value)):
             text = f"must be the name of an account; got {shown(value)}"
-            self.refuse("trainyard_admin_user", text)
+            self.refuse("trainyard_admin_user", text, code="site.bad_account")
 
     def host(self):
         """Return the name or address that the controller logs in to, or an empty text."""
@@ -114,7 +120,7 @@ class _NodeReader:
         if isinstance(value, str) and (value == self.name or HOST.match(value)):
             return value
         text = f"must be the name or the address of a machine; got {shown(value)}"
-        self.refuse("ansible_host", text)
+        self.refuse("ansible_host", text, code="site.bad_host")
         return ""
 
     def port(self):
@@ -178,7 +184,7 @@ def _no_trainers(groups):
     similar = difflib.get_close_matches("trainers", others, n=1, cutoff=0.6)
     if similar:
         text += f"; rename the group '{similar[0]}' to 'trainers'"
-    return _inventory_problem("", text)
+    return _inventory_problem("", text, code="site.no_trainers")
 
 
 def _duplicates(nodes):
@@ -194,7 +200,7 @@ def _duplicates(nodes):
                 value = (same(node[field]), node["port"])
             if value in first_names:
                 text = f"has the same {label} as {first_names[value]}: one machine under two names"
-                problems.append(_inventory_problem(node["name"], text))
+                problems.append(_inventory_problem(node["name"], text, code="site.machine_twice"))
             first_names.setdefault(value, node["name"])
     return problems
 
@@ -206,14 +212,16 @@ def _read_site_variables(variables, problems):
     """
     problems += _path_problems(variables)
     for key, text in quota.problems(variables):
-        problems.append(_inventory_problem(key, f"{text}; got {shown(variables[key])}"))
+        problems.append(
+            _inventory_problem(key, f"{text}; got {shown(variables[key])}", code="site.bad_quota")
+        )
     name = variables.get("trainyard_site")
     if name is not None and not (isinstance(name, str) and SITE.match(name)):
         text = (
             "must be letters, digits, dots, dashes, at most 128: the site's directories carry it;"
             f" got {shown(name)}"
         )
-        problems.append(_inventory_problem("trainyard_site", text))
+        problems.append(_inventory_problem("trainyard_site", text, code="site.bad_name"))
 
     def variable(key, default):
         value = variables.get(key)
@@ -246,7 +254,7 @@ def _path_problems(variables):
             continue
         text = place_problem(variables[key], home, up=key != "trainyard_home")
         if text:
-            problems.append(_inventory_problem(key, text))
+            problems.append(_inventory_problem(key, text, code="site.bad_directory"))
     return problems
 
 
@@ -264,7 +272,7 @@ def confusable(site):
                     f"ends in .{short}, the name of another node: the controller could take a log"
                     " of the one for a log of the other; rename one of them"
                 )
-                problems.append(_inventory_problem("", text, long))
+                problems.append(_inventory_problem("", text, long, code="site.confusable_names"))
     return problems
 
 
@@ -323,7 +331,9 @@ def _choose_nodes(job, site, members):
                 f"asks for {job['nodes']} nodes; the site '{site['name']}' has {len(nodes)}: take"
                 f" -e nodes={len(nodes)}, or list more machines in the group trainers"
             )
-            problems.append(Problem(place_of(job, "nodes"), None, "nodes", text))
+            problems.append(
+                Problem(place_of(job, "nodes"), None, "nodes", text, code="job.too_many_nodes")
+            )
         nodes = nodes[: job["nodes"]]
     if (job.get("min_nodes") or 0) > len(nodes):
         plural = "s"
@@ -333,7 +343,11 @@ def _choose_nodes(job, site, members):
             f"is more than the job's {len(nodes)} node{plural};"
             " it says with how few the run may go on"
         )
-        problems.append(Problem(place_of(job, "min_nodes"), None, "min_nodes", text))
+        problems.append(
+            Problem(
+                place_of(job, "min_nodes"), None, "min_nodes", text, code="job.min_nodes_too_high"
+            )
+        )
     return nodes, problems
 
 
@@ -348,7 +362,7 @@ def _suite_problems(job, site):
         f"the site '{site['name']}' does not say where {suite} comes from"
         f" (trainyard_suites.{suite}); it knows: {known}"
     )
-    return [_inventory_problem("trainyard_suites", text)]
+    return [_inventory_problem("trainyard_suites", text, code="site.suite_missing")]
 
 
 def _choose_devices(job, node):
@@ -375,7 +389,7 @@ def _missing_device_problems(job, node, devices):
         f"asks for {shown(job['devices'])}; {node['name']} declares the devices"
         f" {', '.join(node['devices'])} (their ids, trainyard_devices)"
     )
-    return [Problem(place_of(job, "devices"), None, "devices", text)]
+    return [Problem(place_of(job, "devices"), None, "devices", text, code="job.devices_missing")]
 
 
 def _unequal_device_problems(nodes):
@@ -391,7 +405,7 @@ def _unequal_device_problems(nodes):
         text = f"nodes of one job need the same device ids: {ids}; set 'devices' in the job"
     else:
         return []
-    return [_inventory_problem("trainyard_devices", text)]
+    return [_inventory_problem("trainyard_devices", text, code="site.devices_differ")]
 
 
 def _port_problems(job, site, nodes):
@@ -404,7 +418,9 @@ def _port_problems(job, site, nodes):
         f"{ranks} ranks of a node need the ports {start} to {start + ranks - 1}; the last port is"
         f" {LAST_PORT}; recommended 10000 to 20000 (B5)"
     )
-    return [Problem(place_of(job, "start_port"), None, "start_port", text)]
+    return [
+        Problem(place_of(job, "start_port"), None, "start_port", text, code="job.port_too_high")
+    ]
 
 
 def _address_problems(nodes):
@@ -416,10 +432,18 @@ def _address_problems(nodes):
                 f"{node['host']} is this controller itself to every node; set trainyard_address to"
                 " the node's address on the training network"
             )
-            problems.append(_inventory_problem("ansible_host", text, node["name"]))
+            problems.append(
+                _inventory_problem(
+                    "ansible_host", text, node["name"], code="site.address_of_controller"
+                )
+            )
         if node["address"] and _is_loopback(node["address"]):
             text = f"{node['address']} is a loopback address; no other node can reach it"
-            problems.append(_inventory_problem("trainyard_address", text, node["name"]))
+            problems.append(
+                _inventory_problem(
+                    "trainyard_address", text, node["name"], code="site.loopback_address"
+                )
+            )
     return problems
 
 
@@ -437,7 +461,9 @@ def _accelerator_problems(job, nodes):
     kinds = sorted({node["accelerator"] for node in nodes if node["accelerator"]})
     if len(kinds) > 1:
         text = "nodes of one job need the same accelerator"
-        problems.append(_inventory_problem("trainyard_accelerator", text))
+        problems.append(
+            _inventory_problem("trainyard_accelerator", text, code="site.mixed_accelerators")
+        )
     for kind in kinds:
         if kind not in LAUNCHERS[job["launcher"]]["devices"]:
             problems.append(_launcher_problem(job, kind))
@@ -458,7 +484,9 @@ def _launcher_problem(job, accelerator):
         f"{job['launcher']} cannot start ranks on {accelerator}; for {job['suite']} there:"
         f" {', '.join(able) or 'none'}"
     )
-    return Problem(place_of(job, "launcher"), None, "launcher", text)
+    return Problem(
+        place_of(job, "launcher"), None, "launcher", text, code="job.launcher_not_for_accelerator"
+    )
 
 
 def _save_problems(job, source):
@@ -472,7 +500,7 @@ def _save_problems(job, source):
             text = suite_tables.save_problem(table, folder)
             if text:
                 key = f"trainyard_suites.{job['suite']}.overrides"
-                problems.append(_inventory_problem(key, text))
+                problems.append(_inventory_problem(key, text, code="site.hidden_checkpoints"))
     return problems
 
 
@@ -492,4 +520,10 @@ def _environment_problems(job, source):
         f"{table['title']} does not run on {shown(package)}; allowed: {', '.join(allowed)}; its"
         f" pinned list is {', '.join(table['environment']['requirements'])}{near(package, allowed)}"
     )
-    return [_inventory_problem(f"trainyard_suites.{job['suite']}.environment.package", text)]
+    return [
+        _inventory_problem(
+            f"trainyard_suites.{job['suite']}.environment.package",
+            text,
+            code="site.unknown_framework",
+        )
+    ]

@@ -59,7 +59,7 @@ def port_number(value, lowest, where, key, problems):
     ):
         return int(value)
     text = f"must be a port from {lowest} to 65535; got {shown(value)}"
-    problems.append(Problem(where, None, key, text))
+    problems.append(Problem(where, None, key, text, code="value.bad_port"))
     return None
 
 
@@ -138,13 +138,15 @@ def suite_entries(suites, problems):
     key = "trainyard_suites"
     if not isinstance(suites, dict):
         text = f"must be a mapping of suite names; got {shown(suites)}"
-        problems.append(Problem("inventory", None, key, text))
+        problems.append(Problem("inventory", None, key, text, code="value.wrong_type"))
         return {}
     known = suite_tables.names()
     for suite in suites:
         if suite not in known:
             text = f"unknown suite; allowed: {', '.join(known)}{near(suite, known)}"
-            problems.append(Problem("inventory", None, f"{key}.{suite}", text))
+            problems.append(
+                Problem("inventory", None, f"{key}.{suite}", text, code="site.unknown_suite")
+            )
     entries = {}
     for suite, entry in suites.items():
         if suite in known:
@@ -158,14 +160,18 @@ def _entry_problems(key, entry):
     """Return the problems of one suite's entry; key: the dotted key of the entry."""
     problems = yaml_source.check(entry, load_schema("site"), {}, "inventory")
     for path, text in text_rules.walk(entry):
-        problems.append(Problem("inventory", None, yaml_source.dotted(path), text))
+        problems.append(
+            Problem("inventory", None, yaml_source.dotted(path), text, code="value.bad_text")
+        )
     code = None
     if isinstance(entry, dict):
         code = entry.get("code")
     if isinstance(code, dict) and isinstance(code.get("git"), str):
         text = git_problem(code["git"])
         if text:
-            problems.append(Problem("inventory", None, "code.git", text))
+            problems.append(
+                Problem("inventory", None, "code.git", text, code="site.bad_git_address")
+            )
     for problem in problems:
         if problem.key:
             problem.key = f"{key}.{problem.key}"
@@ -217,7 +223,9 @@ def secret_env(names, problems):
             "must be a list of names of environment variables, such as [WANDB_LOGIN], without their"
             " values"
         )
-        problems.append(Problem("inventory", None, "trainyard_secret_env", text))
+        problems.append(
+            Problem("inventory", None, "trainyard_secret_env", text, code="site.bad_secret_names")
+        )
     return sorted(set(valid))
 
 
@@ -230,12 +238,16 @@ def environment(env, problems, secret=()):
         text = "must be a mapping of environment variables"
         if not secret:
             text += f"; got {shown(env)}"
-        problems.append(Problem("inventory", None, "trainyard_env", text))
+        problems.append(Problem("inventory", None, "trainyard_env", text, code="value.wrong_type"))
         return {}
     for name, value in env.items():
         text = _variable_problem(name, value, secret)
         if text:
-            problems.append(Problem("inventory", None, f"trainyard_env.{name}", text))
+            problems.append(
+                Problem(
+                    "inventory", None, f"trainyard_env.{name}", text, code="site.bad_environment"
+                )
+            )
     return {str(name): str(value) for name, value in env.items()}
 
 

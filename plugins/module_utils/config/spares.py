@@ -27,14 +27,16 @@ def listed(groups):
         similar = difflib.get_close_matches("spares", others, 1, 0.8)
         if similar:
             text = "a group of spare machines is named spares; rename it"
-            problems.append(Problem("inventory", None, similar[0], text))
+            problems.append(
+                Problem("inventory", None, similar[0], text, code="site.spares_misnamed")
+            )
     for name in names:
         if name in trainers:
             text = (
                 "is in both groups, trainers and spares; a machine trains or is kept for when"
                 " another one fails: take it out of one"
             )
-            problems.append(Problem("inventory", None, name, text))
+            problems.append(Problem("inventory", None, name, text, code="site.spare_is_trainer"))
     return [name for name in names if name not in trainers], problems
 
 
@@ -64,7 +66,9 @@ def unlike(nodes, spares):
             f" never stand in for one; got {shown(accelerator)}"
         )
         where = f"inventory, host {spare['name']}"
-        problems.append(Problem(where, None, "trainyard_accelerator", text))
+        problems.append(
+            Problem(where, None, "trainyard_accelerator", text, code="site.spare_unlike_trainers")
+        )
     return problems
 
 

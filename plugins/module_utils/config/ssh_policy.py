@@ -182,10 +182,18 @@ def here_problems(hosts, usual=None):
         entry = variables.get(CONNECTION)
         if entry and entry["value"] == "local":
             file = entry.get("file") or f"inventory, host {host}"
-            problem = Problem(file, entry.get("line"), CONNECTION, _local_text(f"host {host}"))
+            problem = Problem(
+                file,
+                entry.get("line"),
+                CONNECTION,
+                _local_text(f"host {host}"),
+                code="login.local_connection",
+            )
         elif not entry and usual == "local":
             file = "command line or configuration"
-            problem = Problem(file, None, "connection", _local_text("every node"))
+            problem = Problem(
+                file, None, "connection", _local_text("every node"), code="login.local_connection"
+            )
         else:
             continue
         unique.setdefault(str(problem), problem)
@@ -207,19 +215,31 @@ def problems(hosts, settings=(), stat=os.stat):
     """
     unique = {}
 
-    def add(file, line, key, text):
+    def add(file, line, key, text, code):
         if text:
-            problem = Problem(file, line, key, text)
+            problem = Problem(file, line, key, text, code=code)
             unique.setdefault(str(problem), problem)
 
     for host, variables in hosts.items():
         for name, entry in sorted(variables.items()):
             file = entry.get("file") or f"inventory, host {host}"
-            add(file, entry.get("line"), name, _variable_problem(name, entry, stat))
+            add(file, entry.get("line"), name, _variable_problem(name, entry, stat), _code_of(name))
     for where, name, value in settings:
         if value not in (None, ""):
-            add(where, None, name, _setting_problem(name, value, stat))
+            add(where, None, name, _setting_problem(name, value, stat), _code_of(name))
     return list(unique.values())
+
+
+def _code_of(name):
+    """Return the message code of a variable or setting that is wrong."""
+    code = "login.host_key_checking"
+    if SECRET.match(name):
+        code = "login.secret_in_clear"
+    elif name in (*KEY_FILES, "private_key_file"):
+        code = "login.bad_key_file"
+    elif name in (BECOME, "become"):
+        code = "login.become"
+    return code
 
 
 def _variable_problem(name, entry, stat):

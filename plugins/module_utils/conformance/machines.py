@@ -155,7 +155,7 @@ def same_everywhere(ground, line, findings):
     )
     findings.refused(
         "a start where a node's code and data were changed",
-        said,
+        [str(item) for item in said],
         f"{names[-1]}: code/",
         f"{names[-1]}: data/",
         "tools/train.py",

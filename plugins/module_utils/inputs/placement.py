@@ -164,7 +164,7 @@ def homes(heard):
                 f"one product directory (trainyard_home) is seen by {named(group)}: they would"
                 " write runs, environments and trees over each other"
             )
-            result.append(finding("placement", text, REMEDY_HOME, group))
+            result.append(finding("placement.shared_home", text, REMEDY_HOME, group))
     return result
 
 
@@ -187,10 +187,10 @@ def _node_findings(key, name, item):
             f"correct {key.replace('/', '.')} in the site, or mount it; placement: push sends the"
             " controller's copy"
         )
-        result.append(finding("placement", f"{key}: {item['problem']}", remedy, name))
+        result.append(finding("placement.unusable", f"{key}: {item['problem']}", remedy, name))
     for path in item["lacks"]:
         text = f"{key}: the config reads {path}, and it is not there"
-        result.append(finding("placement", text, "", name))
+        result.append(finding("placement.file_missing", text, "", name))
     if item["unreadable"]:
         paths = ", ".join(item["unreadable"][:SHOWN])
         text = f"{key}: cannot be read by the training user: {paths}"
@@ -198,7 +198,7 @@ def _node_findings(key, name, item):
             "give the user leave to read where the training needs it, mend or remove links to"
             " nothing"
         )
-        result.append(finding("placement", text, remedy, name, "warn"))
+        result.append(finding("placement.unreadable", text, remedy, name, "warn"))
     return result
 
 
@@ -214,13 +214,13 @@ def _sharing_findings(key, items, placement):
         text = f"{key}: {path} is not one directory on all nodes: {'; '.join(filesystems)}"
         remedy = "mount the same file system everywhere, or say placement: present"
         odd = [name for name in items if owner[name] != first]
-        return [finding("placement", text, remedy, odd)]
+        return [finding("placement.not_shared", text, remedy, odd)]
     if placement == "present" and is_one:
         text = (
             f"{key}: {path} is one directory on all nodes; with placement: shared one of them reads"
             " it for all"
         )
-        return [finding("placement", text, "", level="note")]
+        return [finding("placement.is_shared", text, "", level="note")]
     return []
 
 
@@ -254,12 +254,12 @@ def _unequal_names(key, items):
         for name, item in items.items()
         if item["listing"]
     }
-    result = unequal("placement", key, figures, _REMEDY_UNEQUAL)
+    result = unequal("placement.names_differ", key, figures, _REMEDY_UNEQUAL)
     if result:
         return result
     tops = {name: item["top"][:8] for name, item in items.items() if item["top"]}
     label = f"{key}: the entries of the directory itself"
-    return unequal("placement", label, tops, _REMEDY_UNEQUAL)
+    return unequal("placement.names_differ", label, tops, _REMEDY_UNEQUAL)
 
 
 def _unequal_content(key, items):
@@ -270,7 +270,7 @@ def _unequal_content(key, items):
         if item["listing"] and item.get("content")
     }
     label = f"{key}: content (equal names and sizes)"
-    return unequal("placement", label, digests, _REMEDY_UNEQUAL)
+    return unequal("placement.content_differs", label, digests, _REMEDY_UNEQUAL)
 
 
 def _unequal_samples(key, items):
@@ -280,7 +280,7 @@ def _unequal_samples(key, items):
     for path in sorted({path for sample in samples.values() for path in sample}):
         blocks = {name: sample.get(path, "nothing")[:8] for name, sample in samples.items()}
         label = f"{key}: a sampled block of {path}"
-        result += unequal("placement", label, blocks, _REMEDY_UNEQUAL)
+        result += unequal("placement.content_differs", label, blocks, _REMEDY_UNEQUAL)
     return result
 
 

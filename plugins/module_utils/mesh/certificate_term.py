@@ -60,7 +60,7 @@ def of_mesh(names, facts, now, margin, own=(), report=False):
                 f"the certificates are of another controller's authority: {_authority(authority)}"
             )
             remedy = "docs/runbooks/trust.md, Two controllers"
-            findings.append(finding("trust", text, remedy, name, "warn"))
+            findings.append(finding("trust.other_authority", text, remedy, name, "warn"))
         if report:
             findings += _report_term(name, mesh, authority, now, margin)
     return findings
@@ -74,18 +74,18 @@ def _report_term(name, mesh, authority, now, margin):
     until = mesh["valid_until"]
     if until <= now:
         text = f"the certificate has expired: {_moment(until)}"
-        findings = [finding("trust", text, _SOON, name, "warn")]
+        findings = [finding("trust.expired", text, _SOON, name, "warn")]
     elif until < now + margin:
         text = f"the certificate is valid until {_moment(until)}, for {age(until - now)} more"
-        findings = [finding("trust", text, _SOON, name, "warn")]
+        findings = [finding("trust.expires_soon", text, _SOON, name, "warn")]
     else:
         text = (
             f"the certificate is valid until {_moment(until)}; authority: {_authority(authority)}"
         )
-        findings = [finding("trust", text, "", name, "note")]
+        findings = [finding("trust.valid", text, "", name, "note")]
     if mesh.get("carried"):
         text = "an earlier line of the site stays in authorized_keys until no attempt runs"
-        findings.append(finding("trust", text, f"{TRUST} after that", name, "note"))
+        findings.append(finding("trust.old_line_kept", text, f"{TRUST} after that", name, "note"))
     return findings
 
 
@@ -102,5 +102,5 @@ def of_taken_back(names, taken):
             by, since = taken[name].get("by"), _moment(taken[name].get("since"))
             text = f"was taken back by {by}, {since}: no other node lets it in"
             remedy = f"choose other nodes, or take it in: {TRUST} -e take_in={name}"
-            findings.append(finding("trust", text, remedy, name))
+            findings.append(finding("trust.taken_back", text, remedy, name))
     return findings

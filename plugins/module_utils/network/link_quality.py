@@ -10,7 +10,6 @@ import statistics
 
 from ..base.findings import finding, unequal
 
-CHECK = "network"
 # A link that is slower than the median of all by this factor gets a warning.
 SLOW_EDGE = 4.0
 
@@ -48,14 +47,16 @@ def _judge_rates(edges, floor):
                 "see `ethtool` (speed, duplex) on both, the switch between them, or lower"
                 " preflight_bandwidth"
             )
-            findings.append(finding(CHECK, text, remedy, [name, peer]))
+            findings.append(finding("network.slow", text, remedy, [name, peer]))
         elif len(rates) > 2 and rate * SLOW_EDGE < median:
             text = (
                 f"{link}, and half of all ways carry {median:.3g} or more; the slowest way sets the"
                 " pace"
             )
             remedy = "compare `ethtool` (speed, duplex, errors) with another node's"
-            findings.append(finding(CHECK, text, remedy, [name, peer], "warn"))
+            findings.append(
+                finding("network.slower_than_others", text, remedy, [name, peer], "warn")
+            )
     return findings
 
 
@@ -72,7 +73,7 @@ def _judge_missing_rates(edges, floor):
                 f" {floor:g} Gbit/s"
             )
             remedy = "run the check again, then look at the way between the two"
-            findings.append(finding(CHECK, text, remedy, (name, peer)))
+            findings.append(finding("network.no_bandwidth", text, remedy, (name, peer)))
     return findings
 
 
@@ -96,7 +97,7 @@ def _judge_clocks(edges, floors):
             f" allowed {floors[level]} s"
         )
         remedy = "as root on the one that is wrong: timedatectl set-ntp true"
-        findings.append(finding("clock", text, remedy, pair, level))
+        findings.append(finding("clock.nodes_differ", text, remedy, pair, level))
     return findings
 
 
@@ -122,7 +123,7 @@ def _judge_packet_sizes(answers, edges):
         "give all interfaces of the fabric one MTU that the switches carry: ip link set IFACE mtu"
         " N, and in the network's configuration"
     )
-    findings = unequal(CHECK, "MTU of the fabric's interface", mtus, remedy, "warn")
+    findings = unequal("network.mtu_differs", "MTU of the fabric's interface", mtus, remedy, "warn")
     for (name, peer), row in sorted(edges.items()):
         size = row.get("path_mtu")
         if size == 0:
@@ -130,11 +131,11 @@ def _judge_packet_sizes(answers, edges):
                 f"{name} to {peer}: no UDP comes through, so the path MTU is not known; larger"
                 " packets pass by TCP"
             )
-            findings.append(finding(CHECK, text, "", (name, peer), "note"))
+            findings.append(finding("network.path_mtu_unknown", text, "", (name, peer), "note"))
         elif size and size < min(mtus.get(name, size), mtus.get(peer, size)):
             text = (
                 f"{name} to {peer}: packets of more than {size} bytes are lost, and the interfaces"
                 f" have MTU {min(mtus[name], mtus[peer])}"
             )
-            findings.append(finding(CHECK, text, remedy, (name, peer), "warn"))
+            findings.append(finding("network.path_mtu_small", text, remedy, (name, peer), "warn"))
     return findings

@@ -15,7 +15,6 @@ from ..preflight import interfaces
 from . import link_quality, summary
 from .check_lock import ID
 
-CHECK = "network"
 # Launchers whose ranks all come to the first node's start port (docs/facts.md, 1, 3, 5;
 # launchers.py). There it is needed. Nothing listens on the other nodes' start ports.
 MEET_AT_START = ("paddle", "fleetrun", "msrun")
@@ -30,6 +29,19 @@ WHY = {
     "stranger": "somebody else's program answers",
     "wrong": "another machine answers",
     "error": "failed",
+}
+# The code of a failed connection, per reason of WHY.
+CODE_OF_FAILURE = {
+    "timeout": "network.port_filtered",
+    "refused": "network.port_refused",
+    "unroutable": "network.no_route",
+    "forbidden": "network.outgoing_blocked",
+    "source": "network.address_gone",
+    "hello": "network.silent_port",
+    "large": "network.large_packets_lost",
+    "stranger": "network.port_taken",
+    "wrong": "network.wrong_machine",
+    "error": "network.connection_failed",
 }
 # Each kind of port, as a pattern around the port numbers. '' means that no port was reached.
 PORTS_OF_KIND = {
@@ -202,7 +214,7 @@ def _describe_rivals(rivals):
     """
     age = _describe_age([rival for known in rivals.values() for rival in known])
     return finding(
-        CHECK,
+        "network.other_check",
         f"another check of these nodes was running {age}",
         "run this one again when it is through",
         list(rivals),
@@ -212,7 +224,7 @@ def _describe_rivals(rivals):
 def _describe_lone_rival(name, rivals):
     """Return the finding about another check that only its own node speaks of."""
     return finding(
-        CHECK,
+        "network.other_check",
         f"another check was running on it {_describe_age(rivals)}",
         "run this one again when that one is through; then look at this node",
         name,
@@ -238,7 +250,7 @@ def _judge_rivals_of_peers(results):
         age = _describe_age(list(witnesses.values()))
         text = f"{named(witnesses)} met another check on {peer} {age}"
         remedy = f"run this one again when that one is through; then look at {suspects}"
-        findings.append(finding(CHECK, text, remedy, nodes))
+        findings.append(finding("network.other_check", text, remedy, nodes))
     return findings
 
 
@@ -253,7 +265,7 @@ def _describe_silent_node(name, result):
         or "no reason was given"
     )
     return finding(
-        CHECK,
+        "network.no_answer",
         f"did not take part in the network's proof: {reason}",
         "log in by hand with the same user and key and look at the node; then try again",
         name,
@@ -278,12 +290,12 @@ def _judge_listener(name, node, answer, ports):
                 f" {failed[str(port)]}"
             )
             remedy = "end what holds it, or choose another with -e start_port"
-            findings.append(finding(CHECK, text, remedy, name))
+            findings.append(finding("network.port_taken", text, remedy, name))
     if not listener["ephemeral"]:
         low, high = listener["range"]
         text = f"no port between {low:d} and {high:d} can be taken on {address}"
         remedy = "gloo and NCCL take theirs there: see net.ipv4.ip_local_port_range and `ss -s`"
-        findings.append(finding(CHECK, text, remedy, name))
+        findings.append(finding("network.no_ephemeral_port", text, remedy, name))
     return findings
 
 
@@ -354,7 +366,7 @@ def _describe_isolated_node(connections, name):
         f"see `ip -br address show {node['interface']}` there, cable, VLAN and switch;"
         f" {_describe_opening(connections, node, sources)}"
     )
-    return finding(CHECK, text, remedy, name)
+    return finding("network.isolated", text, remedy, name)
 
 
 def _reaches_nobody(connections, name, failures):
@@ -377,7 +389,7 @@ def _describe_blocked_sender(connections, name, rows):
         f"look at the rules for what leaves {name}: nft list ruleset; ip route get"
         f" {peer['address']}"
     )
-    return finding(CHECK, text, remedy, name)
+    return finding("network.outgoing_blocked", text, remedy, name)
 
 
 def _group_failures(connections, failures, blocked):
@@ -446,7 +458,8 @@ def _describe_failures(connections, peer, kind, why, rows, level):
     if level == "warn":
         text += f"; no rank listens there with {connections.plan['launcher']['name']}"
     remedy = _remedy_of_failures(connections, node, kind, why, rows, sources)
-    return finding(CHECK, text, remedy, [peer, *sources], level)
+    code = CODE_OF_FAILURE.get(why, CODE_OF_FAILURE["error"])
+    return finding(code, text, remedy, [peer, *sources], level)
 
 
 def _describe_sources(connections, peer, sources):
@@ -587,5 +600,5 @@ def _judge_translated_addresses(nodes, answers):
             suspects = name
             if len(peers) == 1:
                 suspects = [name, *peers]
-            findings.append(finding(CHECK, text, remedy, suspects, "warn"))
+            findings.append(finding("network.translated", text, remedy, suspects, "warn"))
     return findings

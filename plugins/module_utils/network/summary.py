@@ -10,7 +10,6 @@ import statistics
 
 from ..base import findings
 
-CHECK = "network"
 # More nodes than this stand in one row.
 ROWS = 8
 # So many kinds of nodes are named in it.
@@ -29,7 +28,7 @@ def notes(nodes, heard):
         (name, to): row for name, result in heard.items() for to, row in result["edges"].items()
     }
     text = "; ".join(_describe_kinds(nodes, heard) + _describe_links(edges))
-    return [findings.finding(CHECK, text, "", list(heard), "note")]
+    return [findings.finding("network.measured", text, "", list(heard), "note")]
 
 
 def unmeasured(row):
@@ -141,4 +140,4 @@ def _note(node, result):
         for peer, row in sorted(result["edges"].items())
         if unmeasured(row)
     ]
-    return findings.finding(CHECK, "; ".join(parts), "", node["name"], "note")
+    return findings.finding("network.measured", "; ".join(parts), "", node["name"], "note")

@@ -6,6 +6,8 @@ They are the parts that nodes still lack, and everything that only a person can 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..attempts import mesh_credential, ownership
 from ..mesh.primitives import inventory_digest
 from .compiler import short
@@ -18,6 +20,25 @@ TREES = ("code", "data", "weights", "checkpoints")
 
 # First words of a command that come with the Python environment.
 HEADS = ("python", "python3", "fleetrun", "msrun")
+
+
+class Obstacle(NamedTuple):
+    """A part of a node that keeps a plan from its start, as a sentence in parts.
+
+    code: see base/findings.py. joint: the characters between the node's name and the text.
+    """
+
+    code: str
+    node: str
+    text: str
+    remedy: str = ""
+    joint: str = " "
+
+    def __str__(self):
+        sentence = f"{self.node}{self.joint}{self.text}"
+        if self.remedy:
+            sentence += f"; {self.remedy}"
+        return sentence
 
 
 def todo(plan, facts, now, site_nodes=()):
@@ -115,42 +136,36 @@ def run_keys(plan, facts):
 
 
 def obstacles(plan, facts, repair=False):
-    """Return a sentence with its remedy for everything that only a person can clear.
+    """Return an Obstacle for everything that only a person can clear.
 
     That is: a lack of root's part, a node in use, a changed tree. repair: the caller is going to
     replace changed trees (sync.yml).
     """
-    lines = []
+    result = []
     for node in plan["nodes"]:
-        lines += _node_obstacles(plan, node["name"], facts[node["name"]])
+        result += _node_obstacles(plan, node["name"], facts[node["name"]])
     if not repair:
-        remedy = (
-            "; the controller's copy is the rule: playbooks/sync.yml with the same config brings it"
-            " again"
-        )
-        lines += [line + remedy for line in differing_trees(plan, facts)]
-    return lines
+        result += differing_trees(plan, facts)
+    return result
 
 
 def _node_obstacles(plan, name, fact):
-    lines = []
+    result = []
     if fact["missing"]:
-        lines.append(
-            "{} lacks {}; playbooks/provision.yml has to run first (once)".format(
-                name, ", ".join(fact["missing"])
-            )
-        )
+        text = f"lacks {', '.join(fact['missing'])}"
+        remedy = "playbooks/provision.yml has to run first (once)"
+        result.append(Obstacle("ready.not_provisioned", name, text, remedy))
     site = (fact["mesh"] or {}).get("site")
     if len(plan["nodes"]) > 1 and site and site != plan["site"]:
-        lines.append(
-            f"{name} belongs to the mesh of the site '{site}'; run that site's"
-            " playbooks/untrust.yml first"
-        )
-    lines += _python_obstacles(plan, name, fact.get("python_words"))
+        text = f"belongs to the mesh of the site '{site}'"
+        remedy = "run that site's playbooks/untrust.yml first"
+        result.append(Obstacle("ready.other_site", name, text, remedy))
+    result += _python_obstacles(plan, name, fact.get("python_words"))
     for unit in fact["units"]:
-        since, remedy = ownership.since_words(unit), ownership.remedy(unit)
-        lines.append(f"{name} is held by {unit['description']} ({unit['state']}){since}; {remedy}")
-    return lines
+        since = ownership.since_words(unit)
+        text = f"is held by {unit['description']} ({unit['state']}){since}"
+        result.append(Obstacle("ready.node_held", name, text, ownership.remedy(unit)))
+    return result
 
 
 def _python_obstacles(plan, name, programs):
@@ -163,31 +178,39 @@ def _python_obstacles(plan, name, programs):
     if not python or programs is None:
         return []
     if not programs:
-        return [
-            f"{name}: {python} is not there or is no program; install it, or correct the site's"
+        text = (
+            f"{python} is not there or is no program; install it, or correct the site's"
             " environment.python"
-        ]
+        )
+        return [Obstacle("ready.python_missing", name, text, joint=": ")]
     program = plan["argv"][0]
     if program in HEADS and program not in programs:
-        return [
-            f"{name}: there is no program named {program} beside {python}, and the command begins"
+        text = (
+            f"there is no program named {program} beside {python}, and the command begins"
             " with it; a virtual environment has it"
-        ]
+        )
+        return [Obstacle("ready.program_missing", name, text, joint=": ")]
     return []
 
 
 def differing_trees(plan, facts):
-    """Return a sentence for every tree on a node that differs from the controller's.
+    """Return an Obstacle for every tree on a node that differs from the controller's.
 
     It names the files.
     """
-    lines = []
+    result = []
+    remedy = (
+        "the controller's copy is the rule: playbooks/sync.yml with the same config brings it again"
+    )
     for node in plan["nodes"]:
         for name, state in sorted(facts[node["name"]]["trees"].items()):
             if state["present"] and not state["ok"]:
                 differences = "; ".join(state["differences"]) or "unknown files"
-                lines.append(f"{node['name']}: {name} differs from the controller's: {differences}")
-    return lines
+                text = f"{name} differs from the controller's: {differences}"
+                result.append(
+                    Obstacle("ready.tree_differs", node["name"], text, remedy, joint=": ")
+                )
+    return result
 
 
 def wanted_trees(plan):

@@ -45,17 +45,17 @@ def places(base, others):
     return result
 
 
-def floored(check, name, have, floors, text, remedy):
+def floored(code, name, have, floors, text, remedy):
     """Return a finding where `have` is below a floor, or none.
 
-    name: of the node. floors: {stop, warn}, each of which may be missing. text: of the finding,
+    code: of the finding. name: of the node. floors: {stop, warn}, each of which may be missing. text: of the finding,
     without the floor.
     """
     for level in ("stop", "warn"):
         floor = float((floors or {}).get(level) or 0)
         if have is not None and have < floor:
             text = f"{text}; wanted at least {int(floor)}"
-            return [finding(check, text, remedy, name, level)]
+            return [finding(code, text, remedy, name, level)]
     return []
 
 
@@ -75,7 +75,7 @@ def space(name, own, allowed):
             "as root: mount -o remount,size=8G /dev/shm; a container: --shm-size=8g; left-overs of"
             " dead runs: ls -l /dev/shm"
         )
-        findings += floored("shm", name, free, allowed.get("shm_mib"), text, remedy)
+        findings += floored("shm.full", name, free, allowed.get("shm_mib"), text, remedy)
     return findings
 
 
@@ -87,22 +87,22 @@ def _disk_findings(name, place, allowed):
         remedy = (
             f"as root: mount -o remount,rw $(findmnt -nT {path} -o TARGET); look into dmesg first"
         )
-        return [finding("disk", text, remedy, name)]
+        return [finding("disk.read_only", text, remedy, name)]
     if not place["writable"]:
         text = f"{path} cannot be written by the training user"
-        return [finding("disk", text, f"ls -ld {path}", name)]
+        return [finding("disk.not_writable", text, f"ls -ld {path}", name)]
     floors = allowed.get("disk_mib")
     if path == "/tmp":
         floors = allowed.get("tmp_mib")
     free = place["free"] // MIB
     text = f"{path} has {int(free)} MiB free of {int(place['size'] // MIB)}"
     remedy = f"look: du -xh --max-depth=2 {path} | sort -h | tail"
-    findings = floored("disk", name, free, floors, text, remedy)
+    findings = floored("disk.full", name, free, floors, text, remedy)
     if place["inodes"]:  # btrfs and some network file systems have no fixed number
         text = f"{path} has {int(place['inodes_free'])} inodes free of {int(place['inodes'])}"
         remedy = f"remove many small files; look: df -i {path}"
         floors = allowed.get("inodes")
-        findings += floored("inodes", name, place["inodes_free"], floors, text, remedy)
+        findings += floored("inodes.exhausted", name, place["inodes_free"], floors, text, remedy)
     return findings
 
 
@@ -123,7 +123,7 @@ def unit(node, fact, allowed):
         if value != UNLIMITED:
             text = f"a unit of {fact['user']} may have {int(value)} {label}"
             floors = {"stop": allowed.get(key)}
-            findings += floored("limits", name, value, floors, text, remedy)
+            findings += floored("limits.too_low", name, value, floors, text, remedy)
     findings += _memory_findings(node, state, allowed.get("memory_mib"))
     return findings + _core_findings(node, fact, allowed.get("rank_cores") or {})
 
@@ -135,7 +135,7 @@ def _unit_failure(name, fact):
     remedy = "on the node: systemctl --user status; playbooks/provision.yml sets it up"
     if state["selinux"]:
         remedy += "; SELinux is enforcing there: as root, ausearch -m avc -ts recent"
-    return finding("unit", text, remedy, name)
+    return finding("unit.does_not_run", text, remedy, name)
 
 
 def _memory_findings(node, state, floors):
@@ -150,7 +150,7 @@ def _memory_findings(node, state, floors):
         text += "s"
     floors = {level: float(floor) * ranks for level, floor in floors.items()}
     remedy = "look: ps -eo rss,user,comm --sort=-rss | head; or fewer devices a node"
-    return floored("memory", node["name"], free, floors, text, remedy)
+    return floored("memory.low", node["name"], free, floors, text, remedy)
 
 
 def _core_findings(node, fact, rank_cores):
@@ -167,7 +167,7 @@ def _core_findings(node, fact, rank_cores):
         f" {needed:g}: ranks that wait for each other spin"
     )
     remedy = "fewer devices a node (-e devices=N), or a node with more processors"
-    return [finding("cores", text, remedy, node["name"], "warn")]
+    return [finding("cores.few", text, remedy, node["name"], "warn")]
 
 
 def memlock(node, own, floor, remedy):
@@ -195,4 +195,4 @@ def memlock(node, own, floor, remedy):
     text = f"a unit may lock {int(limit // 1024)} KiB of memory; wanted {demand}: RDMA needs it"
     if own["rdma"]:
         text += f" ({', '.join(own['rdma'][:4])})"
-    return [finding("limits", text, remedy, node["name"], level)]
+    return [finding("limits.locked_memory", text, remedy, node["name"], level)]

@@ -72,7 +72,9 @@ def silent(reasons):
         " known yet: playbooks/trust.yml shows and pins it"
     )
     return [
-        findings.finding("reach", f"did not answer: {text or 'no reason was given'}", remedy, name)
+        findings.finding(
+            "reach.no_answer", f"did not answer: {text or 'no reason was given'}", remedy, name
+        )
         for name, text in reasons.items()
     ]
 
@@ -109,7 +111,9 @@ def _judge_apart(key, facts, judge):
         " docs/security.md"
     )
     return result + [
-        findings.finding("answer", f"what it says of its {key} cannot be judged", remedy, name)
+        findings.finding(
+            "answer.unusable", f"what it says of its {key} cannot be judged", remedy, name
+        )
         for name in unusable
     ]
 
@@ -126,7 +130,7 @@ def of_trust(nodes, facts, state_dir, now, report=False):
         if state_dir:
             journal = authority.read_journal(authority.folder_of(state_dir))
     except authority.AuthorityError as error:
-        return [findings.finding("trust", str(error))]
+        return [findings.finding("trust.journal_unreadable", str(error))]
     fingerprints = [item["fingerprint"] for item in journal.get("authorities", ())]
     result = certificate_term.of_taken_back(names, journal.get("taken_back", {}))
     return result + certificate_term.of_mesh(
@@ -141,22 +145,10 @@ def of_plan(made, facts, allowed, repair=False):
     """
     result = _judge_apart("ports", facts, lambda known: ports.judge(made, known, allowed))
     result += interfaces.forced(made, facts)
-    return result + [_obstacle(text, facts) for text in readiness.obstacles(made, facts, repair)]
-
-
-def _obstacle(text, facts):
-    """Return the finding of a sentence about a node.
-
-    The sentence begins with the node's name, and may end with its remedy.
-    """
-    problem, remedy = text, ""
-    before, _semicolon, last = text.rpartition("; ")
-    if "playbooks/" in last:
-        problem, remedy = before, last
-    for name in facts:
-        if text.startswith((name + ": ", name + " ")):
-            return findings.finding("ready", problem[len(name) :].lstrip(": "), remedy, name)
-    return findings.finding("ready", problem, remedy)
+    return result + [
+        findings.finding(item.code, item.text, item.remedy, item.node)
+        for item in readiness.obstacles(made, facts, repair)
+    ]
 
 
 # Parts that may be missing and that a start copies to the nodes, in words.
@@ -189,7 +181,9 @@ def of_todo(todo, found):
         if names:
             parts_of.setdefault(tuple(names), []).append(words)
     return [
-        findings.finding("ready", f"not there yet: {', '.join(parts)}", remedy, names, "note")
+        findings.finding(
+            "ready.not_there_yet", f"not there yet: {', '.join(parts)}", remedy, names, "note"
+        )
         for names, parts in parts_of.items()
     ]
 
@@ -199,6 +193,8 @@ REMEMBERED = {
     "network": "latency, bandwidth and path MTU were proven",
     "rehearsal": "this plan was rehearsed",
 }
+# The code of such a check.
+CODE_OF_PROOF = {"network": "network.proven_before", "rehearsal": "rehearsal.proven_before"}
 
 
 def remembered(kept, rehearse, now):
@@ -209,18 +205,19 @@ def remembered(kept, rehearse, now):
     result = []
     for kind, proof in kept.items():
         if kind == "rehearsal" and not rehearse:
-            text, remedy = "not rehearsed, as was asked", ""
+            code, text, remedy = "rehearsal.not_wanted", "not rehearsed, as was asked", ""
         elif proof:
+            code = CODE_OF_PROOF[kind]
             text = f"{REMEMBERED[kind]} {int((now - proof['time']) / 60)} min ago"
             remedy = f"-e preflight_{kind}_hours=0 tries it again"
         else:
             continue
-        result.append(findings.finding(kind, text, remedy, (), "note"))
+        result.append(findings.finding(code, text, remedy, (), "note"))
     return result
 
 
 def unplanned(error):
     """Return findings of the reasons why there is no plan."""
     if isinstance(error, compiler.PlanError):
-        return [findings.finding("plan", text) for text in error.problems]
-    return [findings.finding("plan", str(error))]
+        return [findings.finding("plan.impossible", text) for text in error.problems]
+    return [findings.finding("plan.impossible", str(error))]

@@ -243,24 +243,24 @@ def _missing_devices(node, tool, by_index):
         "take fewer (-e devices=N, or the site's trainyard_devices), or find out why the"
         " driver has lost it (dmesg)"
     )
-    return [finding("devices", text, remedy, node["name"])]
+    return [finding("devices.missing", text, remedy, node["name"])]
 
 
 def _differences(models, counts, drivers, cudas, levels):
     """Return findings of what differs between the nodes; models etc.: {node: value}."""
     findings = unequal(
-        "devices",
+        "devices.model_differs",
         "the model of the devices",
         models,
         "a gang is as fast as its slowest device; choose nodes of one kind",
         levels["model"],
     )
     remedy = "only those that the job names are used"
-    findings += unequal("devices", "the number of devices", counts, remedy, "warn")
+    findings += unequal("devices.count_differs", "the number of devices", counts, remedy, "warn")
     remedy = "bring all nodes to one driver; NCCL and CUDA take the oldest for all"
     for label, versions in (("the driver's version", drivers), ("the driver's CUDA", cudas)):
         versions = {name: version for name, version in versions.items() if version}
-        findings += unequal("driver", label, versions, remedy, levels["driver"])
+        findings += unequal("driver.version_differs", label, versions, remedy, levels["driver"])
     return findings
 
 
@@ -277,13 +277,13 @@ def _tool_finding(name, state):
     if tool == "npu-smi" and "not installed" in error:
         text = f"npu-smi: {error}, so the devices' health and processes are not known"
         remedy = "install the driver's tools for the training user"
-        return finding("devices", text, remedy, name, "warn")
+        return finding("devices.tool_missing", text, remedy, name, "warn")
     if "Driver/library version mismatch" in error:
         remedy = (
             "the driver was updated under the running kernel module: restart the node, or load the"
             " module anew"
         )
-    return finding("devices", f"{tool}: {error}", remedy, name)
+    return finding("devices.tool_failed", f"{tool}: {error}", remedy, name)
 
 
 def _use_findings(node, state):
@@ -305,7 +305,7 @@ def _use_findings(node, state):
                 "a process of another container or a dead one can hold it: fuser -v"
                 f" /dev/nvidia{index} as root shows it"
             )
-            findings.append(finding("devices", text, remedy, node["name"], "warn"))
+            findings.append(finding("devices.memory_held", text, remedy, node["name"], "warn"))
     return findings
 
 
@@ -325,14 +325,14 @@ def _process_finding(node, process):
     )
     if process["device"] is not None and process["device"] not in node["devices"]:
         text += "; the job does not take it"
-        return finding("devices", text, "", node["name"], "note")
+        return finding("devices.other_in_use", text, "", node["name"], "note")
     remedy = (
         "it is left alone; wait for it, ask its owner, or take other devices"
         " (trainyard_devices: [ids])"
     )
     if process["run"]:
         remedy = f"playbooks/stop.yml -e run={process['run']} ends it"
-    return finding("devices", text, remedy, node["name"])
+    return finding("devices.in_use", text, remedy, node["name"])
 
 
 def _health_findings(name, device, levels):
@@ -340,12 +340,12 @@ def _health_findings(name, device, levels):
     findings, index = [], device["index"]
     label = f"device {index} ({device['name']})"
 
-    def add(check, text, remedy, level):
-        findings.append(finding(check, text, remedy, name, level))
+    def add_finding(code, text, remedy, level):
+        findings.append(finding(code, text, remedy, name, level))
 
     if device.get("health") not in (None, "OK"):
         remedy = "npu-smi info -t health -i ID names the fault"
-        add("devices", f"{label}: health is {device['health']}", remedy, "stop")
+        add_finding("devices.unhealthy", f"{label}: health is {device['health']}", remedy, "stop")
     for fault in device.get("faults") or ():
         level = "stop"
         if fault == "[Unknown Error]":
@@ -354,7 +354,7 @@ def _health_findings(name, device, levels):
             f"restart the node, or let root reset the device: nvidia-smi --gpu-reset -i {index};"
             " take it out of trainyard_devices until then"
         )
-        add("devices", f"{label}: nvidia-smi says {fault}", remedy, level)
+        add_finding("devices.faulty", f"{label}: nvidia-smi says {fault}", remedy, level)
     if device["ecc_uncorrected"]:
         # The counter starts anew with a reset, so nothing has repaired the fault since. What
         # computes there can be killed or wrong.
@@ -366,27 +366,36 @@ def _health_findings(name, device, levels):
             f"let root drain and reset it (nvidia-smi --gpu-reset -i {index}) or take other"
             " devices; to go on: preflight_devices: {ecc: warn}"
         )
-        add("ecc", text, remedy, levels["ecc"])
+        add_finding("ecc.uncorrected", text, remedy, levels["ecc"])
     if device["rows_pending"] == "Yes":
         remedy = f"nvidia-smi --gpu-reset -i {index} as root, when nothing runs there"
-        add("ecc", f"{label}: memory rows wait for a reset to be replaced", remedy, "warn")
+        add_finding(
+            "ecc.rows_pending",
+            f"{label}: memory rows wait for a reset to be replaced",
+            remedy,
+            "warn",
+        )
     reasons = [text for bit, text in sorted(SLOWED.items()) if (device["throttle"] or 0) & bit]
     if reasons:
         remedy = (
             f"look at cooling and power supply; nvidia-smi -q -d PERFORMANCE,TEMPERATURE -i {index}"
         )
-        add("throttle", f"{label} is slowed down: {', '.join(reasons)}", remedy, "warn")
+        add_finding(
+            "throttle.slowed", f"{label} is slowed down: {', '.join(reasons)}", remedy, "warn"
+        )
     width, full_width = device["width"], device["width_max"]
     if width and full_width and width < full_width:
         remedy = (
             "an idle device may narrow it: look again under load (nvidia-smi -q -d PCIE); else seat"
             " card or riser anew"
         )
-        add("link", f"{label}: PCIe link x{int(width)} of x{int(full_width)}", remedy, "warn")
+        add_finding(
+            "link.narrow", f"{label}: PCIe link x{int(width)} of x{int(full_width)}", remedy, "warn"
+        )
     if device["mig"] == "Enabled":
         remedy = (
             f"a rank sees one part of it at most; nvidia-smi -i {index} -mig 0 as root gives it"
             " back whole"
         )
-        add("devices", f"{label} is divided (MIG)", remedy, "note")
+        add_finding("devices.divided", f"{label} is divided (MIG)", remedy, "note")
     return findings

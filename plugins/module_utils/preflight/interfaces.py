@@ -13,7 +13,6 @@ import ipaddress
 from ..base.findings import finding
 
 NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-CHECK = "interface"
 
 
 def chosen(text, names, exact=False):
@@ -62,7 +61,9 @@ def _forced_findings(made, facts, name):
                 f"{interface} ({', '.join(values)})" for interface, values in addresses.items()
             )
             problem = f"{name}={text} names no interface with an IPv4 address here; it has {shown}"
-            findings.append(finding(CHECK, problem, _remedy(name, node), node["name"]))
+            findings.append(
+                finding("interface.unknown", problem, _remedy(name, node), node["name"])
+            )
         elif node["interface"] not in meant:
             other_addresses[node["name"]] = [
                 address for interface in meant for address in addresses[interface]
@@ -92,11 +93,15 @@ def _other_network_findings(made, name, other_addresses):
             for address in addresses
         ):
             problem += "; no other node reaches that"
-            findings.append(finding(CHECK, problem, _remedy(name, node), node["name"]))
+            findings.append(
+                finding("interface.unreachable", problem, _remedy(name, node), node["name"])
+            )
         else:
             problem += ": this check does not try the way that the data will take"
             remedy = f"set trainyard_address to that interface's network, and take {name} away"
-            findings.append(finding(CHECK, problem, remedy, node["name"], "warn"))
+            findings.append(
+                finding("interface.not_the_fabric", problem, remedy, node["name"], "warn")
+            )
     return findings
 
 
@@ -123,8 +128,8 @@ def adapters(made, hcas):
         shown = ", ".join(f"{row['name']}:{row['port']} {row['state']}" for row in rows) or "none"
         if not meant:
             problem = f"NCCL_IB_HCA={text} names no RDMA device here; it has {shown}"
-            findings.append(finding(CHECK, problem, remedy, node))
+            findings.append(finding("interface.unknown_adapter", problem, remedy, node))
         elif not active:
             problem = f"NCCL_IB_HCA={text}: no port of it is active: {shown}"
-            findings.append(finding(CHECK, problem, remedy, node))
+            findings.append(finding("interface.adapter_down", problem, remedy, node))
     return findings

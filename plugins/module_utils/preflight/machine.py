@@ -141,13 +141,13 @@ def judge(nodes, facts, allowed):
         findings += in_the_way(name, state)
         problem = openssh.problem(state.get("sshd"))
         if problem:
-            findings.append(finding("sshd", *problem, name, "warn"))
+            findings.append(finding("sshd.vulnerable", *problem, name, "warn"))
         problem = rsync.problem(state.get("rsync", {}))
         if problem:
-            findings.append(finding("rsync", *problem, name, "warn"))
+            findings.append(finding("rsync.vulnerable", *problem, name, "warn"))
     for key, label in (("system", "the operating system"), ("kernel", "the kernel")):
         values = {name: fact["machines"][key] for name, fact in facts.items()}
-        findings += unequal("system", label, values, level="note")
+        findings += unequal("system.differs", label, values, level="note")
     return findings
 
 
@@ -177,7 +177,7 @@ def same_machine(facts):
             " every node has to be a machine of its own"
         )
         remedy = "take all of these names but one out of the inventory, or correct ansible_host"
-        findings.append(finding("machine", text, remedy, names))
+        findings.append(finding("machine.same", text, remedy, names))
         twins.update(names[1:])
     others = {name: fact for name, fact in facts.items() if name not in twins}
     for _value, names in grouped(others, lambda fact: fact["machines"]["identity"]["machine_id"]):
@@ -189,7 +189,7 @@ def same_machine(facts):
             "as root on all but one: rm /etc/machine-id /var/lib/dbus/machine-id;"
             " systemd-machine-id-setup; reboot"
         )
-        findings.append(finding("machine", text, remedy, names, "warn"))
+        findings.append(finding("machine.cloned_id", text, remedy, names, "warn"))
     return findings, twins
 
 
@@ -211,7 +211,7 @@ def host_names(facts, twins, launcher):
             f"the host name of {named(names)} is {value} on each; wanted: one of its own ({reason})"
         )
         remedy = "as root on all but one: hostnamectl set-hostname NAME, and NAME in /etc/hosts"
-        findings.append(finding("name", text, remedy, names, level))
+        findings.append(finding("name.duplicate", text, remedy, names, level))
     return findings
 
 
@@ -230,7 +230,7 @@ def own_name(nodes, facts):
         advice = _own_name_problem(node, facts[node["name"]], owner)
         if advice:
             text, remedy = advice
-            findings.append(finding("name", text, remedy, node["name"], "warn"))
+            findings.append(finding("name.resolves_wrong", text, remedy, node["name"], "warn"))
     return findings
 
 
@@ -322,7 +322,7 @@ def clocks(facts, allowed):
         remedy = (
             "as root: timedatectl set-ntp true, or start the site's NTP service; look: timedatectl"
         )
-        findings.append(finding("clock", text, remedy, name, level))
+        findings.append(finding("clock.off", text, remedy, name, level))
     return findings
 
 
@@ -357,7 +357,7 @@ def in_the_way(name, own):
             f" {int(lock['pid'])}) holds {lock['path']}; provision.yml would wait for it"
         )
         remedy = "wait for it to end; it matters to provision.yml only"
-        findings.append(finding("packages", text, remedy, name, "warn"))
+        findings.append(finding("packages.manager_busy", text, remedy, name, "warn"))
     label = own["unit"].get("confined", "")
     selinux_type = ""
     if label.count(":") >= 2:
@@ -365,5 +365,5 @@ def in_the_way(name, own):
     by_selinux = own["selinux"] and selinux_type and not selinux_type.startswith("unconfined")
     if label.endswith("(enforce)") or by_selinux:
         text = f"attempts run confined as {label}; they do start"
-        findings.append(finding("security", text, "", name, "note"))
+        findings.append(finding("security.confined", text, "", name, "note"))
     return findings

@@ -129,13 +129,15 @@ def judge(nodes, facts, allowed):
                 f" {processes.age(item['age_s'])}: {item['command']}"
             )
             remedy = "it is left alone; ask its owner if it is not meant to be there"
-            findings.append(finding("orphans", text, remedy, name, "note"))
+            findings.append(finding("orphans.foreign_training", text, remedy, name, "note"))
         if more["foreign"]:
             text = (
                 f"{int(more['foreign'])} more launchers of others' trainings run here beside this"
                 " job"
             )
-            findings.append(finding("orphans", text, "they are left alone", name, "note"))
+            findings.append(
+                finding("orphans.foreign_training", text, "they are left alone", name, "note")
+            )
     return findings
 
 
@@ -163,4 +165,4 @@ def _run_finding(name, run_id, items, unlisted):
     if examples:
         text += ": " + "; ".join(examples)
     remedy = f"playbooks/stop.yml -e run={run_id} ends what bears that run's mark and nothing else"
-    return finding("orphans", text, remedy, name)
+    return finding("orphans.processes_left", text, remedy, name)

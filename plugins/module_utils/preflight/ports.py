@@ -129,10 +129,10 @@ def _taken_findings(name, item, need, is_first, remedy):
     if is_first and item["port"] in need["listened"]:
         if item["run"]:
             remedy = f"playbooks/stop.yml -e run={item['run']} ends it; or {remedy}"
-        return [finding("port", f"{text}; the ranks of all nodes meet there", remedy, name)]
+        return [finding("port.taken", f"{text}; the ranks of all nodes meet there", remedy, name)]
     if item["port"] in need["others"]:
         text += "; it is a rank's, where CPU training does not listen"
-        return [finding("port", text, remedy, name, "warn")]
+        return [finding("port.rank_port_taken", text, remedy, name, "warn")]
     return []
 
 
@@ -150,7 +150,7 @@ def _pool_findings(name, state, pool, count, remedy):
         f"of the ports {pool[0]} to {pool[-1]}, of which the launcher gives its ranks free ones,"
         f" {free} are free and {2 * count} are needed"
     )
-    return [finding("port", text, remedy, name)]
+    return [finding("port.too_few", text, remedy, name)]
 
 
 def _ephemeral_findings(name, state, start, better):
@@ -169,4 +169,4 @@ def _ephemeral_findings(name, state, start, better):
     if better:
         remedy += f", such as -e start_port={better}"
     remedy += f", or let root set net.ipv4.ip_local_reserved_ports={start}"
-    return [finding("port", text, remedy, name, "warn")]
+    return [finding("port.ephemeral", text, remedy, name, "warn")]

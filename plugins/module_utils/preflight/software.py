@@ -24,7 +24,6 @@ from ..environments import (
     python_env,
 )
 
-CHECK = "environment"
 # The number of packages to name one by one; the rest is counted.
 NAMED = 6
 REPAIR = (
@@ -243,10 +242,10 @@ def _unequal_packages(states, remedy):
             rows.append((f"{name} {version} (files, by their list's digest)", values))
     findings = []
     for label, values in rows[:NAMED]:
-        findings += unequal(CHECK, label, values, remedy)
+        findings += unequal("environment.packages_differ", label, values, remedy)
     if len(rows) > NAMED:
         text = f"{len(rows) - NAMED} more packages differ between the nodes"
-        findings.append(finding(CHECK, text, remedy))
+        findings.append(finding("environment.packages_differ", text, remedy))
     return findings, names
 
 
@@ -259,7 +258,7 @@ def _environment_findings(states, remedy):
         undamaged = {node: state for node, state in states.items() if not state["wrong"]}
         for name, values in _differences(undamaged, "frameworks"):
             builds = {node: _build_text(build) for node, build in values.items()}
-            findings += unequal(CHECK, f"the build of {name}", builds, remedy)
+            findings += unequal("environment.build_differs", f"the build of {name}", builds, remedy)
     for node, state in states.items():
         changes = []
         for name, version in (state.get("want") or {}).items():
@@ -270,7 +269,7 @@ def _environment_findings(states, remedy):
             text = f"changed since the installation: {'; '.join(changes[:NAMED])}"
             if len(changes) > NAMED:
                 text += f" and {len(changes) - NAMED} more"
-            findings.append(finding(CHECK, text, remedy, node))
+            findings.append(finding("environment.version_changed", text, remedy, node))
     return findings
 
 
@@ -287,7 +286,7 @@ def _managed_findings(states, remedy):
     for node, state in states.items():
         if state["wrong"]:
             text = f"changed since the installation: {installed_files.words(state['wrong'])}"
-            findings.append(finding(CHECK, text, remedy, node))
+            findings.append(finding("environment.files_changed", text, remedy, node))
     return findings
 
 
@@ -300,7 +299,7 @@ def _own_findings(states):
     for node, state in states.items():
         if "error" in state:
             text = f"the site's environment.python cannot be started: {state['error']}"
-            findings.append(finding(CHECK, text, OWN, node))
+            findings.append(finding("environment.cannot_start", text, OWN, node))
     states = {node: state for node, state in states.items() if "error" not in state}
     findings += _environment_findings(states, OWN)
     files = _differences(states, "wrong")
@@ -309,10 +308,10 @@ def _own_findings(states):
         for node, value in values.items():
             if value == "none":
                 conditions[node] = "as installed"
-        findings += unequal(CHECK, path, conditions, OWN)
+        findings += unequal("environment.files_differ", path, conditions, OWN)
     if len(files) > NAMED:
         text = f"{len(files) - NAMED} more files differ between the nodes"
-        findings.append(finding(CHECK, text, OWN))
+        findings.append(finding("environment.files_differ", text, OWN))
     equal_files = {
         path: reason
         for state in states.values()
@@ -322,7 +321,7 @@ def _own_findings(states):
     if equal_files:
         files_text = installed_files.words(equal_files)
         text = f"changed since their installation, equally on all nodes: {files_text}"
-        findings.append(finding(CHECK, text, "", states, "note"))
+        findings.append(finding("environment.files_changed_equally", text, "", states, "note"))
     return findings
 
 
@@ -337,7 +336,7 @@ def _verify_note(states, verify):
         f"verify={verify} read {megabytes} MB in {files} files of the environment on each node, in"
         f" {state.get('seconds', 0):.1f} s at most ({name})"
     )
-    return [finding(CHECK, text, level="note")]
+    return [finding("environment.verified", text, level="note")]
 
 
 def _system_findings(nodes, looked, states):
@@ -359,7 +358,9 @@ def _system_findings(nodes, looked, states):
         if name in ("nccl", "cann"):
             level = "stop"
         versions = {node: state["libraries"].get(name, "none") for node, state in looked.items()}
-        findings += unequal(CHECK, name, versions, "install the same one", level)
+        findings += unequal(
+            "environment.library_differs", name, versions, "install the same one", level
+        )
     return findings
 
 
@@ -389,7 +390,9 @@ def judge(nodes, facts, allowed):
     findings += _own_findings(own_states)
     findings += _python_findings(states)
     libraries = {node: facts[node]["libc"] for node in looked if facts[node].get("libc")}
-    findings += unequal(CHECK, "the C library (glibc)", libraries, level="note")
+    findings += unequal(
+        "environment.libc_differs", "the C library (glibc)", libraries, level="note"
+    )
     findings += _image_findings({node: facts[node].get("containers") or {} for node in looked})
     findings += _system_findings(nodes, looked, states)
     return findings + _verify_note(states, allowed.get("verify") or "cached")
@@ -406,7 +409,7 @@ def _python_findings(states):
     level = "warn"
     if len(minors) > 1:
         level = "stop"
-    return unequal(CHECK, "Python", versions, remedy, level)
+    return unequal("environment.python_differs", "Python", versions, remedy, level)
 
 
 def _image_findings(containers):
@@ -419,5 +422,5 @@ def _image_findings(containers):
             for node, of_node in containers.items()
             if digest in of_node
         }
-        findings += unequal(CHECK, "the image", images, remedy)
+        findings += unequal("environment.image_differs", "the image", images, remedy)
     return findings

@@ -20,7 +20,6 @@ from ..agent.agent import as_planned
 from ..base.findings import finding, named
 from ..gate.isolation import judge_apart
 
-CHECK = "rehearsal"
 # A rehearsal is attempt 0 of the run that it comes before. No run of a training has one.
 NUMBER = 0
 FOLDER = "trainyard_rehearsal"
@@ -99,7 +98,11 @@ def unfit(todo, stops):
     which nothing may start.
     """
     if stops:
-        return [finding(CHECK, "not rehearsed, because of what else was found", level="note")]
+        return [
+            finding(
+                "rehearsal.not_tried", "not rehearsed, because of what else was found", level="note"
+            )
+        ]
     lacking = {
         kind: todo[kind]
         for kind in ("provision", "trust", "environment", "code", "data", "weights", "checkpoints")
@@ -111,7 +114,7 @@ def unfit(todo, stops):
     text = f"not rehearsed, because the nodes have not got all that it takes: {parts}"
     remedy = "playbooks/sync.yml with the same config brings it; train.yml does so by itself"
     nodes = list(dict.fromkeys(name for names in lacking.values() for name in names))
-    return [finding(CHECK, text, remedy, nodes, "note")]
+    return [finding("rehearsal.nodes_incomplete", text, remedy, nodes, "note")]
 
 
 def transports(text):
@@ -203,7 +206,7 @@ def _judge_silent_nodes(names, results, allowed):
             text = f"the node did not answer while the plan was rehearsed: {reason}"
             limit = int(_bound_of(allowed) + MARGIN)
             remedy = f"a unit that may still run there ends by itself within {limit} s"
-            findings.append(finding(CHECK, text, remedy, name))
+            findings.append(finding("rehearsal.no_answer", text, remedy, name))
     return findings
 
 
@@ -220,7 +223,7 @@ def _judge_refusals(names, results):
                 "somebody else's training or check holds the node: wait for its end, or"
                 " playbooks/stop.yml"
             )
-        findings.append(finding(CHECK, f"could not start: {reason}", remedy, name))
+        findings.append(finding("rehearsal.refused", f"could not start: {reason}", remedy, name))
     return findings
 
 
@@ -228,7 +231,7 @@ def _judge_leftovers(names, results):
     """Return findings about files that could not be removed."""
     return [
         finding(
-            CHECK,
+            "rehearsal.not_removed",
             f"the rehearsal's directory could not be removed: {results[name]['left']}",
             "remove it by hand",
             name,
@@ -258,14 +261,14 @@ def _judge_identity(plan, results):
             nodes_of_rank.setdefault(rank["rank"], []).append(name)
             texts += _describe_differences(plan, rank, expected)
         if texts:
-            findings.append(finding(CHECK, "; ".join(texts), remedy, name))
+            findings.append(finding("rehearsal.rank_unlike_plan", "; ".join(texts), remedy, name))
     duplicates = {rank: names for rank, names in nodes_of_rank.items() if len(names) > 1}
     for rank, names in sorted(duplicates.items(), key=str):
         # The remedy is shown once.
         if findings:
             remedy = ""
         text = f"rank {rank} is there {len(names)} times: on {named(names)}"
-        findings.append(finding(CHECK, text, remedy, sorted(set(names))))
+        findings.append(finding("rehearsal.rank_twice", text, remedy, sorted(set(names))))
     return findings
 
 
@@ -363,7 +366,7 @@ def _describe_failed_rank(name, result, rank):
         if sign in text:
             remedy = known_remedy
             break
-    return finding(CHECK, text, remedy, name)
+    return finding("rehearsal.rank_failed", text, remedy, name)
 
 
 def _judge_launcher(name, result):
@@ -373,7 +376,7 @@ def _judge_launcher(name, result):
         return []
     how = ends[0].get("signal") or f"exit code {ends[0].get('exit_code')}"
     text = f"the launcher ended with {how} before every rank had ended{_log_end(result['console'])}"
-    return [finding(CHECK, text, "", name)]
+    return [finding("rehearsal.launcher_failed", text, "", name)]
 
 
 def _judge_late_crashes(plan, results):
@@ -394,7 +397,7 @@ def _judge_late_crashes(plan, results):
                 " training that ends so counts as failed, though its checkpoints are whole"
             )
             remedy = "a crash at the end is the framework's: look for a newer build"
-            findings.append(finding(CHECK, text, remedy, node["name"], "warn"))
+            findings.append(finding("rehearsal.crashed_at_end", text, remedy, node["name"], "warn"))
     return findings
 
 
@@ -423,14 +426,14 @@ def _judge_hang(plan, results, allowed):
             "importing the framework takes seconds elsewhere: look at load, memory and disk of"
             " these nodes; preflight_rehearsal_seconds sets the bound"
         )
-        return [finding(CHECK, text, remedy, hung, "warn")]
+        return [finding("rehearsal.slow", text, remedy, hung, "warn")]
     faces = named([f"{node['address']} on {node['interface']}" for node in plan["nodes"]])
     remedy = (
         f"the ranks reach each other by TCP at {faces}, from port {plan['ports']['start']} on and"
         " at the ephemeral ones: look for a firewall between them, and for variables of the site"
         " or the job that name another interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
     )
-    return [finding(CHECK, text, remedy, hung)]
+    return [finding("rehearsal.hung", text, remedy, hung)]
 
 
 def _stage_of(number, result):
@@ -459,12 +462,12 @@ def _judge_absent_ranks(plan, results):
         if missing:
             end = _log_end(result["console"])
             text = f"rank {_numbers_text(missing)} never started{end}"
-            findings.append(finding(CHECK, text, "", name))
+            findings.append(finding("rehearsal.rank_never_started", text, "", name))
         elif idle:
             number, stage = idle[0]["rank"], STAGES.get(idle[0]["stage"], "?")
             end = _log_end(result["logs"].get(str(number)))
             text = f"rank {number} stopped without a word while it {stage}{end}"
-            findings.append(finding(CHECK, text, "", name))
+            findings.append(finding("rehearsal.rank_stopped", text, "", name))
     return findings
 
 
@@ -486,7 +489,7 @@ def sums(plan, results):
                     f"the all-reduce of 1, 2, ... over all ranks gave {rank.get('sum')} on rank"
                     f" {rank['rank']}; it must be {expected:g}"
                 )
-                findings.append(finding(CHECK, text, remedy, node["name"]))
+                findings.append(finding("rehearsal.wrong_sum", text, remedy, node["name"]))
     return findings
 
 
@@ -512,7 +515,7 @@ def _summarize(plan, results):
     if connections:
         pairs = [f"{transport} x {count}" for transport, count in sorted(connections.items())]
         parts.append(f"NCCL: {', '.join(pairs)}")
-    return finding(CHECK, "; ".join(parts), level="note")
+    return finding("rehearsal.passed", "; ".join(parts), level="note")
 
 
 # --- texts

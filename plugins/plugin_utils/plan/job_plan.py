@@ -105,7 +105,7 @@ def _complete(plan: Plan, found: Findings, given: Given, now: float) -> dict[str
     # a look makes no key on a node that has no mesh yet
     if not (report and todo["trust"]):
         found = found + [
-            findings.finding("mesh", text, "run it again; docs/runbooks/trust.md", node)
+            findings.finding("mesh.no_run_key", text, "run it again; docs/runbooks/trust.md", node)
             for node, text in wrong
         ]
     found = found + remembered

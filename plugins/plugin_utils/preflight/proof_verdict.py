@@ -35,7 +35,7 @@ def keep(given: dict[str, Any], found: Findings) -> Findings:
         proof_cache.keep(given["state_dir"], kind, key, time.time(), {"findings": found})
     except OSError as error:  # what was proven is proven; it is only not remembered
         text = f"cannot be kept, and is repeated next time: {error}"
-        return [*found, findings.finding("proof", text, "", (), "warn")]
+        return [*found, findings.finding("proof.not_kept", text, "", (), "warn")]
     return found
 
 

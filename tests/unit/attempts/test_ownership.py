@@ -83,9 +83,8 @@ def test_the_plan_says_the_same_before_anything_is_brought(node):
     node.begin(RUN, age=7200, by="bob\x1b[2J@desk")
     arguments = gang()
     arguments["facts"]["node2"]["units"] = ownership.holders(node.run, node.base)
-    line = next(
-        line for line in readiness.obstacles(compiled(), arguments["facts"]) if "is held" in line
-    )
+    found = readiness.obstacles(compiled(), arguments["facts"])
+    line = next(str(item) for item in found if item.code == "ready.node_held")
     assert (
         f"node2 is held by Trainyard run {RUN} attempt 1 (active), started 2 h ago (" in line
         and "\x1b" not in line

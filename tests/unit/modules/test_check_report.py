@@ -11,7 +11,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings im
 def test_the_table_is_shown_and_only_a_stop_fails(run_action, level, fails):
     result = run_action(
         "check_report",
-        {"findings": [finding("clock", "is 31 s ahead\x1b[2J", "start NTP", "node1", level)]},
+        {"findings": [finding("clock.off", "is 31 s ahead\x1b[2J", "start NTP", "node1", level)]},
     )
     assert bool(result.get("failed")) == fails
     assert result["lines"][-1].startswith("NOT READY: 1 finding keeps" if fails else "READY: ")

@@ -506,35 +506,35 @@ def test_a_tree_that_differs_is_named_with_its_files():
         "present": False,
         "differences": [],
     }  # not there is not differing
-    lines = readiness.differing_trees(core.compile_plan(**arguments), arguments["facts"])
-    assert lines == [
-        f"node2: data/{DATA[:16]} differs from the controller's: a.jpg: missing; b.jpg: extra file"
-    ]
+    (found,) = readiness.differing_trees(core.compile_plan(**arguments), arguments["facts"])
+    assert (found.code, found.node) == ("ready.tree_differs", "node2")
+    assert f"data/{DATA[:16]} " in found.text
+    assert found.text.endswith("a.jpg: missing; b.jpg: extra file")
 
 
 HELD = [{"unit": "u", "state": "active", "description": "Trainyard run X"}]
 
 
 @pytest.mark.parametrize(
-    "facts, lines",
+    "facts, expected",
     [
-        ({}, []),
+        ({}, None),
         (
             {"missing": ["rsync", "lingering for me"]},
-            [
-                "node2 lacks rsync, lingering for me; playbooks/provision.yml has to run first"
-                " (once)"
-            ],
+            ("ready.not_provisioned", "rsync, lingering for me", "playbooks/provision.yml"),
         ),
-        (
-            {"units": HELD},
-            ["node2 is held by Trainyard run X (active); follow it or stop it: playbooks/stop.yml"],
-        ),
+        ({"units": HELD}, ("ready.node_held", "Trainyard run X (active)", "playbooks/stop.yml")),
     ],
 )
-def test_what_only_a_person_can_clear(facts, lines):
+def test_what_only_a_person_can_clear(facts, expected):
     arguments = two(**facts)
-    assert readiness.obstacles(core.compile_plan(**arguments), arguments["facts"]) == lines
+    found = readiness.obstacles(core.compile_plan(**arguments), arguments["facts"])
+    assert len(found) == bool(expected)
+    if expected:
+        code, subject, verb = expected
+        assert (found[0].code, found[0].node) == (code, "node2")
+        assert subject in found[0].text and verb in found[0].remedy
+        assert str(found[0]) == f"node2 {found[0].text}; {found[0].remedy}"
 
 
 @pytest.mark.parametrize("repair", [False, True])
@@ -546,10 +546,9 @@ def test_a_changed_tree_is_in_the_way_unless_it_is_going_to_be_replaced(repair):
         "differences": ["a.jpg: missing"],
     }
     lines = readiness.obstacles(core.compile_plan(**arguments), arguments["facts"], repair)
-    assert bool(lines) != repair and (
-        repair
-        or "a.jpg: missing; the controller's copy is the rule: playbooks/sync.yml" in lines[0]
-    )
+    assert [item.code for item in lines] == ["ready.tree_differs"] * (not repair)
+    for item in lines:
+        assert item.text.endswith("a.jpg: missing") and "playbooks/sync.yml" in item.remedy
 
 
 def test_the_summary_shows_command_ranks_and_what_comes_before():
@@ -644,7 +643,11 @@ def test_module_refuses_with_every_reason(run_action):
     result = run_action("plan", arguments)
     assert (
         result["failed"]
-        and len(re.findall(r"^  STOP  all nodes  plan  nodes have different", result["msg"], re.M))
+        and len(
+            re.findall(
+                r"^  STOP  all nodes  plan\.impossible  nodes have different", result["msg"], re.M
+            )
+        )
         == 2
     ), result["msg"]
 
@@ -663,7 +666,7 @@ def test_module_stops_at_a_tree_that_differs_unless_told_to_repair(run_action, r
     else:
         assert (
             result["failed"]
-            and f"STOP  node2  ready  code/{CODE[:16]}" in result["msg"]
+            and f"STOP  node2  ready.tree_differs  code/{CODE[:16]}" in result["msg"]
             and "tools/train.py: 3 bytes instead of 4" in result["msg"]
         )
 
@@ -722,7 +725,7 @@ def test_what_keeps_from_bringing():
     )
     found = checks.of_bringing(
         [
-            finding(name, "x")
+            finding(f"{name}.x", "x")
             for name in ("reach", "plan", "machine", "placement", "disk", "environment", *starts)
         ]
     )
@@ -734,7 +737,7 @@ def test_what_keeps_from_bringing():
         "disk",
         "environment",
     ]
-    assert checks.of_bringing([finding("port", "x", level="note")])[0]["level"] == "note"
+    assert checks.of_bringing([finding("port.taken", "x", level="note")])[0]["level"] == "note"
 
 
 def test_code_that_no_node_has_told_of_gives_no_plan_and_hides_nothing(run_action):
@@ -762,7 +765,8 @@ def test_module_stops_at_an_obstacle_and_only_shows_it_in_check_mode(run_action,
     arguments["facts"]["node2"].update(facts)
     result = run_action("plan", arguments)
     assert result["failed"] and re.match(
-        r"nothing was started:\n  STOP  node2  ready  (is held|lacks rsync)", result["msg"]
+        r"nothing was started:\n  STOP  node2  ready\.(node_held +is held|not_provisioned +lacks rsync)",
+        result["msg"],
     ), result["msg"]
     assert result["stops"] == [{"check": "ready", "nodes": ["node2"]}]
     shown = run_action("plan", arguments, check=True)
@@ -811,8 +815,8 @@ def test_an_environment_that_somebody_has_changed_is_not_said_to_be_brought():
     said = checks.of_todo(
         todo,
         [
-            finding("environment", "changed", nodes="node1"),
-            finding("environment", "x", nodes="node2", level="warn"),
+            finding("environment.version_changed", "changed", nodes="node1"),
+            finding("environment.libc_differs", "x", nodes="node2", level="warn"),
         ],
     )
     assert [(item["nodes"], item["text"]) for item in said] == [
@@ -872,7 +876,7 @@ def test_what_was_proven_is_not_repeated_for_a_while(run_action, tmp_path, kept)
     made = run_action("plan", arguments)
     if kept:
         proof_cache.keep(str(tmp_path), kept, proof_cache.keys(made["plan"], arguments["facts"], arguments["allowed"])[kept], time.time() - 3000, {"findings": [
-            finding("network", "is slow", level="warn"), finding("network", "10 Gbit/s", level="note")]})  # fmt: skip
+            finding("network.slow", "is slow", level="warn"), finding("network.measured", "10 Gbit/s", level="note")]})  # fmt: skip
         made = run_action("plan", arguments)
         assert [item["text"] for item in made["findings"]] == [
             "is slow"
@@ -918,16 +922,17 @@ def test_a_secret_is_not_shown_with_the_plan():
     [
         (["python", "fleetrun"], None),
         (None, None),
-        ([], "node2: /opt/conda/bin/python is not there or is no program"),
-        (["python"], "node2: there is no program named fleetrun beside /opt/conda/bin/python"),
+        ([], "ready.python_missing"),
+        (["python"], "ready.program_missing"),
     ],
 )
 def test_a_python_of_the_users_own_that_is_not_there(words, said):
     arguments = gang(count=2, environment={"python": "/opt/conda/bin/python", "digest": None})
     for name, found in (("node1", ["python", "fleetrun"]), ("node2", words)):
         arguments["facts"][name]["python_words"] = found
-    lines = readiness.obstacles(core.compile_plan(**arguments), arguments["facts"])
-    assert (not lines) if said is None else (len(lines) == 1 and lines[0].startswith(said))
+    found = readiness.obstacles(core.compile_plan(**arguments), arguments["facts"])
+    assert [(item.code, item.node) for item in found] == [(said, "node2")] * bool(said)
+    assert all("/opt/conda/bin/python" in item.text for item in found)
 
 
 def test_nodes_of_another_sites_mesh_are_in_the_way():
@@ -935,7 +940,8 @@ def test_nodes_of_another_sites_mesh_are_in_the_way():
     for fact in arguments["facts"].values():
         fact["mesh"] = dict(MESH, site="other")
     made = core.compile_plan(**arguments)
-    assert (
-        "node1 belongs to the mesh of the site 'other'; run that site's playbooks/untrust.yml first"
-        in readiness.obstacles(made, arguments["facts"])
-    )
+    found = readiness.obstacles(made, arguments["facts"])
+    assert [(item.code, item.node) for item in found] == [
+        ("ready.other_site", name) for name in ("node1", "node2")
+    ]
+    assert all("'other'" in item.text and "untrust.yml" in item.remedy for item in found)

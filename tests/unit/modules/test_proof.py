@@ -44,12 +44,12 @@ def test_a_proof_is_kept_only_where_nothing_stops_and_the_look_was_full(
     run_action, monkeypatch, tmp_path, given
 ):
     arguments = dict(given, state_dir=str(tmp_path))
-    judge(monkeypatch, finding("mtu", "1500", level="note"))
+    judge(monkeypatch, finding("mtu.seen", "1500", level="note"))
     run_action("proof", arguments, check=True)
     run_action("proof", dict(arguments, depth="quick"))
     assert kept(given, tmp_path) is None
     result = run_action("proof", arguments)
-    assert not result.get("failed") and result["lines"] == ["NOTE  all nodes  mtu  1500"]
+    assert not result.get("failed") and result["lines"] == ["NOTE  all nodes  mtu.seen  1500"]
     assert kept(given, tmp_path)["result"]["findings"][0]["check"] == "mtu"
     assert (os.stat(tmp_path / "proofs").st_mode & 0o777) == 0o700
 
@@ -58,7 +58,7 @@ def test_every_stop_is_said_however_many_there_are(run_action, monkeypatch, tmp_
     judge(
         monkeypatch,
         *[
-            finding("reach", "%d %s" % (number, "x" * 200), nodes="node%d" % number)
+            finding("reach.no_answer", "%d %s" % (number, "x" * 200), nodes="node%d" % number)
             for number in range(40)
         ],
     )
@@ -73,7 +73,7 @@ def test_a_rehearsal_that_showed_nothing_is_no_proof(
     """A slow network is a proven one; ranks that did not come to an end in time have proven
     nothing, and nothing stops.
     """
-    judge(monkeypatch, finding("x", "slow", level="warn"))
+    judge(monkeypatch, finding("x.slow", "slow", level="warn"))
     arguments = dict(given, kind=kind, state_dir=str(tmp_path))
     assert (
         not run_action("proof", arguments).get("failed")
@@ -84,8 +84,10 @@ def test_a_rehearsal_that_showed_nothing_is_no_proof(
 def test_a_stop_fails_with_all_of_it_and_keeps_nothing(run_action, monkeypatch, tmp_path, given):
     judge(
         monkeypatch,
-        finding("reach", "node1 does not reach node2\x1b[2J", "open it", ["node1", "node2"]),
-        finding("mtu", "1500", level="note"),
+        finding(
+            "reach.no_answer", "node1 does not reach node2\x1b[2J", "open it", ["node1", "node2"]
+        ),
+        finding("mtu.seen", "1500", level="note"),
     )
     arguments = dict(given, state_dir=str(tmp_path))
     result = run_action("proof", arguments)

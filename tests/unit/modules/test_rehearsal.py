@@ -387,7 +387,7 @@ def test_check_does_not_rehearse_what_cannot_pass():
         and "code on node2" in found["text"]
         and "sync.yml" in found["remedy"]
     )
-    (found,) = outcome.unfit(nothing, [findings.finding("clock", "is an hour ahead")])
+    (found,) = outcome.unfit(nothing, [findings.finding("clock.off", "is an hour ahead")])
     assert found["level"] == "note" and "because of what else was found" in found["text"]
 
 
