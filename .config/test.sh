@@ -8,6 +8,9 @@ PATH="$PWD/.venv/bin:$PATH"
 export PATH ANSIBLE_FORCE_COLOR=0 NO_COLOR=1 PY_COLORS=0
 SUITES="paddledetection paddleocr paddleseg mindocr"
 
+# Nothing to do, nothing done.
+.config/setup.sh dev
+
 say() { printf '\n== %s (%s)\n' "$*" "$(date +%T)"; }
 
 lint() {
