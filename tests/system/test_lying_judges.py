@@ -5,6 +5,7 @@ the honest nodes' findings stay.
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import jsonschema
@@ -407,10 +408,8 @@ def test_what_a_node_says_of_a_run_is_judged():
         answers = {HONEST: honest["status"], LIAR: lied["status"]}
         run_choice.choose("/nowhere", [HONEST, LIAR], answers)
         run_choice.known_runs(answers)
-        try:
+        with contextlib.suppress(resume_decision.Refused, resume_decision.NotYet):
             resume_decision.settle(RUN, resume_decision.at_home("/nowhere", RUN), answers)
-        except (resume_decision.Refused, resume_decision.NotYet):
-            pass
 
     every("attempt_status", {"status": status}, judge)
 

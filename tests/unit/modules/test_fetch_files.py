@@ -5,6 +5,7 @@ nothing but the files that were asked for.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -176,10 +177,8 @@ def test_a_link_that_stands_in_the_way_leads_nowhere(node, fetch, tmp_path, plan
     before = tree(outside)
     (fetch.root / planted).parent.mkdir(parents=True)
     os.symlink(outside, fetch.root / planted)
-    try:
+    with contextlib.suppress(OSError):
         fetch(sizes, src=".")
-    except OSError:
-        pass
     assert tree(outside) == before
 
 
@@ -198,10 +197,8 @@ def test_a_sender_that_sends_more_than_was_asked_leaves_nothing_of_it(node, fetc
     os.symlink("/etc/passwd", node.home / "log" / "link")
     put(node.bin, {"rsync": f'#!/bin/sh\nexec /usr/bin/env -u PATH {_rsync()} "$@" more link\n'})
     (node.bin / "rsync").chmod(0o755)
-    try:
+    with contextlib.suppress(fetcher.FetchError):
         fetch({"good": sizes["good"]})
-    except fetcher.FetchError:
-        pass
     assert set(os.listdir(fetch.into)) <= {"good"}
 
 
