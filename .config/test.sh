@@ -17,6 +17,8 @@ lint() {
   say "ruff"
   ruff check .
   ruff format --check .
+  say "mypy"
+  MYPYPATH=collections mypy
   say "ansible-config validate"
   ansible-config validate -t all
   say "ansible-lint, profile production"
