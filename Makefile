@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev engine demo demo-down bench corpus drill lies hostile lint test
+.PHONY: help setup dev engine demo demo-down bench corpus drill lies hostile lint test collection
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,3 +62,6 @@ lint: dev ## static checks: YAML, Ansible, Python, configuration
 
 test: engine dev ## everything that CI runs, in one go: all but `make hostile`, `make drill` and the rest of `make lies`
 	@.config/test.sh
+
+collection: setup ## build the collection trainyard.cluster into dist/
+	@python .config/collection.py
