@@ -29,7 +29,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FOLDERS = ("docs", "library", "playbooks", "plugins", "roles")
 # What others have written, what is past, and what is not English.
 EXCLUDED = {"docs/contract.md", "docs/README.zh-CN.md"}
-# The values in YAML that a person reads. What is between braces is Jinja, where `is none` is a test.
+# The values in YAML that a person reads. What is between braces is Jinja, where `is none` is a
+# test.
 KEYS = {"name", "description", "short_description", "msg", "fail_msg", "success_msg", "title"}
 JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}", re.DOTALL)
 COMMENT = re.compile(r"(?:^|\s)#.*")
