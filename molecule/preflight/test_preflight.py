@@ -55,7 +55,9 @@ class Outcome:
 
 
 def traces(node):
-    """Return what a check could leave on a node: units, runs, listeners, processes of a rehearsal."""
+    """Return what a check could leave on a node: units, runs, listeners, processes of a
+    rehearsal.
+    """
     units = on(
         node, "systemctl --user list-units --all --plain --no-legend 'trainyard-*' 'yardcheck-*'"
     )
@@ -102,50 +104,70 @@ LOWER = "/etc/systemd/system/user@1000.service.d/90-low.conf"
 # text))
 FAULTS = {
     "127.0.1.1 in /etc/hosts": (
-        "node2", True, hosts("node2", "127.0.1.1"), "cat /root/hosts > /etc/hosts", QUICK, ("WARN", "node2", "name", r"127\.0\.1\.1")),
+        "node2", True, hosts("node2", "127.0.1.1"), "cat /root/hosts > /etc/hosts", QUICK,
+        ("WARN", "node2", "name", r"127\.0\.1\.1")),
     "equal host names": (
-        "node2", True, "hostname > /root/name; hostname node1", "hostname $(cat /root/name)", QUICK, ("WARN", "node1, node2", "name", "node1")),
+        "node2", True, "hostname > /root/name; hostname node1", "hostname $(cat /root/name)", QUICK,
+        ("WARN", "node1, node2", "name", "node1")),
     "start port of rank 0 taken": (
-        "node1", False, f"setsid {LISTENER} > /dev/null 2>&1 & echo $! > /tmp/listener", "kill $(cat /tmp/listener)", QUICK,
+        "node1", False, f"setsid {LISTENER} > /dev/null 2>&1 & echo $! > /tmp/listener",
+        "kill $(cat /tmp/listener)", QUICK,
         ("STOP", "node1", "port", "17000: taken by pid [0-9]+ of trainer: python3"),
     ),
     "DROP on the planned port": (
         "node1", True, *drop("-p tcp --dport 17000"), QUICK,
-        ("STOP", "node1, node2", "network", "node2 cannot reach node1 .*17000: no answer, while ping works")),
+        ("STOP", "node1, node2", "network",
+        "node2 cannot reach node1 .*17000: no answer, while ping works")),
     "DROP on the ephemeral range": (
         "node2", True, *drop("-p tcp --syn --dport 32768:60999"), QUICK,
-        ("STOP", "node2, node1", "network", "node1 cannot reach node2 .*ephemeral.*no answer, while ping works and SSH")),
+        ("STOP", "node2, node1", "network",
+        "node1 cannot reach node2 .*ephemeral.*no answer, while ping works and SSH")),
     "another Paddle on one node": (
-        "node2", False, f"cd {SITE_PACKAGES} && mv paddlepaddle-2.6.2.dist-info paddlepaddle-2.6.1.dist-info",
-        f"cd {SITE_PACKAGES} && mv paddlepaddle-2.6.1.dist-info paddlepaddle-2.6.2.dist-info", QUICK,
+        "node2", False,
+        f"cd {SITE_PACKAGES} && mv paddlepaddle-2.6.2.dist-info paddlepaddle-2.6.1.dist-info",
+        f"cd {SITE_PACKAGES} && mv paddlepaddle-2.6.1.dist-info paddlepaddle-2.6.2.dist-info",
+        QUICK,
         ("STOP", "node1, node2|node2", "environment", r"paddlepaddle.*2\.6\.1 on node2"),
     ),
     "one changed byte in the code": (
-        "node2", False, f"cd {CODE}/tools && cp -p train.py /tmp/train.py && chmod u+w . train.py && sed -i '1s/.$/X/' train.py",
-        f"cd {CODE}/tools && cp -p /tmp/train.py train.py && chmod u-w train.py .", QUICK, ("STOP", "node2", "ready", "tools/train.py")),
+        "node2", False,
+        f"cd {CODE}/tools && cp -p train.py /tmp/train.py && chmod u+w . train.py && sed -i '1s/.$/X/' train.py",
+        f"cd {CODE}/tools && cp -p /tmp/train.py train.py && chmod u-w train.py .", QUICK,
+        ("STOP", "node2", "ready", "tools/train.py")),
     "an extra file in the code": (
-        "node2", False, f"cd {CODE}/tools && chmod u+w . && touch extra.py", f"cd {CODE}/tools && rm extra.py && chmod u-w .", QUICK,
+        "node2", False, f"cd {CODE}/tools && chmod u+w . && touch extra.py",
+        f"cd {CODE}/tools && rm extra.py && chmod u-w .", QUICK,
         ("STOP", "node2", "ready", "tools/extra.py: extra file")),
     "a shared memory too small": (
-        "node2", True, "mount -o remount,size=64m /dev/shm", "mount -o remount,size=1g /dev/shm", QUICK, ("STOP", "node2", "shm", "")),
+        "node2", True, "mount -o remount,size=64m /dev/shm", "mount -o remount,size=1g /dev/shm",
+        QUICK, ("STOP", "node2", "shm", "")),
     "a disk nearly full": (
-        "node2", True, f"mount -t tmpfs -o size=100m,uid=1000,gid=1000,mode=0700 none {HOME}/.trainyard/runs", f"umount {HOME}/.trainyard/runs", QUICK,
+        "node2", True,
+        f"mount -t tmpfs -o size=100m,uid=1000,gid=1000,mode=0700 none {HOME}/.trainyard/runs",
+        f"umount {HOME}/.trainyard/runs", QUICK,
         ("STOP", "node2", "disk", "runs")),
     "a clock one hour off": (
-        "node2", True, f"cp /etc/environment /root/environment; printf 'LD_PRELOAD={FAKETIME}\\nFAKETIME=-1h\\nDONT_FAKE_MONOTONIC=1\\n' >> /etc/environment",
-        "cat /root/environment > /etc/environment", (*QUICK, *FRESH), ("STOP", "node2", "clock", "60 min behind")),
+        "node2", True,
+        f"cp /etc/environment /root/environment; printf 'LD_PRELOAD={FAKETIME}\\nFAKETIME=-1h\\nDONT_FAKE_MONOTONIC=1\\n' >> /etc/environment",
+        "cat /root/environment > /etc/environment", (*QUICK, *FRESH),
+        ("STOP", "node2", "clock", "60 min behind")),
     "memlock too small in units": (
         "node2", True,
         f"mkdir -p $(dirname {LOWER}) && printf '[Service]\\nLimitMEMLOCK=65536\\n' > {LOWER} && systemctl daemon-reload && systemctl restart user@1000",
-        f"rm {LOWER} && systemctl daemon-reload && systemctl restart user@1000", (*QUICK, *FRESH, "-e", "preflight_memlock=1048576"),
+        f"rm {LOWER} && systemctl daemon-reload && systemctl restart user@1000",
+        (*QUICK, *FRESH, "-e", "preflight_memlock=1048576"),
         ("STOP", "node2", "limits", "65536|64 KiB")),
-    "SSH refused by one node": ("node2", True, "systemctl stop ssh", "systemctl start ssh", (*QUICK, *FRESH), ("STOP", "node2", "reach", "Connection refused")),
+    "SSH refused by one node": ("node2", True, "systemctl stop ssh", "systemctl start ssh",
+    (*QUICK, *FRESH), ("STOP", "node2", "reach", "Connection refused")),
     "a wrong interface by the site": (
-        "node2", False, "true", "true", (*QUICK, "-e", '{"trainyard_env": {"GLOO_SOCKET_IFNAME": "eth9"}}'),
+        "node2", False, "true", "true", (*QUICK, "-e",
+        '{"trainyard_env": {"GLOO_SOCKET_IFNAME": "eth9"}}'),
         ("STOP", "node2", "interface", "eth9 names no interface")),
     "a process that an old run has left": (
-        "node2", False, "TRAINYARD_ATTEMPT=20261101-000000-ghost-beef/1 setsid sleep 300 > /dev/null 2>&1 & echo $! > /tmp/ghost",
-        "kill $(cat /tmp/ghost)", QUICK, ("STOP", "node2", "orphans", "20261101-000000-ghost-beef left.*pid")),
+        "node2", False,
+        "TRAINYARD_ATTEMPT=20261101-000000-ghost-beef/1 setsid sleep 300 > /dev/null 2>&1 & echo $! > /tmp/ghost",
+        "kill $(cat /tmp/ghost)", QUICK, ("STOP", "node2", "orphans",
+        "20261101-000000-ghost-beef left.*pid")),
 }  # fmt: skip
 
 
@@ -163,7 +185,8 @@ def clock():
 # one.
 TOGETHER = {
     "of a node": (
-        "start port of rank 0 taken", "another Paddle on one node", "one changed byte in the code", "an extra file in the code", "a shared memory too small",
+        "start port of rank 0 taken", "another Paddle on one node", "one changed byte in the code",
+        "an extra file in the code", "a shared memory too small",
         "a disk nearly full", "a process that an old run has left", "127.0.1.1 in /etc/hosts"),
     # The clock last: its environment must be gone when undoing the other restarts the user's
     # systemd.

@@ -126,7 +126,8 @@ def test_names_of_every_kind_come_whole_and_none_is_a_word(node, fetch, tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", ["-e sh", "--rsh=touch x", "../x", "a/../../x", "/etc/passwd", "a\nb", "a\0b", "\x1b[2J", "n" * 201, "a/" * 17 + "b", "", ".", "a//b", "\udcff"]
+    "name", ["-e sh", "--rsh=touch x", "../x", "a/../../x", "/etc/passwd", "a\nb", "a\0b",
+    "\x1b[2J", "n" * 201, "a/" * 17 + "b", "", ".", "a//b", "\udcff"]
 )  # fmt: skip
 def test_a_name_that_is_refused_starts_nothing(node, fetch, name):
     with pytest.raises(safe_names.UnsafeName):
@@ -345,7 +346,8 @@ def test_the_task_takes_the_connections_own_words(node, tmp_path):
         }
     ]
     host = {
-        "ansible_host": "::1", "ansible_port": 2222, "ansible_ssh_executable": node.ssh[0], "ansible_user": "u",
+        "ansible_host": "::1", "ansible_port": 2222, "ansible_ssh_executable": node.ssh[0],
+        "ansible_user": "u",
         "ansible_ssh_common_args": "-o ProxyJump='a b'",
     }  # fmt: skip
     files = {"play.yml": json.dumps([{"hosts": "node1", "gather_facts": False, "tasks": tasks}])}
