@@ -32,6 +32,16 @@ fi
 
 say() { printf 'setup: %s\n' "$*"; }
 
+made_in=$(cat .venv/trainyard-setup .venv/trainyard-setup-dev 2> /dev/null | head -n 1)
+usable=''
+if [ "${made_in:-$place}" = "$place" ] && .venv/bin/python -c 'import pip' 2> /dev/null; then
+  usable=yes
+elif [ -L .venv ]; then
+  # To make it anew would empty what belongs to another checkout.
+  say ".venv is a link to $(readlink .venv), which is not usable. Remedy: make setup in $place, or rm .venv here" >&2
+  exit 1
+fi
+
 # ansible-core 2.19 runs on Python 3.11 and newer; ensurepip is a package of its own on Debian.
 find_python() {
   for candidate in python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11; do
@@ -67,8 +77,7 @@ if lacking; then
 fi
 
 say "making .venv with $("$python" --version) from $lists; this takes a minute or two"
-made_in=$(cat .venv/trainyard-setup .venv/trainyard-setup-dev 2> /dev/null | head -n 1)
-if [ "${made_in:-$place}" != "$place" ] || ! .venv/bin/python -c 'import pip' 2> /dev/null; then
+if [ -z "$usable" ]; then
   "$python" -m venv --clear .venv
 fi
 rm -f "$stamp"
