@@ -6,13 +6,16 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo demo-down bench corpus drill lies hostile lint messages test
+.PHONY: help setup dev engine demo demo-down bench corpus drill lies hostile lint messages test collection
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv with what the controller needs; nothing to do, nothing done
 	@.config/setup.sh
+
+dev: # what tests and linters need besides
+	@.config/setup.sh dev
 
 engine: # what only root can mend is said before anything starts
 	@docker info > /dev/null 2>&1 || [ "$$(id -u)" -eq 0 ] || { \
@@ -24,19 +27,19 @@ demo: engine setup ## Docker nodes on this machine (NODES=2) and one training on
 	@printf '\n$$ %s\n' '$(TRAIN)'
 	@$(TRAIN)
 
-bench: engine setup ## start faults on molecule's two nodes: bare Paddle beside check.yml; prints the table of docs/faults.md
+bench: engine dev ## start faults on molecule's two nodes: bare Paddle beside check.yml; prints the table of docs/faults.md
 	@ansible-playbook -i molecule/inventory playbooks/local.yml
 	@ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=paddledetection
 	@ansible-playbook -i molecule/inventory playbooks/sync.yml -e config=molecule/shared/jobs/short.yml
 	@python tests/bench/bare_faults.py -i molecule/inventory
 
-corpus: engine setup ## provoke the real failures of tests/corpus that it lacks, on molecule's two nodes with all four suites
+corpus: engine dev ## provoke the real failures of tests/corpus that it lacks, on molecule's two nodes with all four suites
 	@ansible-playbook -i molecule/inventory playbooks/local.yml
 	@for suite in paddledetection paddleocr paddleseg mindocr; do \
 	  ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=$$suite || exit 1; done
 	@python tests/corpus/provoke.py -i molecule/inventory
 
-drill: engine setup ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, goodput and log stress; writes docs/drills.md (2 hours)
+drill: engine dev ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, goodput and log stress; writes docs/drills.md (2 hours)
 	@ansible-playbook -i molecule/inventory playbooks/local.yml
 	@for suite in paddledetection mindocr; do ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=$$suite || exit 1; done
 	@ansible-playbook -i molecule/inventory playbooks/drill.yml -e confirm=molecule; code=$$?; \
@@ -48,17 +51,20 @@ drill: engine setup ## every fault of playbooks/drill.yml on molecule's two node
 demo-down: setup ## remove the demo's nodes; runs and caches stay
 	@ansible-playbook playbooks/local_down.yml
 
-lies: setup ## more lies of pretended nodes than CI tells: TRAINYARD_LIES=60 a verb, over every verb (an hour)
+lies: dev ## more lies of pretended nodes than CI tells: TRAINYARD_LIES=60 a verb, over every verb (an hour)
 	@TRAINYARD_LIES=$${TRAINYARD_LIES:-60} pytest -q -s -p no:cacheprovider tests/system/lying
 
-hostile: engine setup ## day one on a site with a jump host, firewall and shared home, on nodes of its own (6 minutes)
+hostile: engine dev ## day one on a site with a jump host, firewall and shared home, on nodes of its own (6 minutes)
 	@.config/test.sh hostile
 
-lint: setup ## static checks: YAML, Ansible, Python, configuration
+lint: dev ## static checks: YAML, Ansible, Python, configuration
 	@.config/test.sh lint
 
 messages: ## write docs/messages.md, the page of all message codes
 	@PYTHONPATH=collections python -m ansible_collections.trainyard.cluster.plugins.plugin_utils.report.message_catalogue docs/messages.md
 
-test: engine setup ## everything that CI runs, in one go: all but `make hostile`, `make drill` and the rest of `make lies`
+test: engine dev ## everything that CI runs, in one go: all but `make hostile`, `make drill` and the rest of `make lies`
 	@.config/test.sh
+
+collection: setup ## build the collection trainyard.cluster into dist/
+	@python .config/collection.py

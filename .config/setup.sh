@@ -1,17 +1,46 @@
 #!/bin/sh
-# Makes .venv with what the controller needs; `make setup` runs it. Does nothing where that was done from the same files in the same place.
-# What this machine lacks is named in one line, and installed first where root can do that from Debian's or Ubuntu's packages.
+# Makes .venv with what the controller needs; `make setup` runs it. Does nothing where that was done
+# from the same files in the same place. What this machine lacks is named in one line, and installed
+# first where root can do that from Debian's or Ubuntu's packages.
+#   .config/setup.sh        what a user needs: requirements.txt
+#   .config/setup.sh dev    tests, linters and maintenance besides: .config/requirements-dev.txt
 set -eu
 cd "$(dirname "$0")/.."
 
-# A virtual environment cannot be moved, so its place is the stamp's first line.
+lists=requirements.txt
 stamp=.venv/trainyard-setup
-state=$(pwd; cat requirements.txt requirements.yml)
+case "${1:-}" in
+  '') ;;
+  dev)
+    lists="$lists .config/requirements-dev.txt"
+    stamp=.venv/trainyard-setup-dev
+    ;;
+  *)
+    echo "usage: $0 [dev]" >&2
+    exit 2
+    ;;
+esac
+
+# A virtual environment cannot be moved, so its place is the stamp's first line. Worktrees may share
+# one by a symbolic link.
+place=$(dirname "$(readlink -f .venv)")
+# shellcheck disable=SC2086 # one word per list
+state=$(printf '%s\n' "$place"; cat $lists requirements.yml)
 if [ -x .venv/bin/ansible-playbook ] && [ "$(cat "$stamp" 2> /dev/null || :)" = "$state" ]; then
   exit 0
 fi
 
 say() { printf 'setup: %s\n' "$*"; }
+
+made_in=$(cat .venv/trainyard-setup .venv/trainyard-setup-dev 2> /dev/null | head -n 1)
+usable=''
+if [ "${made_in:-$place}" = "$place" ] && .venv/bin/python -c 'import pip' 2> /dev/null; then
+  usable=yes
+elif [ -L .venv ]; then
+  # To make it anew would empty what belongs to another checkout.
+  say ".venv is a link to $(readlink .venv), which is not usable. Remedy: make setup in $place, or rm .venv here" >&2
+  exit 1
+fi
 
 # ansible-core 2.19 runs on Python 3.11 and newer; ensurepip is a package of its own on Debian.
 find_python() {
@@ -38,7 +67,7 @@ if lacking; then
   if [ "$(id -u)" -eq 0 ] && command -v apt-get > /dev/null; then
     say "installing $missing with apt"
     apt-get update -qq
-    # shellcheck disable=SC2086 # one word a package
+    # shellcheck disable=SC2086 # one word per package
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing > /dev/null
   fi
   if lacking; then
@@ -47,12 +76,30 @@ if lacking; then
   fi
 fi
 
-say "making .venv with $("$python" --version) from requirements.txt; this takes a minute or two"
-if [ "$(head -n 1 "$stamp" 2> /dev/null || pwd)" != "$(pwd)" ] || ! .venv/bin/python -c 'import pip' 2> /dev/null; then
+say "making .venv with $("$python" --version) from $lists; this takes a minute or two"
+if [ -z "$usable" ]; then
   "$python" -m venv --clear .venv
 fi
 rm -f "$stamp"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+
+# Bytecode is made at the end, for what stays.
+install() {
+  # shellcheck disable=SC2046,SC2086 # one word per list
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes \
+    "$@" $(printf ' -r %s' $lists)
+}
+install
+# An earlier setup may have removed a collection that requirements.yml asks for now.
+if .venv/bin/python .config/slim.py --lacks; then
+  install --force-reinstall
+fi
+.venv/bin/python .config/slim.py
+.venv/bin/python -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 || :
 .venv/bin/ansible-galaxy collection install -r requirements.yml > .venv/galaxy.log || { cat .venv/galaxy.log >&2; exit 1; }
+
 printf '%s\n' "$state" > "$stamp"
+if [ "$lists" != requirements.txt ]; then
+  # The dev set holds the user's.
+  (printf '%s\n' "$place"; cat requirements.txt requirements.yml) > .venv/trainyard-setup
+fi
 say "done; activate it with: . .venv/bin/activate"

@@ -8,12 +8,17 @@ PATH="$PWD/.venv/bin:$PATH"
 export PATH ANSIBLE_FORCE_COLOR=0 NO_COLOR=1 PY_COLORS=0
 SUITES="paddledetection paddleocr paddleseg mindocr"
 
+# Nothing to do, nothing done.
+.config/setup.sh dev
+
 say() { printf '\n== %s (%s)\n' "$*" "$(date +%T)"; }
 
 lint() {
   say "ruff"
   ruff check .
   ruff format --check .
+  say "mypy"
+  MYPYPATH=collections mypy
   say "ansible-config validate"
   ansible-config validate -t all
   say "ansible-lint, profile production"

@@ -29,8 +29,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answ
 
 # The states of a module that run on a node, where it has others that run on the controller.
 FROM_NODES = {
-    "attempt": ("started", "stopped"), "checkpoint": ("found",), "placement": ("full", "named", "outline", "base"),
-    "prune": ("looked", "removed"), "resume_point": ("found", "brought"), "run_history": ("looked",),
+    "attempt": ("started", "stopped"), "checkpoint": ("found",),
+    "placement": ("full", "named", "outline", "base"),
+    "prune": ("looked", "removed"), "resume_point": ("found", "brought"),
+    "run_history": ("looked",),
 }  # fmt: skip
 
 

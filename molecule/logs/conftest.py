@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runs that this scenario's checks share: each is made once, by the first check that wants it."""
+"""The runs that this scenario's checks share: each is made once, by the first check that wants
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Followed = collections.namedtuple("Followed", "run code text interrupted")
 
 
 def started(before):
-    """Return the id of the run that was started since, once its ranks have started on every node."""
+    """Return the id of the run that was started since, once its ranks have started on every
+    node.
+    """
     run = wait_for(lambda: new_run(before), 180)
     wait_for(
         lambda: all(

@@ -55,7 +55,8 @@ def said(tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("keep")
     job = {
-        "suite": "paddledetection", "launcher": "fleetrun", "config": "configs/say.yml", "overrides": {"logger.api_key": CANARIES["override"]},
+        "suite": "paddledetection", "launcher": "fleetrun", "config": "configs/say.yml",
+        "overrides": {"logger.api_key": CANARIES["override"]},
         "env": {"MY_TOKEN": CANARIES["MY_TOKEN"], "SHAPE": CANARIES["SHAPE"]},
     }  # fmt: skip
     (folder / "say.yml").write_text(yaml.safe_dump(job), encoding="utf-8")
@@ -79,7 +80,8 @@ def said(tmp_path_factory):
     run = new_run(before)
     assert run, outputs["train"][-3000:]
     for verb, more in (
-        ("status", []), ("follow", []), ("logs", ["-e", "rank=1", "-e", "lines=50"]), ("logs", ["-e", "query=ranks"]), ("report", []), ("stop", []),
+        ("status", []), ("follow", []), ("logs", ["-e", "rank=1", "-e", "lines=50"]),
+        ("logs", ["-e", "query=ranks"]), ("report", []), ("stop", []),
     ):  # fmt: skip
         outputs[" ".join([verb, *more[1:2]])] = playbook(
             verb, "-vvv", "-e", f"run={run}", *more

@@ -207,7 +207,9 @@ def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controlle
 
 
 def test_who_follows_after_that_has_the_verdict_and_the_rest_of_the_logs(training):
-    """Nothing that the killed controller has brought is lost, and the next one goes on from there."""
+    """Nothing that the killed controller has brought is lost, and the next one goes on from
+    there.
+    """
     run, _controller = training
     log = PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log"
     had = log.read_bytes()

@@ -16,7 +16,9 @@ WITNESSES = {"paddledetection": "short", "paddleocr": "recognition", "paddleseg"
 
 
 def completed(run):
-    """Return the suite of a run that completed on molecule's nodes, which still hold it, or None."""
+    """Return the suite of a run that completed on molecule's nodes, which still hold it, or
+    None.
+    """
     folder = PROJECT / "runs" / run
     record = json.loads((folder / "run.json").read_text())
     # a run whose controller was killed has no verdict

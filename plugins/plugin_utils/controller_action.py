@@ -87,7 +87,7 @@ class ControllerAction(ActionBase):
         """Return the valid arguments, paths absolute; add what no result may show to `secrets`."""
         secrets |= self._secrets_of(plain(self._task.args))
         try:
-            _validation, validated = self.validate_argument_spec(
+            _validation, validated = self.validate_argument_spec(  # type: ignore[no-untyped-call]
                 argument_spec=self.ARGUMENTS, required_if=self.REQUIRED_IF
             )
         except AnsibleActionFail as error:

@@ -40,7 +40,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fa
 FOLDER = "/home/trainer/bare-drill"
 # Bare Paddle has these moments, too; the others are about our controller, our checks or our logs.
 FAULTS = (
-    "exit", "raise", "import", "kill", "segfault", "memory", "hang", "stubborn", "nan", "node_kill", "reboot", "freeze", "cut", "away", "sshd", "connection",
+    "exit", "raise", "import", "kill", "segfault", "memory", "hang", "stubborn", "nan", "node_kill",
+    "reboot", "freeze", "cut", "away", "sshd", "connection",
 )  # fmt: skip
 PREPARE = """set -e
 code=$(ls -td ~/.trainyard/code/*/configs/ppyoloe | head -1); test -n "$code"
@@ -154,7 +155,9 @@ class Site(bare_faults.Site):
         return words + (f" -r {resume}" if resume else "")
 
     def bare(self, node, job, resume=None):
-        """Return the argv of one terminal: a login shell, as by hand, and the documents' command."""
+        """Return the argv of one terminal: a login shell, as by hand, and the documents'
+        command.
+        """
         command = (
             f"cd {FOLDER} && {PACKAGES}OMP_NUM_THREADS=1 exec {PYTHON} -m paddle.distributed.launch"
         )

@@ -165,7 +165,9 @@ class Site:
             getattr(self, way)(node, script)
 
     def bare(self, node, ips=None, devices=1, before=""):
-        """Return the argv of one terminal: a login shell, as by hand, and the documents' command."""
+        """Return the argv of one terminal: a login shell, as by hand, and the documents'
+        command.
+        """
         ips = ips or ",".join(self.nodes.values())
         command = (
             f"cd {FOLDER} && {before} $(ls -d ~/.trainyard/env/*/bin/python) -m"
@@ -386,8 +388,10 @@ def faults(site, tests, scratch):
         ),
         taken,
         known("DROP on the planned port", "firewall on node1 drops rank 0's start port"),
-        known("DROP on the ephemeral range", "firewall on node2 drops the ephemeral range", tries=3),
-        Fault("node2 is never started", given={"node2": None}, said="", note="one command starts all nodes or none"),
+        known("DROP on the ephemeral range", "firewall on node2 drops the ephemeral range",
+            tries=3),
+        Fault("node2 is never started", given={"node2": None}, said="",
+            note="one command starts all nodes or none"),
         Fault(
             "node2 is frozen",
             [("docker", "node2", "pause")],
@@ -396,16 +400,19 @@ def faults(site, tests, scratch):
             row=("STOP", "node2", "reach.no_answer", ""),
         ),
         known("SSH refused by one node", "node2's SSH refuses"),
-        known("another Paddle on one node", "another version of Paddle on node2", note="its dist-info renamed: Paddle itself cannot see that"),
+        known("another Paddle on one node", "another version of Paddle on node2",
+            note="its dist-info renamed: Paddle itself cannot see that"),
         Fault(
             "stray `PADDLE_NNODES=1` in both nodes' profile",
             [("on", node, stray) for node in site.nodes],
-            [("on", node, "sed -i /PADDLE_NNODES/d .bashrc .profile; systemctl --user unset-environment PADDLE_NNODES") for node in site.nodes],
+            [("on", node,
+            "sed -i /PADDLE_NNODES/d .bashrc .profile; systemctl --user unset-environment PADDLE_NNODES") for node in site.nodes],
             words=tests.AGAIN,
             said=r"NOTE .*2 ranks.*",
             note="by its rehearsal: no effect",
         ),
-        known("a clock one hour off", "node2's clock one hour off", before=[("root", "node2", clock)]),
+        known("a clock one hour off", "node2's clock one hour off",
+            before=[("root", "node2", clock)]),
         known(
             "a wrong interface by the site",
             "a wrong interface (`GLOO_SOCKET_IFNAME=eth9`)",

@@ -77,7 +77,9 @@ def schedule(seed, count):
 
 
 class Steps:
-    """The steps that were made: each (epoch, step) once, however often it was done again; and when."""
+    """The steps that were made: each (epoch, step) once, however often it was done again; and
+    when.
+    """
 
     def __init__(self):
         self.made, self.times, self.lines, self.last = set(), [], 0, float("-inf")

@@ -97,8 +97,7 @@ class Site:
             argv,
             check=False,
             timeout=timeout,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             **given,
         )
         if check and done.returncode:

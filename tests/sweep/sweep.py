@@ -114,7 +114,8 @@ class Controller:
         with open(path, "w+", encoding="utf-8", errors="replace") as handle:
             try:
                 code = subprocess.run(
-                    argv, cwd=PROJECT, env=self.environment(**sweep), stdin=subprocess.DEVNULL, stdout=handle, stderr=subprocess.STDOUT,
+                    argv, cwd=PROJECT, env=self.environment(**sweep), stdin=subprocess.DEVNULL,
+                    stdout=handle, stderr=subprocess.STDOUT,
                     timeout=timeout, check=False, start_new_session=True,
                 ).returncode  # fmt: skip
             except subprocess.TimeoutExpired:
@@ -178,8 +179,10 @@ def second(first, folder):
         stderr=subprocess.DEVNULL,
     )
     listed = subprocess.run(
-        ["ansible", "-i", first.inventory, "trainers", "-m", "ansible.builtin.debug", "-a", "msg={{ ansible_host }}", "-o"],
-        cwd=PROJECT, env=first.environment(), check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        ["ansible", "-i", first.inventory, "trainers", "-m", "ansible.builtin.debug", "-a",
+        "msg={{ ansible_host }}", "-o"],
+        cwd=PROJECT, env=first.environment(), check=True, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
     ).stdout  # fmt: skip
     hosts = dict(re.findall(r'^(\S+) \| SUCCESS => .*"msg": "([^"]+)"', listed, re.M))
     known = home / ".ssh/known_hosts"
@@ -297,7 +300,9 @@ class Sweep:
         return code, output, names
 
     def newest(self, before):
-        """Return the run that came since, by this controller's directory or by the nodes', or ''."""
+        """Return the run that came since, by this controller's directory or by the nodes', or
+        ''.
+        """
         names = {path.name for path in self.first.runs.glob("*") if re.fullmatch(RUN, path.name)}
         names |= {run for told in self.first.ask().values() for run in told["runs"]}
         return max(names - before, default="")

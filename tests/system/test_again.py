@@ -219,7 +219,8 @@ def project(tmp_path):
         for name in ("ANSIBLE_CONFIG", "PYTHONUNBUFFERED"):
             environment.pop(name, None)
         process = subprocess.Popen(
-            [ANSIBLE, "-i", "localhost,", "-c", "local", *given], cwd=str(tmp_path), env=environment, stdin=subprocess.DEVNULL,
+            [ANSIBLE, "-i", "localhost,", "-c", "local", *given], cwd=str(tmp_path),
+            env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         if start:
@@ -365,7 +366,9 @@ STAND_IN = """---
     ],
 )
 def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken, noted):
-    """The next try chooses by that memory; TRAINYARD_RESTART=0 and a try by hand are no exception."""
+    """The next try chooses by that memory; TRAINYARD_RESTART=0 and a try by hand are no
+    exception.
+    """
     state = tmp_path / "state"
     put(str(tmp_path), {"library/replacement.py": MODULE % str(tmp_path / "log")})
     put(

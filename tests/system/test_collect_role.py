@@ -119,8 +119,10 @@ def site(tmp_path):
             str(tmp_path / "hosts.yml"),
         ]
         done = subprocess.run(
-            [*words, str(tmp_path / "play.yml"), "-e", json.dumps({"ansible_python_interpreter": sys.executable})],
-            cwd=ROOT, env=dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg")), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [*words, str(tmp_path / "play.yml"), "-e",
+            json.dumps({"ansible_python_interpreter": sys.executable})],
+            cwd=ROOT, env=dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg")),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             check=False,
         )  # fmt: skip
         return done.returncode, done.stdout, json.loads((tmp_path / "incomplete").read_text())

@@ -60,8 +60,10 @@ def compiled(name, count):
     )
     assert not problems
     inputs = {
-        "suite": suite, "script": suite["scripts"][0], "code": {"digest": CODE}, "data": {"x": DATA}, "weights": {}, "overrides": overrides,
-        "environment": {"digest": ENVIRONMENT}, "config": {"files": [job["config"]]}, "arguments": job["arguments"], "advice": [],
+        "suite": suite, "script": suite["scripts"][0], "code": {"digest": CODE},
+        "data": {"x": DATA}, "weights": {}, "overrides": overrides,
+        "environment": {"digest": ENVIRONMENT}, "config": {"files": [job["config"]]},
+        "arguments": job["arguments"], "advice": [],
     }  # fmt: skip
     site = {"name": "documents", "nodes": nodes, "suites": {}, "env": {}, "start_port": 17000}
     return compiler.compile_plan(job, site, nodes, facts, inputs), suite

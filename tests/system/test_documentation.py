@@ -162,14 +162,27 @@ def test_a_roles_variables_are_named_by_their_audience(name):
         assert block.strip().startswith("# "), f"{name}: no comment above {block}"
 
 
-def test_the_controllers_lock_is_made_of_what_is_asked_for():
-    asked, problems = python_env.parse_requirements(
-        (ROOT / ".config" / "requirements.in").read_text(encoding="utf-8"), "in"
+LOCKS = {
+    "requirements.in": "requirements.txt",
+    "requirements-dev.in": ".config/requirements-dev.txt",
+}
+
+
+def read_lock(path):
+    pins, problems = python_env.parse_requirements(
+        (ROOT / path).read_text(encoding="utf-8"), path.rsplit(".", 1)[1]
     )
-    locked, more = python_env.parse_requirements(
-        (ROOT / "requirements.txt").read_text(encoding="utf-8"), "txt"
-    )
-    assert problems == more == [] and len(asked) > 10
+    assert problems == []
+    return pins
+
+
+@pytest.mark.parametrize("source", LOCKS)
+def test_the_controllers_lock_is_made_of_what_is_asked_for(source):
+    lines = (ROOT / ".config" / source).read_text(encoding="utf-8").splitlines()
+    stripped = "\n".join(line for line in lines if not line.startswith("-c "))
+    asked, problems = python_env.parse_requirements(stripped, "in")
+    locked = read_lock(LOCKS[source])
+    assert problems == [] and len(asked) > 5
     assert {(pin["name"], pin["version"]) for pin in asked} <= {
         (pin["name"], pin["version"]) for pin in locked
     }
@@ -198,3 +211,20 @@ def test_each_walk_of_the_architecture_page_has_at_most_five_files():
     walks = page.split("## Five walks", 1)[1].split("\n## ", 1)[0].split("\n### ")[1:]
     assert len(walks) == 5
     assert all(3 <= len(re.findall(r"^\d\. `", walk, re.MULTILINE)) <= 5 for walk in walks)
+
+
+def test_both_locks_have_the_same_versions_and_hashes():
+    pins = [{pin["name"]: pin for pin in read_lock(path)} for path in LOCKS.values()]
+    common = pins[0].keys() & pins[1].keys()
+    assert "ansible-core" in common
+    assert [
+        name
+        for name in sorted(common)
+        if (pins[0][name]["version"], sorted(pins[0][name]["hashes"]))
+        != (pins[1][name]["version"], sorted(pins[1][name]["hashes"]))
+    ] == []
+
+
+def test_a_user_installs_no_test_or_linter():
+    names = {pin["name"] for pin in read_lock("requirements.txt")}
+    assert not names & {"pytest", "molecule", "ansible-lint", "ruff", "mypy", "selenium"}

@@ -55,10 +55,14 @@ SITES = [
     + sorted((ROOT / "inventory/sample").rglob("*.yml"))
 ]
 PIECES = [
-    b"\x00", b"\x1b[2J", b"\xff", b"\xe2\x80\xae", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r", b"\t", b"\n", b"---\n", b"...\n", b"%YAML 2.0\n", b"!!int ",
-    b"!!bool ", b"!!float ", b"!!set {a}", b"!!binary x", b"!!timestamp x", b"!!omap [a]", b"&a ", b"*a", b"<<: ", b"? ", b"- ", b": ", b"{", b"}", b"[", b"]",
-    b"[" * 2000, b"{a: " * 500, b"'", b'"', b'"\\ud800"', b'"\\U0001F600"', b"| \n", b">9\n ", b"~", b"null", b"0x_", b"0b", b"08", b"1_0", b"1:30", b".nan",
-    b"9" * 5000, b"1e999", b"-.inf", b"{{ x }}", b"{% for %}", b"#", b"yes", b"=", b"@", b"`", b"/", b"~", b"$HOME", b"-o", b"--conf", b"PADDLE_X: 1",
+    b"\x00", b"\x1b[2J", b"\xff", b"\xe2\x80\xae", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r", b"\t",
+    b"\n", b"---\n", b"...\n", b"%YAML 2.0\n", b"!!int ",
+    b"!!bool ", b"!!float ", b"!!set {a}", b"!!binary x", b"!!timestamp x", b"!!omap [a]", b"&a ",
+    b"*a", b"<<: ", b"? ", b"- ", b": ", b"{", b"}", b"[", b"]",
+    b"[" * 2000, b"{a: " * 500, b"'", b'"', b'"\\ud800"', b'"\\U0001F600"', b"| \n", b">9\n ", b"~",
+    b"null", b"0x_", b"0b", b"08", b"1_0", b"1:30", b".nan",
+    b"9" * 5000, b"1e999", b"-.inf", b"{{ x }}", b"{% for %}", b"#", b"yes", b"=", b"@", b"`", b"/",
+    b"~", b"$HOME", b"-o", b"--conf", b"PADDLE_X: 1",
 ]  # fmt: skip
 TEXTS = [
     "",
@@ -285,8 +289,10 @@ def test_a_site(one, two, nodes):
 
 
 @FUZZ
-@given(st.dictionaries(st.one_of(st.sampled_from(["nodes", "devices", "start_port", "rendezvous", "scaling", "rehearse", "verify", "matrix", "site", "config",
-       "preflight_rehearse", "preflight_rehearsal_hours", "a_count", "_raw_params"]), st.text(max_size=12)), VALUES, max_size=6))  # fmt: skip
+@given(st.dictionaries(st.one_of(st.sampled_from(["nodes", "devices", "start_port", "rendezvous",
+"scaling", "rehearse", "verify", "matrix", "site", "config",
+       "preflight_rehearse", "preflight_rehearsal_hours", "a_count", "_raw_params"]),
+       st.text(max_size=12)), VALUES, max_size=6))  # fmt: skip
 def test_a_command_line(tmp_path_factory, extra):
     roles = {
         "preflight_rehearse": {"type": "bool"},

@@ -55,7 +55,8 @@ def test_facts_in_an_answer_set_no_variable_of_site_or_role(site):
     )
     tasks = [
         {"ansible.builtin.command": "true"}, {"ansible.builtin.ping": {}},
-        {"ansible.builtin.copy": {"content": said, "dest": f"{site.folder}/said.{{{{ inventory_hostname }}}}"}, "delegate_to": "localhost"},
+        {"ansible.builtin.copy": {"content": said,
+        "dest": f"{site.folder}/said.{{{{ inventory_hostname }}}}"}, "delegate_to": "localhost"},
     ]  # fmt: skip
     code, out, err = site.play(
         [
@@ -122,9 +123,12 @@ def test_no_path_of_a_node_says_where_a_tree_is_sent(site, name):
 # --- the terminal
 
 HOSTILE = {
-    "stdout": "out " + EVIL, "msg": "text " + EVIL, "warnings": ["warning " + EVIL], "extra": {"key " + EVIL: ["deep " + EVIL]},
-    "deprecations": [{"msg": "deprecated " + EVIL, "version": "9.9"}], "exception": "trace " + EVIL, "changed": True,
-    "diff": {"before": "old " + EVIL + "\n", "after": "new " + EVIL + "\n", "before_header": "head " + EVIL},
+    "stdout": "out " + EVIL, "msg": "text " + EVIL, "warnings": ["warning " + EVIL],
+    "extra": {"key " + EVIL: ["deep " + EVIL]},
+    "deprecations": [{"msg": "deprecated " + EVIL, "version": "9.9"}], "exception": "trace " + EVIL,
+    "changed": True,
+    "diff": {"before": "old " + EVIL + "\n", "after": "new " + EVIL + "\n",
+    "before_header": "head " + EVIL},
 }  # fmt: skip
 PLAY = [
     {
@@ -133,11 +137,16 @@ PLAY = [
             {"name": "Ask", "ansible.builtin.command": "true", "register": "said", "diff": True},
             {"name": "Say", "ansible.builtin.debug": {"msg": "{{ said.msg }}"}},
             {"name": "Dump", "ansible.builtin.debug": {"var": "said"}},
-            {"name": "Label", "ansible.builtin.debug": {"msg": "{{ item }}"}, "loop": ["{{ said.stdout }}"]},
-            {"name": "Fail", "ansible.builtin.fail": {"msg": "{{ said.msg }}"}, "ignore_errors": True},
+            {"name": "Label", "ansible.builtin.debug": {"msg": "{{ item }}"},
+            "loop": ["{{ said.stdout }}"]},
+            {"name": "Fail", "ansible.builtin.fail": {"msg": "{{ said.msg }}"},
+            "ignore_errors": True},
             {"name": "Break", "ansible.builtin.command": "false", "ignore_errors": True},
-            {"name": "Raise {{ said.stdout }}", "ansible.builtin.set_fact": {"x": "{{ said.nothere[said.stdout] }}"}, "ignore_errors": True},
-            {"name": "Try", "ansible.builtin.command": "true", "register": "tried", "until": False, "retries": 1, "delay": 0, "ignore_errors": True},
+            {"name": "Raise {{ said.stdout }}",
+            "ansible.builtin.set_fact": {"x": "{{ said.nothere[said.stdout] }}"},
+            "ignore_errors": True},
+            {"name": "Try", "ansible.builtin.command": "true", "register": "tried", "until": False,
+            "retries": 1, "delay": 0, "ignore_errors": True},
             {"name": "Leave", "ansible.builtin.meta": "reset_connection"},
         ],
     }
@@ -247,14 +256,16 @@ FAKE = "20991231-000000-fake-0000"
 FIND = [
     {
         "hosts": "trainers", "gather_facts": False, "ignore_unreachable": True,
-        "tasks": [{"name": "Find", "ansible.builtin.import_role": {"name": "launch", "tasks_from": "find"}}],
+        "tasks": [{"name": "Find", "ansible.builtin.import_role": {"name": "launch",
+        "tasks_from": "find"}}],
     },
     {
         "hosts": "{{ hostvars.localhost.launch_run.nodes }}", "gather_facts": False,
         "tasks": [
             {
                 "name": "Note", "delegate_to": "localhost", "vars": {"ansible_connection": "local"},
-                "ansible.builtin.copy": {"content": "{{ hostvars.localhost.launch_run | to_json }}", "dest": "FOLDER/ran.{{ inventory_hostname }}"},
+                "ansible.builtin.copy": {"content": "{{ hostvars.localhost.launch_run | to_json }}",
+                "dest": "FOLDER/ran.{{ inventory_hostname }}"},
             }
         ],
     },

@@ -39,7 +39,9 @@ def gated(module, fields, **given):
 
 @pytest.fixture(params=NAMES)
 def made(request, tmp_path):
-    """Return (name, job, plan) of a job file with that name, as the product reads and compiles it."""
+    """Return (name, job, plan) of a job file with that name, as the product reads and compiles
+    it.
+    """
     name = request.param
     shutil.copy(CONFIGS / "ppyoloe.yml", tmp_path / f"{name}.yml")
     path, shown, said = jobs.find_job(f"./{name}.yml", str(CONFIGS), str(tmp_path))
@@ -75,7 +77,8 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
     name, job, plan = made
     text = plans.canonical(plan)
     given = {
-        "runs_dir": str(tmp_path / "home"), "run_id": RUN, "number": 1, "job": job, "plan": text.decode(), "code_diff": "", "code": {},
+        "runs_dir": str(tmp_path / "home"), "run_id": RUN, "number": 1, "job": job,
+        "plan": text.decode(), "code_diff": "", "code": {},
         "plan_sha256": hashlib.sha256(text).hexdigest(),
     }  # fmt: skip
     run_dir = record_attempt.started(given)["run_dir"]

@@ -5,6 +5,7 @@ the honest nodes' findings stay.
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import jsonschema
@@ -73,15 +74,19 @@ def passing(module, where, value):
 
 
 def packages():
-    state = {"packages": {"paddlepaddle": "2.6.2"}, "builds": {"paddlepaddle": "a"}, "want": {}, "frameworks": {"paddle": {"version": "2.6.2"}},
-             "files": 6, "bytes": 9, "seconds": 1.0, "wrong": {"paddle/nn.py": "edited"}, "python": "3.11.2"}  # fmt: skip
+    state = {"packages": {"paddlepaddle": "2.6.2"}, "builds": {"paddlepaddle": "a"}, "want": {},
+        "frameworks": {"paddle": {"version": "2.6.2"}},
+             "files": 6, "bytes": 9, "seconds": 1.0, "wrong": {"paddle/nn.py": "edited"},
+             "python": "3.11.2"}  # fmt: skip
     return state
 
 
 def place():
     return {
-        "path": "/data", "placement": "present", "problem": "", "identity": ["a" * 16], "filesystem": "ext4", "lacks": ["a.json"], "unreadable": [],
-        "files": 2, "bytes": 9, "top": "a" * 64, "listing": "b" * 64, "content": "c" * 64, "sample": {"a": "ab"}, "buckets": "0f" * 1024,
+        "path": "/data", "placement": "present", "problem": "", "identity": ["a" * 16],
+        "filesystem": "ext4", "lacks": ["a.json"], "unreadable": [],
+        "files": 2, "bytes": 9, "top": "a" * 64, "listing": "b" * 64, "content": "c" * 64,
+        "sample": {"a": "ab"}, "buckets": "0f" * 1024,
         "rate": 1.5,
     }  # fmt: skip
 
@@ -115,13 +120,18 @@ def subjects():
     graphics = devices.look(Smi("h100x2_ill.csv", APP), "/b", {"accelerator": "gpu"})
     graphics["processes"] = [dict(PROCESS, device="0", memory=2048)]
     return {
-        "machines": dict(shown(locks=locked), identity={"kernel": "b", "macs": ["02:00:00:00:00:01"], "machine_id": "a" * 16}),
+        "machines": dict(shown(locks=locked), identity={"kernel": "b",
+        "macs": ["02:00:00:00:00:01"], "machine_id": "a" * 16}),
         "devices": graphics,
-        "installed": {"environments": {ENVIRONMENT[:16]: packages()}, "own": packages(), "libraries": {"nccl": "2.18"}},
-        "orphans": {"ours": [PROCESS], "foreign": [PROCESS], "more": {"ours": {RUN: 3}, "foreign": 2}},
-        "placement": {"base": ["d" * 16], "nonce": {"own": "a" * 32, "seen": {HONEST: "b" * 32}}, "places": {"data/coco": place()},
+        "installed": {"environments": {ENVIRONMENT[:16]: packages()}, "own": packages(),
+        "libraries": {"nccl": "2.18"}},
+        "orphans": {"ours": [PROCESS], "foreign": [PROCESS],
+        "more": {"ours": {RUN: 3}, "foreign": 2}},
+        "placement": {"base": ["d" * 16], "nonce": {"own": "a" * 32, "seen": {HONEST: "b" * 32}},
+        "places": {"data/coco": place()},
                       "summary": "e" * 64},
-        "ports": {"asked": [17000], "taken": [TAKEN], "used": [17001], "ephemeral": [[32768, 60999]], "reserved": [[17000, 17000]]},
+        "ports": {"asked": [17000], "taken": [TAKEN], "used": [17001],
+        "ephemeral": [[32768, 60999]], "reserved": [[17000, 17000]]},
     }  # fmt: skip
 
 
@@ -256,7 +266,8 @@ def found(make_attempt):
         },
         {"event": "launcher_end", "exit_code": 250, "signal": None, "time": 1795166908.5},
     ]
-    unit = {"exit_code": "exited", "exit_status": "250", "service_result": "exit-code", "time": 1795166909.0, "stopped_by": None,
+    unit = {"exit_code": "exited", "exit_status": "250", "service_result": "exit-code",
+        "time": 1795166909.0, "stopped_by": None,
             "stopped_from": None, "peers": {}}  # fmt: skip
     said = {}
     for name in (HONEST, LIAR):
@@ -330,10 +341,13 @@ def test_a_guard_that_tells_half_of_a_hang_is_still_heard(found, lacking):
 
 def test_what_a_node_says_of_its_past_is_told():
     attempt = {
-        "number": 1, "started": 1.0, "ended": 2.0, "well": False, "by": "ann", "stop": {"by": "user", "from": "ann@x", "reason": None},
-        "ends": [{"rank": 0, "exit_code": 1, "signal": None}], "resumed": {"epoch": 1, "step": 2, "name": "1"}, "nodes": [HONEST, LIAR], "epochs": 3,
+        "number": 1, "started": 1.0, "ended": 2.0, "well": False, "by": "ann",
+        "stop": {"by": "user", "from": "ann@x", "reason": None},
+        "ends": [{"rank": 0, "exit_code": 1, "signal": None}],
+        "resumed": {"epoch": 1, "step": 2, "name": "1"}, "nodes": [HONEST, LIAR], "epochs": 3,
         "first": {"epoch": 0},
-        "log": {"epochs": [{"epoch": 0, "loss": 1.5}], "evaluations": [{"epoch": 0, "map": 0.5}], "saved": [{"path": "/x/0"}], "saved_count": 1,
+        "log": {"epochs": [{"epoch": 0, "loss": 1.5}], "evaluations": [{"epoch": 0, "map": 0.5}],
+        "saved": [{"path": "/x/0"}], "saved_count": 1,
                 "steps": 4, "bytes": 9},
     }  # fmt: skip
     honest = {"history": {"run": RUN, "node": HONEST, "attempts": [attempt]}}
@@ -347,9 +361,11 @@ def test_what_a_node_says_of_its_past_is_told():
 
 
 def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
-    run = {"run": RUN, "job": "det", "site": "test", "nodes": [HONEST, LIAR], "checkpoint": "x", "completed": True, "settled": True, "begun": 1.0,
+    run = {"run": RUN, "job": "det", "site": "test", "nodes": [HONEST, LIAR], "checkpoint": "x",
+        "completed": True, "settled": True, "begun": 1.0,
            "ended": 2.0, "held": "", "odd": "", "bytes": 9}  # fmt: skip
-    honest = {"look": {"runs": [run, dict(run, run=RUN[:-1] + "0")], "strange": [{"name": "x", "why": "y"}], "unfinished": [".pruning-x"],
+    honest = {"look": {"runs": [run, dict(run, run=RUN[:-1] + "0")],
+        "strange": [{"name": "x", "why": "y"}], "unfinished": [".pruning-x"],
                        "bytes": 9}}  # fmt: skip
     rule = prune_rules.rule_of("0", "", "")
 
@@ -367,7 +383,8 @@ def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
 
 
 def test_what_a_node_says_of_a_checkpoint_is_judged():
-    point = {"attempt": 1, "name": "0", "stem": "0", "path": "/n/0", "instead": False, "saved": 1.5, "epoch": 1, "step": 4, "lr": 0.001,
+    point = {"attempt": 1, "name": "0", "stem": "0", "path": "/n/0", "instead": False, "saved": 1.5,
+        "epoch": 1, "step": 4, "lr": 0.001,
              "first": HONEST, "files": {"0.pdparams": ["f", 3, "0" * 64]}, "bytes": 3}  # fmt: skip
     point["digest"] = manifest.digest(point["files"])
     honest = {
@@ -387,17 +404,26 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
 
 def test_what_a_node_says_of_a_run_is_judged():
     status = {
-        "found": True, "ended": True, "state": "failed", "run": RUN, "known": [RUN], "attempt": 1, "attempts": [1], "noted": [1], "processes": [7],
-        "stopped": False, "undone": False, "node": LIAR, "unit": f"trainyard-{RUN}-1.service", "plan_sha256": "a" * 64, "job": "det", "lost": None,
+        "found": True, "ended": True, "state": "failed", "run": RUN, "known": [RUN], "attempt": 1,
+        "attempts": [1], "noted": [1], "processes": [7],
+        "stopped": False, "undone": False, "node": LIAR, "unit": f"trainyard-{RUN}-1.service",
+        "plan_sha256": "a" * 64, "job": "det", "lost": None,
         "by": "ann", "started": 1.0, "now": 9.0,
-        "exit": {"service_result": "exit-code", "exit_code": "exited", "exit_status": "1", "time": 5.0, "stopped_by": None, "stopped_from": None,
+        "exit": {"service_result": "exit-code", "exit_code": "exited", "exit_status": "1",
+        "time": 5.0, "stopped_by": None, "stopped_from": None,
                  "peers": {}},
-        "ranks": [{"rank": 1, "local_rank": 0, "pid": 7, "state": "failed", "exit_code": 1, "signal": None, "step": {"epoch": 1, "step": 2, "loss": 1.5},
-                   "evaluation": {"map": 0.5}, "nan": None, "log_bytes": 9, "log_time": 3.0, "fraction": 0.5}],
-        "nodes": [HONEST, LIAR], "endpoints": ["198.51.100.1:17000"], "endpoints_as_planned": True, "endpoints_reported": None, "epochs": 3,
-        "first_step": {"epoch": 0}, "unit_of_speed": "images/s", "accelerator": "cpu", "ranks_in_all": 2, "only_first_prints": True,
-        "main_figure": "map", "disk": {"free": 1, "total": 2}, "checkpoints": {"saved_count": 1, "last": "0"},
-        "guard": {"phase": "step", "budget": 1.0, "quiet": 0.5, "stall": stall(LIAR), "loss": dict(LOSS, node=HONEST)}, "console_tail": ["x"],
+        "ranks": [{"rank": 1, "local_rank": 0, "pid": 7, "state": "failed", "exit_code": 1,
+        "signal": None, "step": {"epoch": 1, "step": 2, "loss": 1.5},
+                   "evaluation": {"map": 0.5}, "nan": None, "log_bytes": 9, "log_time": 3.0,
+                   "fraction": 0.5}],
+        "nodes": [HONEST, LIAR], "endpoints": ["198.51.100.1:17000"], "endpoints_as_planned": True,
+        "endpoints_reported": None, "epochs": 3,
+        "first_step": {"epoch": 0}, "unit_of_speed": "images/s", "accelerator": "cpu",
+        "ranks_in_all": 2, "only_first_prints": True,
+        "main_figure": "map", "disk": {"free": 1, "total": 2},
+        "checkpoints": {"saved_count": 1, "last": "0"},
+        "guard": {"phase": "step", "budget": 1.0, "quiet": 0.5, "stall": stall(LIAR),
+        "loss": dict(LOSS, node=HONEST)}, "console_tail": ["x"],
     }  # fmt: skip
     honest = {
         "status": dict(status, node=HONEST, guard=dict(status["guard"], stall=None, loss=None))
@@ -407,16 +433,15 @@ def test_what_a_node_says_of_a_run_is_judged():
         answers = {HONEST: honest["status"], LIAR: lied["status"]}
         run_choice.choose("/nowhere", [HONEST, LIAR], answers)
         run_choice.known_runs(answers)
-        try:
+        with contextlib.suppress(resume_decision.Refused, resume_decision.NotYet):
             resume_decision.settle(RUN, resume_decision.at_home("/nowhere", RUN), answers)
-        except (resume_decision.Refused, resume_decision.NotYet):
-            pass
 
     every("attempt_status", {"status": status}, judge)
 
 
 def test_what_a_node_says_of_who_holds_it_is_judged():
-    unit = {"unit": f"trainyard-{RUN}-1.service", "state": "active", "description": "x", "run": RUN, "attempt": 1, "user": "ann", "mine": False,
+    unit = {"unit": f"trainyard-{RUN}-1.service", "state": "active", "description": "x", "run": RUN,
+        "attempt": 1, "user": "ann", "mine": False,
             "age_s": 3.0, "since": 1.0, "by": "ann@x", "start": "s"}  # fmt: skip
     asked = members_given()
 

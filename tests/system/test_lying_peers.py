@@ -91,7 +91,8 @@ def answer(tmp_path, book, depth="quick", first=NODE):
         "interface": {"name": "lo", "mtu": 65536},
     }
     given = {
-        "id": "c1", "node": NODE, "nodes": sorted([NODE, LIAR], key=first.__ne__), "address": HERE, "interface": "lo", "matrix": False, "depth": depth,
+        "id": "c1", "node": NODE, "nodes": sorted([NODE, LIAR], key=first.__ne__), "address": HERE,
+        "interface": "lo", "matrix": False, "depth": depth,
         "book": {NODE: own, LIAR: {"listening": book}}, "ports": book.get("planned", [])[:1],
     }  # fmt: skip
     found = node_check.connected(None, str(tmp_path), given)

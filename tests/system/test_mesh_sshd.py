@@ -157,7 +157,8 @@ def site(tmp_path, run_action, port):
                 f"CertificateFile={certificate}",
             ]
             for option in (
-                "IdentitiesOnly=yes", "IdentityAgent=none", "BatchMode=yes", "StrictHostKeyChecking=yes", "GlobalKnownHostsFile=none",
+                "IdentitiesOnly=yes", "IdentityAgent=none", "BatchMode=yes",
+                "StrictHostKeyChecking=yes", "GlobalKnownHostsFile=none",
                 f"UserKnownHostsFile={tmp_path}/known_hosts", "PreferredAuthentications=publickey",
             ):  # fmt: skip
                 argv += ["-o", option]

@@ -55,7 +55,8 @@ print(json.dumps(lie))
 """
 LIMIT = {"wanted": -1, "allowed": -1, "measured": -1}
 READY = {
-    "changed": False, "needs": [], "family": "debian", "missing": [], "user": "trainer", "records": [], "notes": [], "manager": "running",
+    "changed": False, "needs": [], "family": "debian", "missing": [], "user": "trainer",
+    "records": [], "notes": [], "manager": "running",
     "limits": {"memlock": LIMIT, "nofile": LIMIT}, "units": [],
 }  # fmt: skip
 BARE = dict(READY, needs=["packages", "linger", "limits", "manager", "restart"], missing=["rsync"])
@@ -82,8 +83,10 @@ class Site:
         (self.folder / "lie").write_text(json.dumps(lies))
         (self.folder / "answers").write_text(json.dumps(dict(ANSWERS, **known.pop("answers", {}))))
         host = {
-            "ansible_host": "192.0.2.1", "ansible_user": "trainer", "trainyard_admin_user": "keeper", "trainyard_site": "mysite",
-            "ansible_ssh_executable": str(self.folder / "ssh"), "ansible_become_exe": str(self.folder / "sudo"),
+            "ansible_host": "192.0.2.1", "ansible_user": "trainer",
+            "trainyard_admin_user": "keeper", "trainyard_site": "mysite",
+            "ansible_ssh_executable": str(self.folder / "ssh"),
+            "ansible_become_exe": str(self.folder / "sudo"),
             "ansible_python_interpreter": sys.executable, "runtime_home": str(self.folder / "home"),
         }  # fmt: skip
         host = {key: value for key, value in dict(host, **known).items() if value is not None}

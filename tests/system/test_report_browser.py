@@ -32,7 +32,9 @@ LISTEN = (
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """{kind: path} of pages of real and made runs, each where it would lie beside its run's logs."""
+    """{kind: path} of pages of real and made runs, each where it would lie beside its run's
+    logs.
+    """
     runs = tmp_path_factory.mktemp("runs")
     names = {"failed": "raised", "completed": "series/recognition", "other": "series/evaluated"}
     ids = {kind: bring(runs, name) for kind, name in names.items()}

@@ -351,7 +351,8 @@ def test_a_token_in_the_indexs_path_is_shown_by_no_message_and_no_result(
         "environments": {},
     }
     task = {
-        "environment": environment, "nodes": {"node1": node}, "cache_dir": str(tmp_path / "cache"), "files_dir": str(tmp_path),
+        "environment": environment, "nodes": {"node1": node}, "cache_dir": str(tmp_path / "cache"),
+        "files_dir": str(tmp_path),
         "project_dir": str(tmp_path), "uv_version": "1.0",
     }  # fmt: skip
     play = [{"hosts": "localhost", "gather_facts": False, "tasks": [{"wheelhouse": task}]}]

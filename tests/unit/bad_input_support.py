@@ -22,7 +22,8 @@ from core_support import CONFIG, ROOT
 
 # What the verbs without a job take on the command line.
 EXTRA = {
-    "stop": ["run"], "provision": ["suite"], "conform": ["site"], "trust": ["trust_accept", "rotate_ca", "replace_ca", "take_in"],
+    "stop": ["run"], "provision": ["suite"], "conform": ["site"],
+    "trust": ["trust_accept", "rotate_ca", "replace_ca", "take_in"],
     "untrust": ["untrust_ca", "node"],
 }  # fmt: skip
 GOOD = f"suite: paddledetection\nlauncher: fleetrun\nconfig: {CONFIG}\n"
@@ -42,7 +43,9 @@ SITE = {
 
 
 class Bench:
-    """A site in a folder of its own, and a way to ask what read_job says of a command line there."""
+    """A site in a folder of its own, and a way to ask what read_job says of a command line
+    there.
+    """
 
     def __init__(self, folder, plugin, monkeypatch):
         self.folder, self.plugin, self.monkeypatch = folder, plugin, monkeypatch

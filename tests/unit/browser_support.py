@@ -14,8 +14,10 @@ from selenium.webdriver.chrome.service import Service
 # Root in a container has no user namespaces and little shared memory. Nothing but our own file is
 # opened, and no name is resolved.
 SWITCHES = (
-    "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu",
+    "--hide-scrollbars", "--no-first-run", "--disable-extensions",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
 )  # fmt: skip
 
 

@@ -57,13 +57,19 @@ def job_of(**changes):
 def fact_of(address, **changes):
     """Return what node_probe says of a ready node."""
     fact = {
-        "hostname": "h", "home": "/home/trainer", "base": "/home/trainer/.trainyard", "user": "trainer", "uid": 1000,
+        "hostname": "h", "home": "/home/trainer", "base": "/home/trainer/.trainyard",
+        "user": "trainer", "uid": 1000,
         "python_version": "3.11", "machine": "x86_64", "libc": "2.36", "cores": 64,
-        "addresses": [{"interface": "lo", "address": "127.0.0.1"}, {"interface": "eth0", "address": address}],
-        "route_source": address, "resolves_to": [address], "missing": [], "units": [], "environments": {ENVIRONMENT: "f"},
-        "trees": {name: {"ok": True, "present": True, "differences": []} for name in ("code/" + CODE[:16], "data/" + DATA[:16])},
-        "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": ["node%d" % n for n in range(1, len(ADDRESSES) + 1)], "digest": "m",
-                 "inventory": primitives.inventory_digest([("node%d" % n, ADDRESSES[n - 1], 22, None) for n in range(1, len(ADDRESSES) + 1)])},
+        "addresses": [{"interface": "lo", "address": "127.0.0.1"},
+        {"interface": "eth0", "address": address}],
+        "route_source": address, "resolves_to": [address], "missing": [], "units": [],
+        "environments": {ENVIRONMENT: "f"},
+        "trees": {name: {"ok": True, "present": True,
+        "differences": []} for name in ("code/" + CODE[:16], "data/" + DATA[:16])},
+        "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10,
+        "nodes": ["node%d" % n for n in range(1, len(ADDRESSES) + 1)], "digest": "m",
+                 "inventory": primitives.inventory_digest([("node%d" % n, ADDRESSES[n - 1], 22,
+                 None) for n in range(1, len(ADDRESSES) + 1)])},
         "time": 0.0,
     }  # fmt: skip
     return dict(fact, **changes)
@@ -223,7 +229,8 @@ def open_gate(folder, node, nodes, base=None, number=1):
     """
     home = os.path.join(str(folder), node)
     place = mesh_credential.place_of(home, RUN, number, node)
-    machine = {"identity": mesh_credential.identity(), "node": node, "base": base or os.path.join(home, ".trainyard"), "run": RUN,
+    machine = {"identity": mesh_credential.identity(), "node": node,
+        "base": base or os.path.join(home, ".trainyard"), "run": RUN,
                "number": number, "nodes": sorted(nodes)}  # fmt: skip
     shipped = programs()
     put(

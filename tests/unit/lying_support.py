@@ -62,8 +62,10 @@ class Site:
         self.program("bin_of_node/systemctl", "#!/bin/sh\necho inactive\n")
         hosts = {name: {"ansible_host": name} for name in nodes}
         variables = {
-            "ansible_connection": "ssh", "ansible_user": "trainer", "ansible_ssh_executable": str(self.folder / "bin/ssh"),
-            "ansible_python_interpreter": sys.executable, "trainyard_runs_dir": str(self.runs), "trainyard_site": "test",
+            "ansible_connection": "ssh", "ansible_user": "trainer",
+            "ansible_ssh_executable": str(self.folder / "bin/ssh"),
+            "ansible_python_interpreter": sys.executable, "trainyard_runs_dir": str(self.runs),
+            "trainyard_site": "test",
         }  # fmt: skip
         self.write("hosts.json", {"trainers": {"hosts": hosts, "vars": variables}})
 

@@ -188,9 +188,12 @@ def day(ranks=64, per_node=8, hours=24, every=300, slow=17, late=41):
     }
     verdict = {"outcome": "completed", "text": "COMPLETED: all ended with exit code 0"}
     return {
-        "run": "20261120-000000-day-0001", "job": {}, "indexes": {}, "excerpts": [], "notes": [], "files": [], "report": False,
-        "plan": {"ranks": planned, "nodes": [{"name": "node%d" % (n + 1)} for n in range(ranks // per_node)], "epochs": 300},
-        "record": {"job": "day", "started": begin, "attempts": [{"number": 1, "ended": begin + seconds, "verdict": verdict, "ranks": told}]},
+        "run": "20261120-000000-day-0001", "job": {}, "indexes": {}, "excerpts": [], "notes": [],
+        "files": [], "report": False,
+        "plan": {"ranks": planned,
+        "nodes": [{"name": "node%d" % (n + 1)} for n in range(ranks // per_node)], "epochs": 300},
+        "record": {"job": "day", "started": begin, "attempts": [{"number": 1,
+        "ended": begin + seconds, "verdict": verdict, "ranks": told}]},
         "series": {"attempts": [attempt], "settings": {}, "best": {}},
     }  # fmt: skip
 

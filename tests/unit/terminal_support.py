@@ -172,7 +172,9 @@ class Terminal:
                 self._news.notify_all()
 
     def start(self, argv, **options):
-        """Start a program whose terminal this is, as a shell would; Ctrl-C reaches it as a signal."""
+        """Start a program whose terminal this is, as a shell would; Ctrl-C reaches it as a
+        signal.
+        """
 
         def own():
             os.setsid()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints as the suite lays them out: NAME.pdparams, NAME.pdopt and NAME.states side by side."""
+"""Checkpoints as the suite lays them out: NAME.pdparams, NAME.pdopt, NAME.states side by side."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ rank's real exit code, so that nothing else sees it (fact 6). The first failing 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -788,10 +789,8 @@ def carry_out(function, *arguments):
 
 def print_if_possible(text):
     """Print to the console, which may lie on a full disk."""
-    try:
+    with contextlib.suppress(OSError):
         print(text, flush=True)
-    except OSError:
-        pass
 
 
 def ended(attempt, node, config=""):

@@ -34,7 +34,7 @@ from . import guard_findings, ownership
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
 # A node's name, and a file's on the controller, which has the node's name in it.
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
-_FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,%d}\Z" % (safe_names.PART_BYTES - 1))
+_FILE = re.compile(rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{safe_names.PART_BYTES - 1}}}\Z")
 _ENDPOINTS_FILE = re.compile(r"^default\.[A-Za-z0-9_-]+\.log$")
 _ENDPOINT = re.compile(r"^[A-Za-z0-9._:\[\]-]+:\d{1,5}$")
 # A process that got one of these failed through its own fault. Other signals came from outside.

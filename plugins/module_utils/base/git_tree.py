@@ -10,6 +10,7 @@ configured, or by nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -132,10 +133,8 @@ def _drain(stream):
 
 def _kill(process):
     """End git with all that it started."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def harmless_filters(root):

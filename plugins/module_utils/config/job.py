@@ -445,8 +445,8 @@ def command_line(extra, allowed, role_variables=()):
             continue
         if name == "_raw_params":  # Ansible's name for the words of -e that it could not split
             text = (
-                f"words of -e that are no NAME=VALUE: {yaml_source.shown(extra[name])}; quote a value"
-                " with blanks"
+                f"words of -e that are no NAME=VALUE: {yaml_source.shown(extra[name])}; quote a"
+                " value with blanks"
             )
             problems.append(Problem("command line", None, "", text, code="cli.not_a_pair"))
             continue

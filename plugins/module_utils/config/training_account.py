@@ -8,6 +8,7 @@ or followed. Python >= 3.8, standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 
@@ -150,10 +151,9 @@ class Account:
 
         def remove():
             os.unlink(path)
-            try:
+            # Others may have drop-ins there, too.
+            with contextlib.suppress(OSError):
                 os.rmdir(os.path.dirname(path))
-            except OSError:
-                pass  # others have drop-ins there, too
 
         self._change(path, remove)
         return True

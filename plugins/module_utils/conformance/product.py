@@ -174,27 +174,38 @@ def top_level(ground, line, findings):
     )
 
 
+# The command that installs a list of locked packages.
+LOCKS = {
+    "requirements.txt": "make setup",
+    ".config/requirements-dev.txt": ".config/setup.sh dev",
+}
+
+
 def _compare_versions(ground, names, findings):
-    """Compare the controller's packages with requirements.txt.
+    """Compare the controller's packages with the lists that lock them.
 
     Return them with their versions.
     """
-    pins = dict(
-        re.findall(r"^([\w.-]+)==([^\s;\\]+)", ground.text("requirements.txt"), re.MULTILINE)
-    )
+    pins = {path: _read_pins(ground.text(path)) for path in LOCKS}
     versions = []
     for name in names:
+        path = next((path for path in LOCKS if name in pins[path]), "requirements.txt")
         try:
             installed = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            installed = "not installed; run: make setup"
+            installed = f"not installed; run: {LOCKS[path]}"
         findings.same(
-            f"{name} here and in requirements.txt",
-            pins.get(name, "not named in requirements.txt"),
+            f"{name} here and in {path}",
+            pins[path].get(name, f"not named in {path}"),
             installed,
         )
         versions.append(f"{name} {installed}")
     return versions
+
+
+def _read_pins(text):
+    """Return the version of every package that a list locks."""
+    return dict(re.findall(r"^([\w.-]+)==([^\s;\\]+)", text, re.MULTILINE))
 
 
 def _compare_node_packages(ground, names, findings):

@@ -74,8 +74,7 @@ class Node:
             done = subprocess.run(
                 argv,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                capture_output=True,
                 timeout=timeout,
                 check=False,
             )
@@ -300,8 +299,7 @@ class Ground:
             done = subprocess.run(
                 argv,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                capture_output=True,
                 timeout=120,
                 check=False,
             )

@@ -127,10 +127,8 @@ class Records:
         if problem:
             raise RecordError(f"{self.path(name)}: {problem}")
         for folder in (self.base, self.folder):
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o755)
-            except FileExistsError:
-                pass
         folder = self._open()
         try:
             write_below(folder, name + ".json", json.dumps(record, sort_keys=True) + "\n")
@@ -222,8 +220,6 @@ def write_below(folder, name, text, mode=0o644):
             os.fsync(descriptor)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=folder)
-        except FileNotFoundError:
-            pass
         raise

@@ -338,10 +338,8 @@ def make_private(path):
     """Make a directory, and what is missing above it, for this user alone."""
     if not os.path.isdir(path):
         make_private(os.path.dirname(os.path.abspath(path)))
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
 
 
 def free_name(root, home):

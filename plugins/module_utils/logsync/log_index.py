@@ -2,8 +2,8 @@
 """Index of an attempt's ranks, runs/<run id>/attempt-N/ranks.json.
 
 It is made from the nodes' answers and read at the current version. docs/ranks-json.md explains
-every field. docs/schemas/ranks.yml is the same as JSON schema. The tests compare a written index with
-both.
+every field. docs/schemas/ranks.yml is the same as JSON schema. The tests compare a written index
+with both.
 """
 
 from __future__ import annotations

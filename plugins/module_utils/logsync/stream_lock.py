@@ -6,6 +6,7 @@ That is a stream, or the collection at the end.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -49,9 +50,7 @@ class Lock:
     def close(self):
         """Release the lock and remove its file."""
         if self.descriptor is not None:
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
-            except FileNotFoundError:
-                pass
             os.close(self.descriptor)
             self.descriptor = None

@@ -48,8 +48,8 @@ def places(base, others):
 def floored(code, name, have, floors, text, remedy):
     """Return a finding where `have` is below a floor, or none.
 
-    code: of the finding. name: of the node. floors: {stop, warn}, each of which may be missing. text: of the finding,
-    without the floor.
+    code: of the finding. name: of the node. floors: {stop, warn}, each of which may be missing.
+    text: of the finding, without the floor.
     """
     for level in ("stop", "warn"):
         floor = float((floors or {}).get(level) or 0)

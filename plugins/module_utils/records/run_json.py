@@ -2,7 +2,8 @@
 """run.json and what lies beside it in runs/<run id>/ on the controller.
 
 It is read at today's version, and written whole under a lock. docs/run-json.md explains every
-field. docs/schemas/run.yml is the same as JSON schema, and the tests compare what is written with both.
+field. docs/schemas/run.yml is the same as JSON schema, and the tests compare what is written with
+both.
 """
 
 from __future__ import annotations

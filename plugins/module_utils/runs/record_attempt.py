@@ -3,8 +3,8 @@
 
 It holds the plan as it was sent, the job, local changes of the code, and run.json. run.json is
 written before every start and after every end. docs/run-json.md explains every field of version 2,
-and docs/schemas/run.yml is the same as JSON schema. plan.json is the newest attempt's. Each attempt has
-its own beside its logs.
+and docs/schemas/run.yml is the same as JSON schema. plan.json is the newest attempt's. Each attempt
+has its own beside its logs.
 """
 
 from __future__ import annotations

@@ -38,5 +38,5 @@ def compare_environments(
     lines = python_env.compare_nodes(markers)
     if lines:
         raise EnvironmentsDiffer("\n".join([*lines, REMEDY]))
-    first = next(iter(markers.values()), {})
+    first: dict[str, Any] = next(iter(markers.values()), {})
     return {"fingerprint": first.get("fingerprint", ""), "imported": first.get("imported", {})}

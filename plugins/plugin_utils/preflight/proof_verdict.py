@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
@@ -12,8 +13,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.network import r
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import proof_cache
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import outcome
 
-JUDGES = {"network": reachability.judge, "rehearsal": outcome.judge}
 Findings = list[dict[str, Any]]
+JUDGES: dict[str, Callable[[Any, Any, Any], Findings]] = {
+    "network": reachability.judge,
+    "rehearsal": outcome.judge,
+}
 
 
 def judge(given: dict[str, Any]) -> Findings:

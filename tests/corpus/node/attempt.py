@@ -30,8 +30,7 @@ def run(argv):
         env=environment,
         text=True,
         check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -26,8 +26,10 @@ LISTED = (
     "evidence/state.json",
 )
 NAMES = (
-    "a --rsh=sh -c 'touch {mark}' x", "-e sh", "--remove-source-files", "..log", "\x1b]52;c;eA==\x07", "a\nb", "\udcff\udcfe", "$(touch {mark})",
-    "*", "?", "[a]", "a:b", "localhost:x", "{{{{ lookup('pipe', 'touch {mark}') }}}}", "x" * 250, " ", "+ *", "- *", "#", ";touch {mark}",
+    "a --rsh=sh -c 'touch {mark}' x", "-e sh", "--remove-source-files", "..log",
+    "\x1b]52;c;eA==\x07", "a\nb", "\udcff\udcfe", "$(touch {mark})",
+    "*", "?", "[a]", "a:b", "localhost:x", "{{{{ lookup('pipe', 'touch {mark}') }}}}", "x" * 250,
+    " ", "+ *", "- *", "#", ";touch {mark}",
 )  # fmt: skip
 
 
@@ -76,8 +78,10 @@ def changes(stage):
                         )
                     )
         kinds = {
-            "a link to the controller's file": _link(name, stage.top / "outside" / "canary"), "a link to itself": _link(name, name),
-            "a fifo": _fifo(name), "a directory": _folder(name), "empty": _bytes(name, b""), "no text": _bytes(name, b"\xff\x00\x1b]52;c;eA==\x07"),
+            "a link to the controller's file": _link(name, stage.top / "outside" / "canary"),
+            "a link to itself": _link(name, name),
+            "a fifo": _fifo(name), "a directory": _folder(name), "empty": _bytes(name, b""),
+            "no text": _bytes(name, b"\xff\x00\x1b]52;c;eA==\x07"),
             "deep": _bytes(name, b"[" * 100_000), "another link": _link(name, "/etc/passwd"),
         }  # fmt: skip
         found += [(f"{name}: {label}", change) for label, change in kinds.items()]

@@ -125,11 +125,15 @@ def verb(top, name, *words, seconds=SECONDS, answers=False, **environment):
     if answers:
         (top / "answers").mkdir(exist_ok=True)
     given = {
-        "PATH": "{}:{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".format(top / "bin", os.path.dirname(sys.executable)),
-        "HOME": str(top / "home"), "LANG": "C.UTF-8", "LYING": str(top), "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
+        "PATH": "{}:{}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".format(top / "bin",
+        os.path.dirname(sys.executable)),
+        "HOME": str(top / "home"), "LANG": "C.UTF-8", "LYING": str(top),
+        "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
         "ANSIBLE_LOCAL_TEMP": str(top / "tmp"),
-        "ANSIBLE_SSH_TRANSFER_METHOD": "piped", "TMPDIR": str(top / "tmp"), "PYTHONDONTWRITEBYTECODE": "1", "USER": "operator",
-        "ANSIBLE_CALLBACK_PLUGINS": "{}:{}".format(ROOT / "plugins" / "callback", HERE / "callback"),
+        "ANSIBLE_SSH_TRANSFER_METHOD": "piped", "TMPDIR": str(top / "tmp"),
+        "PYTHONDONTWRITEBYTECODE": "1", "USER": "operator",
+        "ANSIBLE_CALLBACK_PLUGINS": "{}:{}".format(ROOT / "plugins" / "callback",
+        HERE / "callback"),
         "ANSIBLE_CALLBACKS_ENABLED": "trainyard_again,lying_witness",
     }  # fmt: skip
     (top / "tmp").mkdir(exist_ok=True)

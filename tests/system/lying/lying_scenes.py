@@ -371,7 +371,9 @@ def digest(path):
 
 
 def lies_about(stage, module, answer):
-    """Return every lie about one module's answer: each field, each value, keys that do not belong."""
+    """Return every lie about one module's answer: each field, each value, keys that do not
+    belong.
+    """
     changes = lying_values.values(stage.top, RUN, OTHER, stage.honest, stage.liars[0])
     return lying_values.matrix(
         module, answer, changes, lying_values.extra(stage.top, RUN, OTHER, stage.honest)

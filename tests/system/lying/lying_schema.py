@@ -15,8 +15,10 @@ import jsonschema
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 
 TEXTS = (
-    "node1", "20261120-190935-raise-1b3e", "trainyard-run-1.service", "a" * 64, "a" * 16, "a" * 32, "/srv/data", "log/workerlog.0", "198.51.100.1",
-    "3.11", "SIGTERM", "0700", "127", "code/" + "a" * 16, "SHA256:aaaa", "ssh-ed25519 " + "A" * 68, "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43,
+    "node1", "20261120-190935-raise-1b3e", "trainyard-run-1.service", "a" * 64, "a" * 16, "a" * 32,
+    "/srv/data", "log/workerlog.0", "198.51.100.1",
+    "3.11", "SIGTERM", "0700", "127", "code/" + "a" * 16, "SHA256:aaaa", "ssh-ed25519 " + "A" * 68,
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43,
     ".pruning-x", "best", "last", "", "lower", "12", "TERM", "02:00", "a" * 40, "Linux 6",
 )  # fmt: skip
 NUMBERS = (0, 1, 7, 12, 1.5)
@@ -136,10 +138,14 @@ def _hex(size):
 COMPARED = (r"^[ -~]{0,256}\Z", r"^[^\x00-\x1f\x7f]{0,256}\Z", r"^[0-9A-Fa-f.:]{2,45}\Z")
 # What is used as more than a number or a sentence, by the name of its definition.
 RULES = {
-    "name": _name, "run_id": lambda text: _name(text) and text.isascii() and 22 <= len(text) <= 90, "below": _below, "path": _path,
-    "sha256": _hex(64), "digest": _hex(16), "unit": lambda text: _name(text) and text.endswith(".service") and len(text) < 160,
-    "address": lambda text: bool(re.fullmatch(r"[0-9a-fA-F.:]+", text)), "interface": lambda text: _name(text) and len(text) <= 32,
-    "endpoint": lambda text: not re.search(r"[\s/$`;|&<>]", text), "word": lambda text: bool(text) and not re.search(r"\s", text),
+    "name": _name, "run_id": lambda text: _name(text) and text.isascii() and 22 <= len(text) <= 90,
+    "below": _below, "path": _path,
+    "sha256": _hex(64), "digest": _hex(16),
+    "unit": lambda text: _name(text) and text.endswith(".service") and len(text) < 160,
+    "address": lambda text: bool(re.fullmatch(r"[0-9a-fA-F.:]+", text)),
+    "interface": lambda text: _name(text) and len(text) <= 32,
+    "endpoint": lambda text: not re.search(r"[\s/$`;|&<>]", text),
+    "word": lambda text: bool(text) and not re.search(r"\s", text),
     "signal": lambda text: bool(re.fullmatch(r"SIG[A-Z0-9+-]+", text)),
 }  # fmt: skip
 

@@ -101,11 +101,16 @@ def compiled(top, nodes, number=1):
     for name in nodes:
         home = str(top / "nodes" / name)
         facts[name] = {
-            "hostname": name, "home": home, "base": home + "/.trainyard", "user": "trainer", "uid": os.getuid(), "python_version": "3.11",
-            "machine": "x86_64", "libc": "2.36", "cores": 64, "missing": [], "units": [], "environments": {ENVIRONMENT: "f"}, "time": 0.0,
-            "addresses": [{"interface": "eth0", "address": address(name)}], "route_source": address(name), "resolves_to": [address(name)],
-            "trees": {kind: {"ok": True, "present": True, "differences": []} for kind in ("code/" + CODE[:16], "data/" + DATA[:16])},
-            "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": nodes, "digest": "m",
+            "hostname": name, "home": home, "base": home + "/.trainyard", "user": "trainer",
+            "uid": os.getuid(), "python_version": "3.11",
+            "machine": "x86_64", "libc": "2.36", "cores": 64, "missing": [], "units": [],
+            "environments": {ENVIRONMENT: "f"}, "time": 0.0,
+            "addresses": [{"interface": "eth0", "address": address(name)}],
+            "route_source": address(name), "resolves_to": [address(name)],
+            "trees": {kind: {"ok": True, "present": True,
+            "differences": []} for kind in ("code/" + CODE[:16], "data/" + DATA[:16])},
+            "mesh": {"present": True, "proven": 1.0, "valid_until": 10.0**10, "nodes": nodes,
+            "digest": "m",
                      "inventory": primitives.inventory_digest(keys)},
         }  # fmt: skip
     planned = [
@@ -125,8 +130,10 @@ def compiled(top, nodes, number=1):
         nodes=planned,
         facts=facts,
         inputs={
-            "suite": jobs.load_suite("paddledetection"), "script": "tools/train.py", "data": {"coco": DATA}, "weights": {},
-            "code": {"digest": CODE, "commit": None, "dirty": False}, "overrides": {}, "arguments": [], "advice": [],
+            "suite": jobs.load_suite("paddledetection"), "script": "tools/train.py",
+            "data": {"coco": DATA}, "weights": {},
+            "code": {"digest": CODE, "commit": None, "dirty": False}, "overrides": {},
+            "arguments": [], "advice": [],
             "environment": {"package": "paddlepaddle", "version": "2.6.2", "digest": ENVIRONMENT},
             "config": {"files": [CONFIG], "epochs": 8},
         },
@@ -159,16 +166,22 @@ def finished(top, name, nodes, plan, run, failed):
     begun = BEGAN + 0.01 * rank
     events = [
         {"event": "launched", "pid": 3000 + rank, "time": begun},
-        {"event": "start", "rank": rank, "local_rank": 0, "pid": 3100 + rank, "time": begun + 1.5, "endpoints_as_planned": True},
-        {"event": "end", "rank": rank, "local_rank": 0, "pid": 3100 + rank, "time": begun + (15 if code else 16), "exit_code": code,
+        {"event": "start", "rank": rank, "local_rank": 0, "pid": 3100 + rank, "time": begun + 1.5,
+        "endpoints_as_planned": True},
+        {"event": "end", "rank": rank, "local_rank": 0, "pid": 3100 + rank,
+        "time": begun + (15 if code else 16), "exit_code": code,
          "signal": None if code else "SIGTERM"},
         {"event": "launcher_end", "exit_code": code or 143, "signal": None, "time": begun + 17},
     ]  # fmt: skip
-    ending = {"exit_code": "exited", "exit_status": "1" if code else "0", "peers": {}, "time": begun + 17.5,
-              "service_result": "exit-code" if code else "success", "stopped_by": None if code else "peer",
+    ending = {"exit_code": "exited", "exit_status": "1" if code else "0", "peers": {},
+        "time": begun + 17.5,
+              "service_result": "exit-code" if code else "success",
+              "stopped_by": None if code else "peer",
               "stopped_from": None if code else failed}  # fmt: skip
-    record = {"version": 1, "run": run, "attempt": 1, "node": name, "unit": f"trainyard-{run}-1.service", "started": begun - 1,
-              "plan_sha256": plans.sha256(plan), "by": "user@controller", "start": "s" * 24, "boot": "b"}  # fmt: skip
+    record = {"version": 1, "run": run, "attempt": 1, "node": name,
+        "unit": f"trainyard-{run}-1.service", "started": begun - 1,
+              "plan_sha256": plans.sha256(plan), "by": "user@controller", "start": "s" * 24,
+              "boot": "b"}  # fmt: skip
     write(attempt / "plan.json", text)
     write(attempt / "attempt.json", record)
     write(attempt / "job.json", dict(plan["job"], max_restarts=0))
@@ -238,9 +251,12 @@ def build(top, count=2, **more):
         "environment": {"python": str(top / "python" / "bin" / "python")},
     }
     variables = {
-        "trainyard_site": "lying", "trainyard_accelerator": "cpu", "trainyard_devices": 1, "trainyard_suites": {"paddledetection": suite},
-        "trainyard_state_dir": str(top / "home" / "state"), "trainyard_cache_dir": str(top / "home" / "cache"),
-        "trainyard_runs_dir": str(top / "runs"), "launch_poll_seconds": 1, "ansible_python_interpreter": "/usr/bin/python3",
+        "trainyard_site": "lying", "trainyard_accelerator": "cpu", "trainyard_devices": 1,
+        "trainyard_suites": {"paddledetection": suite},
+        "trainyard_state_dir": str(top / "home" / "state"),
+        "trainyard_cache_dir": str(top / "home" / "cache"),
+        "trainyard_runs_dir": str(top / "runs"), "launch_poll_seconds": 1,
+        "ansible_python_interpreter": "/usr/bin/python3",
         "ansible_user": "trainer", "trainyard_admin_user": "admin",
         **{"runtime_limit_" + name: limit(kind) for name, kind in LIMITS.items()},
     }  # fmt: skip

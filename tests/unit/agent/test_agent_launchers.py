@@ -318,7 +318,8 @@ WORDS_OF_MSRUN = (
 
 @pytest.mark.parametrize(
     "code, seen, hang, result",
-    [("import time; time.sleep(1.5)", [(0, None), (None, None)], "", 0), (KILL.replace("0.6", "1.5"), [(None, "SIGKILL")], "1", 1),
+    [("import time; time.sleep(1.5)", [(0, None), (None, None)], "", 0),
+    (KILL.replace("0.6", "1.5"), [(None, "SIGKILL")], "1", 1),
      ("import sys, time; time.sleep(1.5); sys.exit(7)", [(7, None)], "1", 1)],
     ids=["well", "SIGKILL", "exit 7"],
 )  # fmt: skip
@@ -679,7 +680,8 @@ def test_what_a_peer_says_without_end_takes_no_memory(says):
 
 @pytest.mark.parametrize(
     "code, seen",
-    [("import sys, time; time.sleep(1); sys.exit(7)", (7, None)), (KILL.replace("0.6", "1"), (None, "SIGKILL")),
+    [("import sys, time; time.sleep(1); sys.exit(7)", (7, None)),
+    (KILL.replace("0.6", "1"), (None, "SIGKILL")),
      ("import os, time; time.sleep(1); os.abort()", (None, "SIGABRT"))],
     ids=["exit 7", "SIGKILL", "SIGABRT"],
 )  # fmt: skip

@@ -84,7 +84,8 @@ def test_a_budget_that_is_spent_and_one_second_before():
     feed(phases, STEP % (2, 0, 1), 9.0)
     assert phases.stalled(29.0) is None
     assert phases.stalled(29.5) == {
-        "phase": "step", "budget": 20, "seconds": 20.5, "step": {"epoch": "0", "step": "1", "steps": "4"}, "last_line": (STEP % (2, 0, 1)).strip(),
+        "phase": "step", "budget": 20, "seconds": 20.5, "step": {"epoch": "0", "step": "1",
+        "steps": "4"}, "last_line": (STEP % (2, 0, 1)).strip(),
     }  # fmt: skip
     feed(phases, STEP % (3, 0, 2), 29.5)
     assert phases.stalled(49.0) is None

@@ -69,8 +69,10 @@ def site(tmp_path):
 
 def spec_of(name, tmp_path, depth="quick", **changes):
     spec = {
-        "id": "c1", "node": name, "address": ADDRESSES[name], "interface": "lo", "targets": topology.targets(NAMES, name),
-        "rounds": topology.rounds(NAMES, name), "first": "node1", "count": 3, "depth": depth, "control": str(tmp_path / name / "control"),
+        "id": "c1", "node": name, "address": ADDRESSES[name], "interface": "lo",
+        "targets": topology.targets(NAMES, name),
+        "rounds": topology.rounds(NAMES, name), "first": "node1", "count": 3, "depth": depth,
+        "control": str(tmp_path / name / "control"),
     }  # fmt: skip
     return dict(spec, **changes)
 

@@ -6,6 +6,7 @@ are not what they seem.
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import io
 import json
@@ -60,10 +61,8 @@ class Sent:
         self.raw = b""
 
     def more(self):
-        try:
+        with contextlib.suppress(BlockingIOError):
             self.raw += os.read(self.process.stdout.fileno(), 1 << 20)
-        except BlockingIOError:
-            pass
         return self.raw
 
     def bytes_of(self, home):

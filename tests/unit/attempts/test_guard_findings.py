@@ -338,7 +338,9 @@ def test_two_nodes_that_lost_each_other_and_both_answer_were_cut_apart():
 
 
 def test_where_all_lost_their_neighbours_and_all_answer_nobody_is_named():
-    """A switch was out for half a minute: every node of the ring says that its neighbour is gone."""
+    """A switch was out for half a minute: every node of the ring says that its neighbour is
+    gone.
+    """
     ring = {"node1": "node2", "node2": "node3", "node3": "node1"}
     names, text, mutual = guard_findings.lost(
         {
@@ -356,8 +358,10 @@ def test_a_full_disk_that_kept_a_node_from_writing_its_end_is_no_lost_node():
     """Its neighbour finds an attempt that is gone without an end; its rank's own error, from
     before, is what began it.
     """
-    full = {"kind": "OSError", "text": "[Errno 28] No space left on device", "line": 3, "origin": "python", "file": None, "file_line": None,
-            "context": [], "handled": False, "survived": False, "root": None, "peer": None, "time": None}  # fmt: skip
+    full = {"kind": "OSError", "text": "[Errno 28] No space left on device", "line": 3,
+        "origin": "python", "file": None, "file_line": None,
+            "context": [], "handled": False, "survived": False, "root": None, "peer": None,
+            "time": None}  # fmt: skip
     full.update(failure_catalogue.classify("OSError", full["text"], "python"))
     nodes = [
         node("node1", 0, loss=LOSS),

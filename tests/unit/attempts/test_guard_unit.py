@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guard's unit: started after the attempt's, never starting it, gone with it; without systemd."""
+"""The guard's unit: started after the attempt's, never starting it, gone with it; without
+systemd.
+"""
 
 from __future__ import annotations
 

@@ -235,9 +235,7 @@ def git(root, *words):
     argv = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"] + list(
         words
     )
-    return subprocess.run(
-        argv, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ).stdout.decode()
+    return subprocess.run(argv, env=environment, check=True, capture_output=True).stdout.decode()
 
 
 def test_git_lists_tracked_and_new_files_and_leaves_ignored_ones(tmp_path):

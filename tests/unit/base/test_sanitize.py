@@ -48,7 +48,8 @@ PLAN = {
 def test_everything_that_a_plan_calls_secret():
     found = secrets_of(PLAN)
     assert found.names == ("MY_LOGIN", "ABSENT")
-    for value in ("wandb-value-1", "node-value-2", "container-value-3", "rank-value-4", "sched-value-5", "override-value-6",
+    for value in ("wandb-value-1", "node-value-2", "container-value-3", "rank-value-4",
+        "sched-value-5", "override-value-6",
                   "argument-value-7", "argument-value-8", "pr0xy-word", VALUE):  # fmt: skip
         assert value in found.values, value
     assert not {"public-name", "100000"} & set(found.values), "a number of tokens is no token"

@@ -115,10 +115,14 @@ def numbers(point):
     "suite, saved, expected",
     [
         ("paddledetection", [detection(1), detection(2)], ("1", 2, 24, 0.25)),
-        ("paddledetection", [detection(2), detection(3, "model_final"), detection(3, "best_model")], ("best_model", 3, 36, 0.5 / 3)),
-        ("paddleocr", [recognition(3, "iter_epoch_3"), recognition(4, "best_accuracy", 200), recognition(4)], ("latest", 4, 256, 0.003)),
-        ("paddleseg", [segmentation(8), segmentation(10)], ("iter_10", None, 10, pytest.approx(0.00406, abs=1e-5))),
-        ("mindocr", [{"train_resume.ckpt": (REAL / "mindspore/train_resume.ckpt").read_bytes(), "e9.ckpt": b"x"}], ("train_resume", 1, 3, pytest.approx(0.2))),
+        ("paddledetection", [detection(2), detection(3, "model_final"), detection(3, "best_model")],
+        ("best_model", 3, 36, 0.5 / 3)),
+        ("paddleocr", [recognition(3, "iter_epoch_3"), recognition(4, "best_accuracy", 200),
+        recognition(4)], ("latest", 4, 256, 0.003)),
+        ("paddleseg", [segmentation(8), segmentation(10)],
+        ("iter_10", None, 10, pytest.approx(0.00406, abs=1e-5))),
+        ("mindocr", [{"train_resume.ckpt": (REAL / "mindspore/train_resume.ckpt").read_bytes(),
+        "e9.ckpt": b"x"}], ("train_resume", 1, 3, pytest.approx(0.2))),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

@@ -202,8 +202,10 @@ def test_text_is_escaped_and_a_line_end_cannot_forge_a_line():
 def test_a_checkpoint_to_go_on_from_passes():
     files = {name: ["f", 3, "0" * 64] for name in ("0.pdparams", "0.pdopt", "0.pdema")}
     point = {
-        "attempt": 1, "name": "0", "stem": "0", "path": f"/home/t/.trainyard/runs/{RUN}/attempt-1/output/x", "instead": False, "saved": 1.5,
-        "epoch": 1, "step": 4, "lr": 0.001, "first": "node1", "files": files, "bytes": 9, "digest": "0" * 64,
+        "attempt": 1, "name": "0", "stem": "0",
+        "path": f"/home/t/.trainyard/runs/{RUN}/attempt-1/output/x", "instead": False, "saved": 1.5,
+        "epoch": 1, "step": 4, "lr": 0.001, "first": "node1", "files": files, "bytes": 9,
+        "digest": "0" * 64,
     }  # fmt: skip
     answer = {
         "changed": False,
@@ -258,10 +260,13 @@ def test_a_version_of_the_c_library_is_one(libc, sound):
 
 @pytest.mark.parametrize("length", [safe_names.PART_BYTES, safe_names.PART_BYTES + 1])
 def test_one_bound_for_the_parts_of_a_name(length):
-    """What a node may call a file of a checkpoint is what the controller takes, to the character."""
+    """What a node may call a file of a checkpoint is what the controller takes, to the
+    character.
+    """
     name = "x" * length
     point = {
-        "attempt": 1, "name": name, "stem": name, "path": "/home/t/output", "instead": False, "saved": 1.5, "epoch": 1, "step": 4, "lr": 0.001,
+        "attempt": 1, "name": name, "stem": name, "path": "/home/t/output", "instead": False,
+        "saved": 1.5, "epoch": 1, "step": 4, "lr": 0.001,
         "first": "node1", "files": {name: ["f", 3, "0" * 64]}, "bytes": 3, "digest": "0" * 64,
     }  # fmt: skip
     taken = (
@@ -490,12 +495,15 @@ def test_what_runs_on_the_controller_is_an_action_that_asks_no_node(root, load_p
 
 # What these do, they do on the controller: no module of theirs runs on a node.
 ON_THE_CONTROLLER = {
-    "add_host", "assert", "debug", "fail", "group_by", "include_role", "include_tasks", "include_vars", "import_playbook", "import_role",
+    "add_host", "assert", "debug", "fail", "group_by", "include_role", "include_tasks",
+    "include_vars", "import_playbook", "import_role",
     "import_tasks", "meta", "pause", "set_fact", "validate_argument_spec",
 }  # fmt: skip
 KEYWORDS = {
-    "args", "become", "block", "always", "rescue", "changed_when", "check_mode", "delay", "delegate_facts", "delegate_to", "environment",
-    "failed_when", "ignore_errors", "ignore_unreachable", "listen", "loop", "loop_control", "name", "no_log", "notify", "register", "remote_user",
+    "args", "become", "block", "always", "rescue", "changed_when", "check_mode", "delay",
+    "delegate_facts", "delegate_to", "environment",
+    "failed_when", "ignore_errors", "ignore_unreachable", "listen", "loop", "loop_control", "name",
+    "no_log", "notify", "register", "remote_user",
     "retries", "run_once", "tags", "timeout", "until", "vars", "when",
 }  # fmt: skip
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""logs, errors, causes and display: what is read from a rank's log, in any state a log can be in."""
+"""logs, errors, causes and display: what is read from a rank's log, in any state a log can be
+in.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def first_error(text):
 
 
 # -- real logs
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_paddledetection_rank_0(samples, paddledet):
@@ -506,7 +508,7 @@ def test_a_table_without_has_is_slower_and_finds_the_same(paddledet):
 
 
 # -- odd bytes
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("piece", [1, 2, 7, 64, 1 << 20])
@@ -1433,7 +1435,7 @@ def test_a_log_that_is_cut_while_it_is_read(tmp_path):
 
 
 # -- showing
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

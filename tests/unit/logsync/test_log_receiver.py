@@ -244,7 +244,8 @@ def test_what_is_kept_takes_no_name_that_is_taken(home):
 @pytest.mark.parametrize(
     "name",
     [
-        "ranks.json", "../run.json", "rank-000.node2.log", "/etc/passwd", ".stream.node1", "rank-000.node1.log.1", "rank-000.node1.log\n",
+        "ranks.json", "../run.json", "rank-000.node2.log", "/etc/passwd", ".stream.node1",
+        "rank-000.node1.log.1", "rank-000.node1.log\n",
         "checkpoint/best.log", "", None, 3, "plan.json", "rank-000.node1x.log", "exit.node2.json",
     ],
 )  # fmt: skip

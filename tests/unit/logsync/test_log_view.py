@@ -35,14 +35,17 @@ def log(folder, name, node, text, mtime=None):
 
 
 def test_logs_are_found_with_rank_name_and_node(tmp_path):
-    for name in ("rank-010.a.log", "rank-002.b.a.log", "launcher.a.log", "stray-workerlog.3.b.a.log", "ranks.a.jsonl", "exit.a.json",
-                 "rank-002.b.a.log.1", "ranks.json", "rank-003.other.log", ".stream.a"):  # fmt: skip
+    for name in ("rank-010.a.log", "rank-002.b.a.log", "launcher.a.log",
+        "stray-workerlog.3.b.a.log", "ranks.a.jsonl", "exit.a.json",
+                 "rank-002.b.a.log.1", "ranks.json", "rank-003.other.log",
+                 ".stream.a"):  # fmt: skip
         put(tmp_path, name, "x")
     os.symlink("/etc/passwd", tmp_path / "rank-004.a.log")
     os.mkfifo(tmp_path / "rank-005.a.log")
     found = log_view.logs_in(str(tmp_path), ["a", "b.a"])
     assert [(one.rank, one.name, one.node) for one in found] == [
-        (2, "rank-002", "b.a"), (10, "rank-010", "a"), (None, "launcher", "a"), (None, "stray-workerlog.3", "b.a")
+        (2, "rank-002", "b.a"), (10, "rank-010", "a"), (None, "launcher", "a"),
+        (None, "stray-workerlog.3", "b.a")
     ]  # fmt: skip
     assert [one.label for one in found] == [
         "[2 b.a]",
@@ -54,7 +57,8 @@ def test_logs_are_found_with_rank_name_and_node(tmp_path):
 
 
 LOGS = [log_view.Log("", name, node, "", 0) for name, node in
-        (("rank-000", "a"), ("rank-001", "a"), ("rank-003", "b"), ("launcher", "a"), ("launcher", "b"))]  # fmt: skip
+        (("rank-000", "a"), ("rank-001", "a"), ("rank-003", "b"), ("launcher", "a"),
+        ("launcher", "b"))]  # fmt: skip
 
 
 @pytest.mark.parametrize(

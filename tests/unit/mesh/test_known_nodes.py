@@ -19,7 +19,8 @@ from unit.mesh.test_primitives import CA, host_key, node
 
 NAMES = ["node1", "node2", "node3"]
 STATE = {
-    "present": False, "site": "s" * 200, "digest": None, "inventory": None, "nodes": [], "valid_until": None, "proven": None, "stale": [],
+    "present": False, "site": "s" * 200, "digest": None, "inventory": None, "nodes": [],
+    "valid_until": None, "proven": None, "stale": [],
     "authority": {}, "carried": False,
 }  # fmt: skip
 FOUND = {

@@ -97,7 +97,9 @@ class Home:
         return json.loads(path.read_text()) if path.exists() else None
 
     def state(self):
-        """Return {path: bytes} of everything below the folder but the record of systemctl's calls."""
+        """Return {path: bytes} of everything below the folder but the record of systemctl's
+        calls.
+        """
         files = [
             path for path in self.folder.rglob("*") if path.is_file() and "tools" not in path.parts
         ]
@@ -143,9 +145,12 @@ INJECTIONS = [
     "> {out}",
     "'; touch {out} #",
 ]
-WORDS = [RUN, OTHER, "1", "0", "2", "-1", "+1", "1e0", "01", "١", "99999999999", "node1", "node2", "../..", "/etc/passwd", "..", ".", "", "-", "--", "peer",
-         "hang", "lost", "user", "output", "output/..", "output/../..", "/", "plan.json", "--server", "--sender", "--daemon", "--config=/etc/x", "-e.LsfxC",
-         "orted", "-mca", "plm_rsh_agent", "touch", "sh", "-c", "id", "python3", "-I", "a" * 20000, "\x1b[2J", "é", "%s", "{run}", "~", "*", "#"]  # fmt: skip
+WORDS = [RUN, OTHER, "1", "0", "2", "-1", "+1", "1e0", "01", "١", "99999999999", "node1", "node2",
+    "../..", "/etc/passwd", "..", ".", "", "-", "--", "peer",
+         "hang", "lost", "user", "output", "output/..", "output/../..", "/", "plan.json",
+         "--server", "--sender", "--daemon", "--config=/etc/x", "-e.LsfxC",
+         "orted", "-mca", "plm_rsh_agent", "touch", "sh", "-c", "id", "python3", "-I", "a" * 20000,
+         "\x1b[2J", "é", "%s", "{run}", "~", "*", "#"]  # fmt: skip
 VERBS = {
     "run": [
         "stop",
@@ -175,7 +180,9 @@ VERBS = {
 
 
 def generated(kind, count, seed):
-    """Return hostile commands for every verb of a gate: known words in odd order, with injections."""
+    """Return hostile commands for every verb of a gate: known words in odd order, with
+    injections.
+    """
     chance, found = random.Random(seed), []
     for number in range(count):
         verb = VERBS[kind][number % len(VERBS[kind])]
@@ -329,7 +336,9 @@ def test_a_plan_that_was_changed_is_not_accepted(home, monkeypatch):
 
 @pytest.fixture
 def carrier(home):
-    """Fetch from node2's gate with rsync itself; return its exit code and the files that arrived."""
+    """Fetch from node2's gate with rsync itself; return its exit code and the files that
+    arrived.
+    """
     script = (
         'while [ "$1" != "${1#-}" ]; do shift 2; done; shift; export SSH_ORIGINAL_COMMAND="$*";'
         f" exec {sys.executable} -I {home.site_gate} node1"
@@ -368,7 +377,8 @@ def test_a_checkpoint_is_served_to_rsync(carrier):
 
 @pytest.mark.parametrize(
     "verb",
-    [f"pull {RUN} 1 .", f"pull {RUN} 1 output/..", f"pull {RUN} 1 work", f"pull {RUN} 2 output", f"pull {RUN} 0 output", "pull ../.. 1 output",
+    [f"pull {RUN} 1 .", f"pull {RUN} 1 output/..", f"pull {RUN} 1 work", f"pull {RUN} 2 output",
+    f"pull {RUN} 0 output", "pull ../.. 1 output",
      f"pull {RUN} 1 /etc", "pull", "rsync", f"pull {RUN} 1 output --sender"],
 )  # fmt: skip
 def test_other_folders_are_not_served(carrier, verb):

@@ -47,10 +47,12 @@ def host_key(number):
 def node(number, **changes):
     """A node as describe_node makes it."""
     made = {
-        "name": f"node{number}", "user": "trainer", "address": f"198.51.100.{10 + number}", "port": 22, "host": f"198.51.100.{10 + number}",
+        "name": f"node{number}", "user": "trainer", "address": f"198.51.100.{10 + number}",
+        "port": 22, "host": f"198.51.100.{10 + number}",
         "addresses": [f"198.51.100.{10 + number}"], "host_keys": [host_key(number)],
         "identity": primitives.identity(f"id{number}", f"node{number}"),
-        "home": "", "site": "", "inventory": [f"node{number}", f"198.51.100.{10 + number}", 22, ""], "problems": [],
+        "home": "", "site": "", "inventory": [f"node{number}", f"198.51.100.{10 + number}", 22, ""],
+        "problems": [],
     }  # fmt: skip
     return dict(made, **changes)
 
@@ -88,7 +90,7 @@ def sign(authority, target, validity, principals="trainer"):
 
 
 # --- spans and certificates
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_needs_renewal(until, wanted):
 
 
 # --- addresses and homes
-# ------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 IP_JSON = json.dumps(
     [
@@ -306,7 +308,7 @@ def test_home_owners():
 
 
 # --- what is refused
-# ----------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_sound_nodes_have_no_problems():
@@ -399,7 +401,7 @@ def test_compile_refuses_an_empty_group():
 
 
 # --- what is compiled
-# ---------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def compiled(nodes=None, site="local", ca=CA, **more):
@@ -466,9 +468,12 @@ def test_ssh_reads_the_configuration(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("stricthostkeychecking", "true"), ("forwardagent", "no"), ("identitiesonly", "yes"), ("identityagent", "none"),
-        ("batchmode", "yes"), ("serveraliveinterval", "5"), ("serveralivecountmax", "3"), ("loglevel", "ERROR"),
-        ("updatehostkeys", "false"), ("controlmaster", "false"), ("preferredauthentications", "publickey"), ("clearallforwardings", "yes"),
+        ("stricthostkeychecking", "true"), ("forwardagent", "no"), ("identitiesonly", "yes"),
+        ("identityagent", "none"),
+        ("batchmode", "yes"), ("serveraliveinterval", "5"), ("serveralivecountmax", "3"),
+        ("loglevel", "ERROR"),
+        ("updatehostkeys", "false"), ("controlmaster", "false"),
+        ("preferredauthentications", "publickey"), ("clearallforwardings", "yes"),
     ],
 )  # fmt: skip
 def test_ssh_keeps_the_mesh_strict(tmp_path, name, key, value):
@@ -660,7 +665,7 @@ def test_a_site_of_hundreds_compiles_in_no_time():
 
 
 # --- what a node holds
-# --------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

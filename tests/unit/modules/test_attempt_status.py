@@ -382,7 +382,8 @@ def test_who_only_looks_stops_nobody(action, how):
 
 
 LYING = [
-    {"run": "20991231-000000-fake-0000"}, {"run": "../../x"}, {"run": "/tmp/x"}, {"run": 7}, {"run": None}, {"attempt": 2}, {"attempt": "../1"},
+    {"run": "20991231-000000-fake-0000"}, {"run": "../../x"}, {"run": "/tmp/x"}, {"run": 7},
+    {"run": None}, {"attempt": 2}, {"attempt": "../1"},
     {"attempt": True}, {"found": "yes"}, {"found": None},
 ]  # fmt: skip
 

@@ -139,7 +139,8 @@ def test_a_training_that_was_cut_off_has_its_best_one(found, suite):
 
 
 def test_none_stays_where_it_is_and_nothing_saved_is_said(found, run_module, tmp_path):
-    assert (lambda saved: (saved["kind"], saved["files"], saved["note"]))(found("mindocr", "none")) == (
+    assert (lambda saved: (saved["kind"], saved["files"], saved["note"]))(found("mindocr",
+        "none")) == (
         "", {}, "left on the nodes, as collect_checkpoint says",
     )  # fmt: skip
     (tmp_path / "empty").mkdir()
@@ -177,7 +178,8 @@ def test_links_pipes_and_odd_names_are_passed_over_and_named(run_module, tmp_pat
     saved = run_module(module, dict(arguments, wanted="best"))["saved"]
     assert sorted(saved["files"]) == sorted(SAVED["paddledetection"][1])
     assert sorted(name.rpartition("/")[2] for name in saved["passed_over"]) == [
-        "-v", "best_model.*", "best_model.a\\nb", "best_model.key", "best_model.pipe", "best_model.x --rsh=touch",
+        "-v", "best_model.*", "best_model.a\\nb", "best_model.key", "best_model.pipe",
+        "best_model.x --rsh=touch",
     ]  # fmt: skip
 
 

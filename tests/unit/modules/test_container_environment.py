@@ -86,7 +86,8 @@ class version:
 def node(tmp_path, monkeypatch):
     """A node with podman and an image in it; returns the folder of its programs."""
     tools = Path(put(tmp_path / "tools", {
-        "image": "0a1b2c", "site-packages/paddle/__init__.py": PADDLE, "site-packages/paddlepaddle-2.6.2.dist-info/METADATA": "Name: paddlepaddle",
+        "image": "0a1b2c", "site-packages/paddle/__init__.py": PADDLE,
+        "site-packages/paddlepaddle-2.6.2.dist-info/METADATA": "Name: paddlepaddle",
     }))  # fmt: skip
     for name, text in (("podman", PODMAN), ("systemd-run", SYSTEMD_RUN), ("systemctl", SYSTEMCTL)):
         put(tools, {name: f"#!{sys.executable}\n{text}"})

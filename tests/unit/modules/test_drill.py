@@ -409,7 +409,9 @@ def marked():
 
 
 def test_the_eye_closes_when_nobody_reads_any_more(node_home):
-    """Its output is taken to the end: a container's engine reads on when the one who asked is gone."""
+    """Its output is taken to the end: a container's engine reads on when the one who asked is
+    gone.
+    """
     with open(drill_watch.__file__, "rb") as handle:
         source = handle.read()
     words = [sys.executable, "-I", "-c", drill_watch.BOOT, str(len(source)), RUN, ".trainyard", ""]

@@ -5,6 +5,7 @@ nothing but the files that were asked for.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -125,7 +126,8 @@ def test_names_of_every_kind_come_whole_and_none_is_a_word(node, fetch, tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", ["-e sh", "--rsh=touch x", "../x", "a/../../x", "/etc/passwd", "a\nb", "a\0b", "\x1b[2J", "n" * 201, "a/" * 17 + "b", "", ".", "a//b", "\udcff"]
+    "name", ["-e sh", "--rsh=touch x", "../x", "a/../../x", "/etc/passwd", "a\nb", "a\0b",
+    "\x1b[2J", "n" * 201, "a/" * 17 + "b", "", ".", "a//b", "\udcff"]
 )  # fmt: skip
 def test_a_name_that_is_refused_starts_nothing(node, fetch, name):
     with pytest.raises(safe_names.UnsafeName):
@@ -176,10 +178,8 @@ def test_a_link_that_stands_in_the_way_leads_nowhere(node, fetch, tmp_path, plan
     before = tree(outside)
     (fetch.root / planted).parent.mkdir(parents=True)
     os.symlink(outside, fetch.root / planted)
-    try:
+    with contextlib.suppress(OSError):
         fetch(sizes, src=".")
-    except OSError:
-        pass
     assert tree(outside) == before
 
 
@@ -198,10 +198,8 @@ def test_a_sender_that_sends_more_than_was_asked_leaves_nothing_of_it(node, fetc
     os.symlink("/etc/passwd", node.home / "log" / "link")
     put(node.bin, {"rsync": f'#!/bin/sh\nexec /usr/bin/env -u PATH {_rsync()} "$@" more link\n'})
     (node.bin / "rsync").chmod(0o755)
-    try:
+    with contextlib.suppress(fetcher.FetchError):
         fetch({"good": sizes["good"]})
-    except fetcher.FetchError:
-        pass
     assert set(os.listdir(fetch.into)) <= {"good"}
 
 
@@ -348,7 +346,8 @@ def test_the_task_takes_the_connections_own_words(node, tmp_path):
         }
     ]
     host = {
-        "ansible_host": "::1", "ansible_port": 2222, "ansible_ssh_executable": node.ssh[0], "ansible_user": "u",
+        "ansible_host": "::1", "ansible_port": 2222, "ansible_ssh_executable": node.ssh[0],
+        "ansible_user": "u",
         "ansible_ssh_common_args": "-o ProxyJump='a b'",
     }  # fmt: skip
     files = {"play.yml": json.dumps([{"hosts": "node1", "gather_facts": False, "tasks": tasks}])}

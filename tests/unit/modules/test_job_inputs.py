@@ -49,9 +49,7 @@ def git(root, *words):
     )
     environment = {"PATH": os.environ["PATH"], "HOME": str(root), "GIT_CONFIG_GLOBAL": os.devnull}
     return (
-        subprocess.run(
-            argv, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-        )
+        subprocess.run(argv, check=True, capture_output=True, env=environment)
         .stdout.decode()
         .strip()
     )

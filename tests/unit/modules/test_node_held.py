@@ -12,7 +12,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 RUN = "20261120-103501-x-1f2e"
 HELD = [
     {
-        "unit": f"trainyard-{RUN}-1.service", "state": "active", "description": "Trainyard run", "run": RUN, "attempt": 1, "user": "trainer",
+        "unit": f"trainyard-{RUN}-1.service", "state": "active", "description": "Trainyard run",
+        "run": RUN, "attempt": 1, "user": "trainer",
         "mine": True, "age_s": 3.5, "since": 1763634901.0, "by": "alice@desk", "start": "abc",
     }
 ]  # fmt: skip

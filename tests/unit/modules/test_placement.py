@@ -587,7 +587,8 @@ def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_action, tmp_
         and found["config"]["epochs"] == 1
     )
     assert [(item["key"], item["path"], item["verify"]) for item in found["placed"]] == [
-        ("code", "/opt/code", "content"), ("data/coco", "/data/coco", "listing"), ("weights/w.pdparams", "/w/w.pdparams", "content"),
+        ("code", "/opt/code", "content"), ("data/coco", "/data/coco", "listing"),
+        ("weights/w.pdparams", "/w/w.pdparams", "content"),
     ]  # fmt: skip
     assert found["overrides"]["pretrain_weights"] == "/w/w.pdparams"
     assert "dataset/coco" in found["placed"][0]["exclude"]

@@ -16,8 +16,10 @@ DIGEST = "0123456789abcdef"
 def home(tmp_path, monkeypatch):
     """A home directory with a product directory and things of its owner."""
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    for name in ("env/bin/python", "wheels/mine.whl", f".trainyard/env/{DIGEST}/bin/python", f".trainyard/wheels/{DIGEST}/a.whl",
-                 ".trainyard/runs/r/plan.json", ".trainyard/env/mine/x", ".trainyard/lingering"):  # fmt: skip
+    for name in ("env/bin/python", "wheels/mine.whl", f".trainyard/env/{DIGEST}/bin/python",
+        f".trainyard/wheels/{DIGEST}/a.whl",
+                 ".trainyard/runs/r/plan.json", ".trainyard/env/mine/x",
+                 ".trainyard/lingering"):  # fmt: skip
         (tmp_path / "me" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "me" / name).write_text(name)
     return tmp_path / "me"

@@ -34,8 +34,10 @@ def run_id(days, job="det", digits="0000"):
 def entry(days, job="det", **changes):
     """Return what a place says of an ordinary run of long ago."""
     plain = {
-        "run": run_id(days, job), "job": job + "/paddledetection/c.yml", "site": "lab", "nodes": ["node1", "node2"], "checkpoint": "",
-        "completed": True, "settled": True, "ended": NOW - days * DAY + 60, "held": "", "odd": "", "bytes": 100,
+        "run": run_id(days, job), "job": job + "/paddledetection/c.yml", "site": "lab",
+        "nodes": ["node1", "node2"], "checkpoint": "",
+        "completed": True, "settled": True, "ended": NOW - days * DAY + 60, "held": "", "odd": "",
+        "bytes": 100,
     }  # fmt: skip
     return dict(plain, **changes)
 
@@ -191,7 +193,8 @@ def test_what_stays_whatever_the_rule_says(name):
 
 
 def test_what_is_over_and_recorded_goes_at_once():
-    assert decided({"run": run_id(9)}, node1=place(entry(9, ended=NOW - 5)), home=place(entry(9, ended=None)))["remove"] == {
+    assert decided({"run": run_id(9)}, node1=place(entry(9, ended=NOW - 5)),
+        home=place(entry(9, ended=None)))["remove"] == {
         "node1": [run_id(9)], "home": [run_id(9)],
     }  # fmt: skip
 
@@ -266,7 +269,8 @@ def test_nowhere_is_said():
 
 TABLE = {"folders": ["output/c"], "best": "best_model", "last": "model_final|[0-9]*"}
 PLAN = {
-    "job": {"name": "det", "config": "c.yml"}, "suite": {"name": "paddledetection", "checkpoints": TABLE}, "site": "lab",
+    "job": {"name": "det", "config": "c.yml"}, "suite": {"name": "paddledetection",
+    "checkpoints": TABLE}, "site": "lab",
     "nodes": [{"name": "node1"}, {"name": "node2"}], "ranks": [],
 }  # fmt: skip
 
@@ -307,8 +311,10 @@ def test_what_a_node_says_of_a_run(tmp_path):
     found = look(tmp_path, {run_id(9): "it runs"})
     assert found["strange"] == [] and found["runs"][0]["bytes"] == found["bytes"] > 5000
     assert dict(found["runs"][0], bytes=0) == {
-        "run": run_id(9), "job": "det/paddledetection/c.yml", "site": "lab", "nodes": ["node1", "node2"], "checkpoint": "best_model",
-        "completed": True, "settled": False, "begun": None, "ended": NOW - 5 * DAY, "held": "it runs", "odd": "", "bytes": 0,
+        "run": run_id(9), "job": "det/paddledetection/c.yml", "site": "lab",
+        "nodes": ["node1", "node2"], "checkpoint": "best_model",
+        "completed": True, "settled": False, "begun": None, "ended": NOW - 5 * DAY,
+        "held": "it runs", "odd": "", "bytes": 0,
     }  # fmt: skip
 
 
@@ -361,7 +367,8 @@ def test_what_is_no_runs_directory(tmp_path):
     found = look(tmp_path)
     assert [run["run"] for run in found["runs"]] == [run_id(9)]
     assert {item["name"]: item["why"] for item in found["strange"]} == {
-        run_id(8): "is a link", "conform.json": "is no directory", "mine": "is not named as a run is", run_id(7): "is no directory",
+        run_id(8): "is a link", "conform.json": "is no directory",
+            "mine": "is not named as a run is", run_id(7): "is no directory",
     }  # fmt: skip
     assert prune_scan.look(str(tmp_path / "none"), None)["runs"] == []
 

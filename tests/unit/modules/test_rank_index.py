@@ -237,7 +237,8 @@ def test_what_did_not_come_whole_stays_where_it_is(bring, run_dir):
 
 def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync(run_dir):
     files = {
-        "a": (b"whole", b"whole"), "b": (b"par", b"part"), "c": (None, b"new"), "d": (b"grown and more", b"grown"), "e": (b"xyz", b"abcd"),
+        "a": (b"whole", b"whole"), "b": (b"par", b"part"), "c": (None, b"new"),
+        "d": (b"grown and more", b"grown"), "e": (b"xyz", b"abcd"),
     }  # fmt: skip
     items = []
     for name, (here, there) in files.items():
@@ -393,7 +394,7 @@ def test_ranks_json_is_mended(bring, run_dir):
 
 
 # -- the module
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_module(bring, run_dir, run_action):

@@ -65,7 +65,8 @@ def results_of(made, **nodes):
         ]
         ended = {"event": "launcher_end", "exit_code": 0, "signal": None}
         found[node["name"]] = dict(
-            {"ranks": ranks, "events": [ended], "hung": False, "halted": False, "seconds": 4.0, "console": [], "logs": {}, "transports": {},
+            {"ranks": ranks, "events": [ended], "hung": False, "halted": False, "seconds": 4.0,
+            "console": [], "logs": {}, "transports": {},
              "refused": "", "left": ""},
             **nodes.get(node["name"], {}),
         )  # fmt: skip
@@ -404,7 +405,9 @@ def test_nccls_own_words(name):
 
 
 class Systemd:
-    """systemctl, as the node's side asks it: a unit is active until a time, or until it is stopped."""
+    """systemctl, as the node's side asks it: a unit is active until a time, or until it is
+    stopped.
+    """
 
     def __init__(self, seconds):
         self.until, self.stopped = time.monotonic() + seconds, []

@@ -42,8 +42,10 @@ from core_support import ROOT, RUN, compiled, gang, program, programs, put
 
 RULE = suite_table.load("paddledetection")["resume"]
 POINT = {
-    "attempt": 1, "name": "4", "stem": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01, "note": "", "home": "/runs/r/attempt-1/checkpoint",
-    "files": {"4.pdopt": ["f", 1, "b" * 64], "4.pdparams": ["f", 2, "c" * 64]}, "sources": [{"source": "node1", "path": "/n"}],
+    "attempt": 1, "name": "4", "stem": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01,
+    "note": "", "home": "/runs/r/attempt-1/checkpoint",
+    "files": {"4.pdopt": ["f", 1, "b" * 64], "4.pdparams": ["f", 2, "c" * 64]},
+    "sources": [{"source": "node1", "path": "/n"}],
 }  # fmt: skip
 
 
@@ -319,10 +321,14 @@ LONG, MANY = "n" * 300, {"%d.pdopt" % number: ["f", 1, "b" * 64] for number in r
 @pytest.mark.parametrize(
     "harm",
     [
-        {"digest": "/etc/passwd"}, {"digest": "0" * 64}, {"files": {}}, {"files": None}, {"files": MANY}, {"name": "../x"}, {"name": "a\nb"},
-        *({"files": {name: ["f", 1, "b" * 64]}} for name in ("../../x", "/etc/x", "-e", "a b --rsh=x", "a\nb", LONG, "a/../b", "", "a//b", "\x1b[2J")),
-        {"files": {"4.pdopt": ["f", -1, "b" * 64]}}, {"files": {"4.pdopt": ["l", 1, "b" * 64]}}, {"files": {"4.pdopt": "f"}},
-        {"attempt": 0}, {"attempt": "1"}, {"attempt": True}, {"epoch": "5"}, {"epoch": 10**400}, {"lr": "x"}, {"saved": None}, {"stem": ".."},
+        {"digest": "/etc/passwd"}, {"digest": "0" * 64}, {"files": {}}, {"files": None},
+        {"files": MANY}, {"name": "../x"}, {"name": "a\nb"},
+        *({"files": {name: ["f", 1, "b" * 64]}} for name in ("../../x", "/etc/x", "-e",
+        "a b --rsh=x", "a\nb", LONG, "a/../b", "", "a//b", "\x1b[2J")),
+        {"files": {"4.pdopt": ["f", -1, "b" * 64]}}, {"files": {"4.pdopt": ["l", 1, "b" * 64]}},
+        {"files": {"4.pdopt": "f"}},
+        {"attempt": 0}, {"attempt": "1"}, {"attempt": True}, {"epoch": "5"}, {"epoch": 10**400},
+        {"lr": "x"}, {"saved": None}, {"stem": ".."},
         {"path": "/a/../b"}, {"path": "x"}, {"path": None}, {"instead": "no"}, {"first": []},
     ],
     ids=lambda harm: "-".join(harm),
@@ -387,7 +393,8 @@ def test_the_suites_own_words_and_a_link_that_is_the_same_on_every_node():
         bare["links"], **{"resume/aaaaaaaaaaaaaaaa": "checkpoints/aaaaaaaaaaaaaaaa"}
     )
     assert made["resume"] == {
-        "attempt": 1, "name": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01, "unresumed": compiler.sha256(bare),
+        "attempt": 1, "name": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01,
+        "unresumed": compiler.sha256(bare),
     }  # fmt: skip
     assert bare["resume"] is None and bare["suite"]["resume"] == {
         key: RULE[key] for key in ("holds", "names", "state")
@@ -429,10 +436,12 @@ def test_a_constant_rate_is_the_configs():
 @pytest.mark.parametrize(
     "name, point, config, words",
     [
-        ("paddledetection", {"epoch": 5}, {"epochs": 5}, "4 of attempt 1 has reached the last epoch (5 of 5): nothing is left to train; more of it is"),
+        ("paddledetection", {"epoch": 5}, {"epochs": 5},
+        "4 of attempt 1 has reached the last epoch (5 of 5): nothing is left to train; more of it is"),
         ("paddleocr", {"epoch": 7}, {"epochs": 5}, "a larger Global.epoch_num"),
         ("mindocr", {"epoch": 5}, {"epochs": 5}, "a larger scheduler.num_epochs"),
-        ("paddleseg", {"epoch": None, "step": 80}, {"iterations": 80}, "has reached the last iteration (80 of 80)"),
+        ("paddleseg", {"epoch": None, "step": 80}, {"iterations": 80},
+        "has reached the last iteration (80 of 80)"),
     ],
 )  # fmt: skip
 def test_a_training_that_has_reached_its_end_is_refused(name, point, config, words):

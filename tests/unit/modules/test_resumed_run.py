@@ -25,8 +25,10 @@ def status(state="failed", attempt=1, nodes=("node1", "node2"), attempts=None, *
     ended = state not in ("running", "stopping")
     return dict(
         {
-            "found": True, "run": RUN, "attempt": attempt, "attempts": attempts or list(range(1, attempt + 1)), "state": state, "ended": ended,
-            "nodes": list(nodes), "unit": "trainyard-%s-%d.service" % (RUN, attempt), "started": NOW - 90, "now": NOW, "by": "ann@desk",
+            "found": True, "run": RUN, "attempt": attempt,
+            "attempts": attempts or list(range(1, attempt + 1)), "state": state, "ended": ended,
+            "nodes": list(nodes), "unit": "trainyard-%s-%d.service" % (RUN, attempt),
+            "started": NOW - 90, "now": NOW, "by": "ann@desk",
         },
         **changes,
     )  # fmt: skip
@@ -72,7 +74,8 @@ def settle(here, after=0, **answers):
 def test_a_failed_run_goes_on_as_the_next_attempt():
     found = settle(home("failed"), node1=status(), node2=status())
     assert found == {
-        "run": RUN, "mode": "start", "number": 2, "before": 1, "nodes": ["node1", "node2"], "places": ["node1", "node2"], "unfinished": False,
+        "run": RUN, "mode": "start", "number": 2, "before": 1, "nodes": ["node1", "node2"],
+        "places": ["node1", "node2"], "unfinished": False,
         "notes": [],
     }  # fmt: skip
 

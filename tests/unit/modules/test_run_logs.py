@@ -124,7 +124,9 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """Run logs.yml in every way, where no node can be reached; {name: (exit code, output, folder)}."""
+    """Run logs.yml in every way, where no node can be reached; {name: (exit code, output,
+    folder)}.
+    """
 
     def one(item):
         name, case = item

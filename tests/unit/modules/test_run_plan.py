@@ -140,16 +140,25 @@ def deep(levels):
 @pytest.mark.parametrize(
     "text",
     [
-        b"", b"[]", b"null", b"{", b'{"a": NaN}', b"\xff", b"[" * 100000, b"x" * (plan_directory.PLAN_BYTES + 1),
+        b"", b"[]", b"null", b"{", b'{"a": NaN}', b"\xff", b"[" * 100000,
+        b"x" * (plan_directory.PLAN_BYTES + 1),
         *(json.dumps(value).encode() for value in (
-            changed("nodes", 0, "name", to="localhost"), changed("nodes", 0, "name", to="../x"), changed("nodes", 1, "name", to="node1"),
-            changed("nodes", to=[]), changed("nodes", to="x"), changed("ranks", 0, "rank", to=7), changed("ranks", 0, "node", to="node3"),
-            changed("ranks", 0, "rank", to="0"), changed("ranks", 0, "rank", to=10**400), changed("ranks", 0, "log", to="../../x"),
-            changed("ranks", 0, "log", to="/etc/passwd"), changed("ranks", 0, "endpoint", to="a b"), changed("ranks", to=[]),
-            changed("suite", "name", to="../../x"), changed("suite", "name", to="none"), changed("suite", to=None),
-            changed("launcher", "name", to="none"), changed("launcher", "rank_log", to="../x"), changed("launcher", "console", to="/x"),
-            changed("env", to={"A": 1}), changed("env", to={"A": "x" * 20000}), changed("job", "name", to="a\nb"), changed("version", to=2),
-            changed("suite", "checkpoints", "folders", to=["../.."]), changed("suite", "redirects", to={"a": "../b"}), changed("advice", to=deep(30)),
+            changed("nodes", 0, "name", to="localhost"), changed("nodes", 0, "name", to="../x"),
+                changed("nodes", 1, "name", to="node1"),
+            changed("nodes", to=[]), changed("nodes", to="x"), changed("ranks", 0, "rank", to=7),
+                changed("ranks", 0, "node", to="node3"),
+            changed("ranks", 0, "rank", to="0"), changed("ranks", 0, "rank", to=10**400),
+                changed("ranks", 0, "log", to="../../x"),
+            changed("ranks", 0, "log", to="/etc/passwd"), changed("ranks", 0, "endpoint", to="a b"),
+                changed("ranks", to=[]),
+            changed("suite", "name", to="../../x"), changed("suite", "name", to="none"),
+                changed("suite", to=None),
+            changed("launcher", "name", to="none"), changed("launcher", "rank_log", to="../x"),
+                changed("launcher", "console", to="/x"),
+            changed("env", to={"A": 1}), changed("env", to={"A": "x" * 20000}),
+                changed("job", "name", to="a\nb"), changed("version", to=2),
+            changed("suite", "checkpoints", "folders", to=["../.."]),
+                changed("suite", "redirects", to={"a": "../b"}), changed("advice", to=deep(30)),
             changed("ranks", 1, "local_rank", to=0), changed("epochs", to="x"),
         )),
     ],
@@ -169,7 +178,8 @@ def test_what_is_no_plan_is_not_taken(bring, here, text):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"[" * 100000, b"x" * (plan_directory.JOB_BYTES + 1), b"{}", json.dumps(job_of(suite="x")).encode(),
+    [b"", b"[]", b"[" * 100000, b"x" * (plan_directory.JOB_BYTES + 1), b"{}",
+    json.dumps(job_of(suite="x")).encode(),
      json.dumps(job_of(env={"LD_PRELOAD": "x"})).encode(),
      json.dumps(job_of(name="a\x1b[2J")).encode(), json.dumps(job_of(nodes="x")).encode()],
 )  # fmt: skip
@@ -217,7 +227,9 @@ def laid(folder, value, own):
 
 
 def test_an_expression_of_a_node_is_not_run_here(tmp_path):
-    """A plan that an older Trainyard has fetched from a node, in the place of the controller's own."""
+    """A plan that an older Trainyard has fetched from a node, in the place of the controller's
+    own.
+    """
     value = changed("suite", "logs", to={"step": {"line": SLOW}})
     began = time.monotonic()
     found = series.of_run(laid(tmp_path / RUN, value, own=False))
@@ -281,7 +293,8 @@ def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):
     ]
     done = subprocess.run(
         [*words, "-e", json.dumps({"ansible_python_interpreter": sys.executable})],
-        cwd=ROOT, env=dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg")), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        cwd=ROOT, env=dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg")),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert json.loads((here / "plan.json").read_text()) == {"ours": 1}

@@ -80,8 +80,8 @@ def test_what_a_running_unit_holds_is_no_orphan(marked):
 
 def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(marked, monkeypatch):
     process = marked(RUN + "/1")
-    place = "1:name=systemd:/user.slice/user@1000.service/app.slice/{}\n".format(
-        attempt_dir.unit_name(RUN, 1)
+    place = (
+        f"1:name=systemd:/user.slice/user@1000.service/app.slice/{attempt_dir.unit_name(RUN, 1)}\n"
     )
     monkeypatch.setattr(orphans, "text_of", lambda path: place)
     assert process.pid not in mine(look())
@@ -140,7 +140,7 @@ def test_what_looks_like_a_training(words, trains):
 
 def test_somebody_elses_training_is_told_and_no_more(marked):
     process = marked(None, ["bash", "-c", "echo 1; exec -a torchrun sleep 60"])
-    while not processes.words_of(process.pid)[:1] == ["torchrun"]:
+    while processes.words_of(process.pid)[:1] != ["torchrun"]:
         time.sleep(0.02)
     told = look()
     found = [item for item in told["foreign"] if item["pid"] == process.pid]

@@ -24,7 +24,8 @@ SCHEMA = yaml.safe_load((ROOT / "docs/schemas/run.yml").read_text(encoding="utf-
 # A real run of version 1; see the README beside it.
 OLD = ROOT / "tests/fixtures/raised/20261120-190935-raise-1b3e"
 POINT = {
-    "attempt": 1, "name": "2", "stem": "2", "source": "node1", "path": "output/2", "files": {}, "digest": "d" * 64, "epoch": 3, "step": None,
+    "attempt": 1, "name": "2", "stem": "2", "source": "node1", "path": "output/2", "files": {},
+    "digest": "d" * 64, "epoch": 3, "step": None,
     "lr": 0.001, "note": None, "skipped": [],
 }  # fmt: skip
 KILLED = {

@@ -240,9 +240,12 @@ def test_whose_restart_may_wait(tmp_path, run_module):
         run_json.entry(2), ended=now, verdict={"outcome": "failed", "cause": run_json.NOT_STARTED}
     )
     kept = {
-        "a": decided("", now), "b": decided("", now, again=False), "c": decided("", now - restart_policy.UNDER_WAY - 60),
-        "d": decided("", now, more=[run_json.entry(2)]), "e": decided("", now, more=[refused]), "f": dict(decided("", now), version=9),
-        "7": dict(decided("", now), attempts=["x"]), "6": dict(decided("", now), attempts=[{"again": 1}]),
+        "a": decided("", now), "b": decided("", now, again=False),
+        "c": decided("", now - restart_policy.UNDER_WAY - 60),
+        "d": decided("", now, more=[run_json.entry(2)]), "e": decided("", now, more=[refused]),
+        "f": dict(decided("", now), version=9),
+        "7": dict(decided("", now), attempts=["x"]), "6": dict(decided("", now),
+        attempts=[{"again": 1}]),
         "8": None, "9": decided("", now),
     }  # fmt: skip
     for mark, record in kept.items():
@@ -406,7 +409,8 @@ def test_check_mode_stops_nothing(run_module, node):
 @pytest.mark.parametrize(
     "lie",
     [
-        {"noted": "x"}, {"stopped": [5]}, {"stopped": "x"}, {"ended": [{"pid": 1}]}, {"ended": ["x"]}, {"occupied": [{"own": True}]},
+        {"noted": "x"}, {"stopped": [5]}, {"stopped": "x"}, {"ended": [{"pid": 1}]},
+        {"ended": ["x"]}, {"occupied": [{"own": True}]},
         {"occupied": [None]}, {"left": None},
     ],
 )  # fmt: skip

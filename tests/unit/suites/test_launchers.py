@@ -182,7 +182,8 @@ def test_msrun_names_every_nodes_rank(count):
     for rank, node in enumerate(made["nodes"]):
         argv = node.get("argv") or made["argv"]
         assert argv[:7] == [
-            "msrun", "--worker_num=%d" % (8 * count), "--local_worker_num=8", "--master_addr=10.127.6.17", "--master_port=17000",
+            "msrun", "--worker_num=%d" % (8 * count), "--local_worker_num=8",
+            "--master_addr=10.127.6.17", "--master_port=17000",
             "--node_rank=%d" % rank, "--log_dir=./log",
         ]  # fmt: skip
         assert argv[7] == "--join=True" and argv[9] == "tools/train.py"
@@ -232,7 +233,8 @@ def test_mindspores_own_cluster_under_mpirun_on_cpu():
     """MindSpore's CPU build takes no part in MPI (docs/facts.md)."""
     made = mindocr("mpirun", 2, accelerator="cpu")
     assert made["ranks"][9]["env"] == {
-        "MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "16", "MS_SCHED_HOST": "10.127.6.17", "MS_SCHED_PORT": "17000", "MS_NODE_ID": "9",
+        "MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "16", "MS_SCHED_HOST": "10.127.6.17",
+        "MS_SCHED_PORT": "17000", "MS_NODE_ID": "9",
     }  # fmt: skip
     assert (
         made["scheduler"]["node"] == "node1"

@@ -37,7 +37,7 @@ def scan(text):
 
 
 # -- logs
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_recognition_rank_0():
@@ -45,7 +45,8 @@ def test_recognition_rank_0():
     assert found["steps"] == 8
     assert found["first_step"]["loss"] == 72.708084
     assert found["last_step"] == {
-        "line": 113, "time": "2026/11/20 13:29:31", "epoch": 2, "epochs": 2, "steps": 4, "global_step": 8, "lr": 0.0005, "loss": 61.756769,
+        "line": 113, "time": "2026/11/20 13:29:31", "epoch": 2, "epochs": 2, "steps": 4,
+        "global_step": 8, "lr": 0.0005, "loss": 61.756769,
         "batch_cost": 0.42776, "data_cost": 0.00013, "batch": 8.0, "ips": 18.70198, "eta": 0,
     }  # fmt: skip
     assert [entry["path"].rpartition("/")[2] for entry in found["saved"]] == [
@@ -115,7 +116,9 @@ def test_days_and_memory():
 
 
 def test_the_other_ranks_log_errors_only():
-    """An image that is missing is replaced by another one: the rank logs a traceback and goes on."""
+    """An image that is missing is replaced by another one: the rank logs a traceback and goes
+    on.
+    """
     found = scan((LOGS / "missing_image_rank1.log").read_bytes())
     assert (found["steps"], found["evaluation"], found["saved"]) == (0, None, [])
     assert (found["first_error"]["cause"], found["first_error"]["handled"]) == (
@@ -138,7 +141,8 @@ def test_what_the_product_reads_of_a_config(config):
     assert (overrides, problems) == ({"Global.use_gpu": False}, [])
     assert suite_table.settle(SUITE, config, {}, "gpu", 16) == ({}, [])
     assert suite_table.settings(SUITE, config, []) == {
-        "epochs": 10, "iterations": None, "batch": 16, "learning_rate": 0.003, "save": "./output/rec/mv3_none_bilstm_ctc/",
+        "epochs": 10, "iterations": None, "batch": 16, "learning_rate": 0.003,
+        "save": "./output/rec/mv3_none_bilstm_ctc/",
     }  # fmt: skip
 
 
@@ -192,7 +196,7 @@ def test_the_pinned_list_is_complete():
 
 
 # -- the bundle
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -23,13 +23,18 @@ def read(tmp_path, text):
 
 
 @pytest.mark.parametrize("text, said", [
-    ("{step: 20}", "mine.yml:4 watchdog.step: must be a time with its unit such as 90s, 10m or 2h, or off; got 20"),
-    ("{step: 20 s}", "watchdog.step: must be a time with its unit such as 90s, 10m or 2h, or off; got '20 s'"),
-    ("{step: on}", "watchdog.step: must be a time with its unit such as 90s, 10m or 2h, or off; got True"),
+    ("{step: 20}",
+    "mine.yml:4 watchdog.step: must be a time with its unit such as 90s, 10m or 2h, or off; got 20"),
+    ("{step: 20 s}",
+    "watchdog.step: must be a time with its unit such as 90s, 10m or 2h, or off; got '20 s'"),
+    ("{step: on}",
+    "watchdog.step: must be a time with its unit such as 90s, 10m or 2h, or off; got True"),
     ("{step: 1s}", "watchdog.step: must be from 5s to 168h, or off; got 1s"),
     ("{step: 999h}", "watchdog.step: must be from 5s to 168h, or off; got 999h"),
-    ("{setp: 20s}", "watchdog: got 'setp'; allowed: rendezvous, first_step, step, evaluation, checkpoint; did you mean 'step'?"),
-    ("10m", "watchdog: must be off, or a mapping of rendezvous, first_step, step, evaluation and checkpoint to times such as 10m; got '10m'"),
+    ("{setp: 20s}",
+    "watchdog: got 'setp'; allowed: rendezvous, first_step, step, evaluation, checkpoint; did you mean 'step'?"),
+    ("10m",
+    "watchdog: must be off, or a mapping of rendezvous, first_step, step, evaluation and checkpoint to times such as 10m; got '10m'"),
     ("on", "watchdog: must be off, or a mapping of"),
 ])  # fmt: skip
 def test_what_is_no_budget_is_refused_in_words(tmp_path, text, said):

@@ -17,7 +17,8 @@ STEP = (
 MARK = "/tmp/trainyard-lying-pwned"
 ORDERS = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x9b31m\u202etxt"
 NAMES = (
-    "a --rsh=sh -c 'touch $IFS' x", "--remove-source-files", "-e sh", "$(touch pwned)", ";touch pwned", "*", "+ *", "a:b", "a\nb", "\x1b[2J", " ",
+    "a --rsh=sh -c 'touch $IFS' x", "--remove-source-files", "-e sh", "$(touch pwned)",
+    ";touch pwned", "*", "+ *", "a:b", "a\nb", "\x1b[2J", " ",
     "{{{{ lookup('pipe', 'touch {}') }}}}".format(MARK.replace("/", "_")), "x" * 200,
 )  # fmt: skip
 # Every answer of a module that Python gives for this account from now on. It ends by itself, so
