@@ -78,13 +78,13 @@ class Curve(LogScan):
         self.begin = self.last = None
         self.nan_at = self.best = None
 
-    def _found(self, number, text):
+    def _match(self, number, text):
         before, steps, saved = self._now, self.steps, self.saved_count
         evaluation, nan = self.evaluation, self.nan
         when, self._has_figure = self._clock.read(text), False
         if when is not None:
             self._now = when
-        if not super()._found(number, text):
+        if not super()._match(number, text):
             return False
         if self.steps != steps:
             if self.nan is not nan:
