@@ -172,7 +172,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             module_args={"run_id": "", "node": name, "base": base},
             task_vars=self.task_vars,
         )
-        if answer.get("failed") or answer.get("unreachable"):
+        if answer.get("failed"):
             raise fault_table.DrillError(str(answer.get("msg")))
         if "status" not in answer:
             raise fault_table.DrillError(f"{name} gave no status of its attempts")
