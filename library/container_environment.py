@@ -4,14 +4,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: container_environment
-short_description: Take the fingerprint of a container image, and prove that the node can train in it
+short_description: Take the fingerprint of a container image, and prove that the node can train in
+  it
 description:
-  - Finds which engine has the image (podman, then docker, then apptainer), and the image's id. Nothing is pulled and nothing in the image is
-    modified; where no engine has it, the message says how to bring it.
-  - Starts one container as a training is started, in a transient unit of the user's own systemd, and there lists the Python packages and
-    imports the framework. While it runs it is looked for as a rank is looked for, and its control group is read; then the unit is stopped,
-    and any process that is left is a reason to refuse the engine.
-  - The result is kept as the marker of the environment (C(<home>/env/<digest>/.trainyard.json)), as M(python_environment) does.
+  - Finds which engine has the image (podman, then docker, then apptainer), and the image's id.
+    Nothing is pulled and nothing in the image is modified; where no engine has it, the message says
+    how to bring it.
+  - Starts one container as a training is started, in a transient unit of the user's own systemd,
+    and there lists the Python packages and imports the framework. While it runs it is looked for as
+    a rank is looked for, and its control group is read; then the unit is stopped, and any process
+    that is left is a reason to refuse the engine.
+  - The result is kept as the marker of the environment (C(<home>/env/<digest>/.trainyard.json)), as
+    M(python_environment) does.
   - An image that is still the one in the marker is not started again.
 version_added: "0.1.0"
 author: Trainyard
@@ -29,7 +33,8 @@ options:
     type: str
     required: true
   mounts:
-    description: Further paths of the node that trainings see, read-only; devices for paths below /dev.
+    description: Further paths of the node that trainings see, read-only; devices for paths below
+      /dev.
     type: list
     elements: str
     default: []
@@ -59,7 +64,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 environments:
-  description: The digest and its marker, as M(python_environment) returns it. Empty in check mode where it is not there yet.
+  description: The digest and its marker, as M(python_environment) returns it. Empty in check mode
+    where it is not there yet.
   type: dict
   returned: success
 reason:

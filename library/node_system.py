@@ -6,12 +6,15 @@ DOCUMENTATION = r"""
 module: node_system
 short_description: Tell what a node's system still needs before it can train
 description:
-  - Reads only, as the training user. It asks the package database, systemd and the kernel, so a node that is ready is told without root.
+  - Reads only, as the training user. It asks the package database, systemd and the kernel, so a
+    node that is ready is told without root.
   - What it says decides whether root is asked. It never decides what root writes or removes.
-  - A training is a unit of the training user's own systemd. That needs lingering (it lives without a login), a manager that answers, and
-    limits, which come from two drop-ins; C(limits.conf) does not apply to units.
-  - Only limits that the node may set go into the drop-ins. Without CAP_SYS_RESOURCE (many containers) a limit cannot be raised above the
-    hard limit of process 1, so it is left as it is and reported. See setrlimit(2), systemd.exec(5) and user@.service(5).
+  - A training is a unit of the training user's own systemd. That needs lingering (it lives without
+    a login), a manager that answers, and limits, which come from two drop-ins; C(limits.conf) does
+    not apply to units.
+  - Only limits that the node may set go into the drop-ins. Without CAP_SYS_RESOURCE (many
+    containers) a limit cannot be raised above the hard limit of process 1, so it is left as it is
+    and reported. See setrlimit(2), systemd.exec(5) and user@.service(5).
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -54,8 +57,9 @@ EXAMPLES = r"""
 RETURN = r"""
 needs:
   description:
-    - What is missing, in words for C(when). V(packages), V(linger), V(limits) (a drop-in differs), V(manager) (the user manager does not
-      answer), V(restart) (it is older than its limits and has less than it may have).
+    - What is missing, in words for C(when). V(packages), V(linger), V(limits) (a drop-in differs),
+      V(manager) (the user manager does not answer), V(restart) (it is older than its limits and has
+      less than it may have).
   type: list
   elements: str
   returned: success
@@ -64,7 +68,8 @@ family:
   type: str
   returned: success
 missing:
-  description: Packages that are not installed; programs that are not there where the family is unknown.
+  description: Packages that are not installed; programs that are not there where the family is
+    unknown.
   type: list
   elements: str
   returned: success
@@ -73,12 +78,14 @@ user:
   type: str
   returned: success
 records:
-  description: Records of root's that this site has here, V(accounts) and V(firewall). Their contents are root's to read.
+  description: Records of root's that this site has here, V(accounts) and V(firewall). Their
+    contents are root's to read.
   type: list
   elements: str
   returned: success
 notes:
-  description: Notes of earlier versions in the product's directory, V(firewall.json) and V(lingering). They are not obeyed as root.
+  description: Notes of earlier versions in the product's directory, V(firewall.json) and
+    V(lingering). They are not obeyed as root.
   type: list
   elements: str
   returned: success
@@ -89,7 +96,8 @@ manager:
   sample: running
 limits:
   description:
-    - By limit (V(memlock) in bytes, V(nofile) a number), what is V(wanted), V(allowed) here, and V(measured) inside a unit.
+    - By limit (V(memlock) in bytes, V(nofile) a number), what is V(wanted), V(allowed) here, and
+      V(measured) inside a unit.
     - V(-1) is no limit.
   type: dict
   returned: success

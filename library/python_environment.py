@@ -4,17 +4,23 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: python_environment
-short_description: Install an environment on a node from a wheelhouse, or take the fingerprint of the user's own Python
+short_description: Install an environment on a node from a wheelhouse, or take the fingerprint of
+  the user's own Python
 description:
-  - Makes C(<home>/env/<digest>) with uv from wheels that already lie on the node. No network is used.
-  - Every wheel is checked against the wheelhouse's manifest first, and the manifest against O(manifest_sha256), so a wheel that was damaged
-    on the way is noticed; it is removed, so that the next run brings it again.
-  - Afterwards the installed versions are compared with the manifest and Paddle or MindSpore is imported. Only then the marker
-    C(.trainyard.json) is written. An environment without one was interrupted and is made again; one that is complete is not touched.
-  - A lock, which uv inherits, keeps two installations apart, also where the first one's connection was lost.
-  - With O(python) nothing is installed. Its packages are listed, Paddle or MindSpore is imported, and the result is kept in a marker of
-    our own.
-  - What MindSpore was built for is read from its own libraries, so that an Ascend build is recognised on a node without the device.
+  - Makes C(<home>/env/<digest>) with uv from wheels that already lie on the node. No network is
+    used.
+  - Every wheel is checked against the wheelhouse's manifest first, and the manifest against
+    O(manifest_sha256), so a wheel that was damaged on the way is noticed; it is removed, so that
+    the next run brings it again.
+  - Afterwards the installed versions are compared with the manifest and Paddle or MindSpore is
+    imported. Only then the marker C(.trainyard.json) is written. An environment without one was
+    interrupted and is made again; one that is complete is not touched.
+  - A lock, which uv inherits, keeps two installations apart, also where the first one's connection
+    was lost.
+  - With O(python) nothing is installed. Its packages are listed, Paddle or MindSpore is imported,
+    and the result is kept in a marker of our own.
+  - What MindSpore was built for is read from its own libraries, so that an Ascend build is
+    recognised on a node without the device.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -51,7 +57,8 @@ options:
     type: bool
     default: false
   verify:
-    description: How the files of one that is there are held against their installation; V(cached) reads those that changed since, V(full) all.
+    description: How the files of one that is there are held against their installation; V(cached)
+      reads those that changed since, V(full) all.
     type: str
     choices: [cached, sample, full]
     default: cached
@@ -61,7 +68,8 @@ options:
     default: 1800
 notes:
   - Supports check mode. Nothing is installed then.
-  - Where the CUDA builds of Paddle come from, and that an index serves an older one silently, is said in docs/runbooks/provision.md.
+  - Where the CUDA builds of Paddle come from, and that an index serves an older one silently, is
+    said in docs/runbooks/provision.md.
 """
 
 EXAMPLES = r"""
@@ -77,7 +85,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 environments:
-  description: The digest and its marker, as M(python_environment_info) returns it. Empty in check mode where it is not there yet.
+  description: The digest and its marker, as M(python_environment_info) returns it. Empty in check
+    mode where it is not there yet.
   type: dict
   returned: success
 reason:
