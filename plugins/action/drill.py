@@ -55,7 +55,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         "only": {"type": "str", "default": ""},
         "list": {"type": "bool", "default": False},
         "confirm": {"type": "str", "default": ""},
-        "config": {"type": "raw", "default": ""},
+        "config": {"type": "str", "default": ""},
         "fault": {"type": "str"},
         "job": {"type": "dict"},
         "example": {"type": "bool", "default": True},
