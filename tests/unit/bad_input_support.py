@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import yaml
 from ansible._internal._datatag._tags import Origin, TrustedAsTemplate
-from ansible.errors import AnsibleActionFail
 from ansible.inventory.manager import InventoryManager
 from ansible.module_utils.common.collections import ImmutableDict
 from ansible.parsing.dataloader import DataLoader
@@ -134,10 +133,9 @@ class Bench:
                 "hostvars": hostvars,
             }
             before = self.listing()
-            try:
-                result, lines = action.run(task_vars=known), []
-            except AnsibleActionFail as error:
-                result, lines = None, error.message.splitlines()
+            result, lines = action.run(task_vars=known), []
+            if result.get("failed"):
+                result, lines = None, result["msg"].splitlines()
             assert self.listing() == before, "something was written"
         return result, lines
 
