@@ -130,6 +130,10 @@ def main():
             "example": {"type": "bool", "default": True},
             "results": {"type": "list", "elements": "dict"},
         },
+        required_if=[
+            ("state", "done", ("fault", "job")),
+            ("state", "told", ("results", "job")),
+        ],
         supports_check_mode=True,
     ).fail_json(
         msg=(
