@@ -63,8 +63,8 @@ def main():
         supports_check_mode=True,
     ).fail_json(
         msg=(
-            "environment_compare is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
+            "environment_compare is an action plugin; plugins/action is missing from"
+            " action_plugins in ansible.cfg"
         )
     )
 

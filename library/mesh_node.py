@@ -246,9 +246,17 @@ def main():
     home = pwd.getpwuid(os.geteuid()).pw_dir
     place = os.path.join(home, given["directory"])
     node = node_description.describe_node(
-        given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
-        given["host_keys"], given["network_filesystems"], primitives.run_program, os.environ,
-    )  # fmt: skip
+        given["name"],
+        given["host"],
+        given["port"],
+        given["address"],
+        given["ssh_port"],
+        given["directory"],
+        given["host_keys"],
+        given["network_filesystems"],
+        primitives.run_program,
+        os.environ,
+    )
     node["problems"] += store.earlier_attempts(
         home, node["site"], given["directory"], primitives.run_program
     )

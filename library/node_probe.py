@@ -121,14 +121,25 @@ def main():
                 ),
                 handle_exceptions=False,
             )
-        except OSError as error:  # a bare node may lack any program; facts.missing names what provision.yml brings
+        except OSError as error:
+            # A bare node may lack any program. facts.missing names what provision.yml brings.
             return 127, "", str(error)
 
     given = module.params
+    credential = given["credential"]
+    if module.check_mode:
+        credential = {}
     facts = probe.look(
-        run, given["base"], given["trees"], given["peers"], given["accelerator"], given["programs"], given["python"], given["asked"],
-        {} if module.check_mode else given["credential"],
-    )  # fmt: skip
+        run,
+        given["base"],
+        given["trees"],
+        given["peers"],
+        given["accelerator"],
+        given["programs"],
+        given["python"],
+        given["asked"],
+        credential,
+    )
     module.exit_json(changed=False, facts=facts)
 
 
