@@ -88,46 +88,24 @@ ranks:
   elements: dict
   returned: success
   contains:
-    rank:
-      description: Global rank.
-      type: int
-    node:
-      description: The node's name.
-      type: str
-    local_rank:
-      description: Index on this node; the N of C(workerlog.N).
-      type: int
-    device:
-      description: Device id from the plan.
-      type: str
+    rank: {description: Global rank., type: int}
+    node: {description: The node's name., type: str}
+    local_rank: {description: Index on this node; the N of C(workerlog.N)., type: int}
+    device: {description: Device id from the plan., type: str}
     file:
       description: The log, relative to the attempt's directory; null where there is none.
       type: str
-    home:
-      description: The log's name on the controller.
-      type: str
-    bytes:
-      description: Size when it was read; null without a file.
-      type: int
-    sha256:
-      description: Digest of the first C(bytes) bytes; null with O(digest=false).
-      type: str
-    lines:
-      description: Lines, an unended last one too; null with O(digest=false).
-      type: int
-    mtime:
-      description: Time of the last write (unix time).
-      type: float
+    home: {description: The log's name on the controller., type: str}
+    bytes: {description: Size when it was read; null without a file., type: int}
+    sha256: {description: Digest of the first C(bytes) bytes; null with O(digest=false)., type: str}
+    lines: {description: "Lines, an unended last one too; null with O(digest=false).", type: int}
+    mtime: {description: Time of the last write (unix time)., type: float}
     first_time:
       description: Time of its first line with a date, by the node's zone (unix time); null where
         none has one within the first 64 KiB.
       type: float
-    last_time:
-      description: The same of the last line with a date.
-      type: float
-    steps:
-      description: Number of step lines; null with O(digest=false).
-      type: int
+    last_time: {description: The same of the last line with a date., type: float}
+    steps: {description: Number of step lines; null with O(digest=false)., type: int}
     first_step:
       description: "First step line's values: line, epoch, step, steps, loss, lr, ips, eta
         (seconds), batch_cost (seconds), as the suite has them."
@@ -146,120 +124,63 @@ ranks:
       description: The last 20 saved checkpoints (path, line, epoch, step).
       type: list
       elements: dict
-    saved_count:
-      description: Number of saved checkpoints; null with O(digest=false).
-      type: int
+    saved_count: {description: Number of saved checkpoints; null with O(digest=false)., type: int}
     first_error:
       description: The error that best explains an end of this rank, or null.
       type: dict
       contains:
-        kind:
-          description: Exception class or kind of message.
-          type: str
-        text:
-          description: Its message.
-          type: str
-        line:
-          description: Line in the log; null with O(digest=false).
-          type: int
-        file:
-          description: Source file of the innermost frame of a Python traceback.
-          type: str
-        file_line:
-          description: Its line.
-          type: int
-        context:
-          description: Lines around it.
-          type: list
-          elements: str
-        origin:
-          description: "Where the message comes from: python, cpp or line."
-          type: str
-        cause:
-          description: Name in the catalogue of causes.
-          type: str
+        kind: {description: Exception class or kind of message., type: str}
+        text: {description: Its message., type: str}
+        line: {description: Line in the log; null with O(digest=false)., type: int}
+        file: {description: Source file of the innermost frame of a Python traceback., type: str}
+        file_line: {description: Its line., type: int}
+        context: {description: Lines around it., type: list, elements: str}
+        origin: {description: "Where the message comes from: python, cpp or line.", type: str}
+        cause: {description: Name in the catalogue of causes., type: str}
         grade:
           description: C(primary) can begin a failure, C(shared) is between ranks, C(secondary) is
             what follows another rank's end.
           type: str
-        meaning:
-          description: What it means in a sentence.
-          type: str
-        remedy:
-          description: What helps.
-          type: str
-        source:
-          description: Where the rule comes from.
-          type: str
-        root:
-          description: Where exceptions are chained, the first of the chain.
-          type: str
-        peer:
-          description: The rank that gloo lost contact with.
-          type: int
-        handled:
-          description: Whether code of the training printed it and went on.
-          type: bool
-        survived:
-          description: Whether a training step followed it.
-          type: bool
+        meaning: {description: What it means in a sentence., type: str}
+        remedy: {description: What helps., type: str}
+        source: {description: Where the rule comes from., type: str}
+        root: {description: "Where exceptions are chained, the first of the chain.", type: str}
+        peer: {description: The rank that gloo lost contact with., type: int}
+        handled: {description: Whether code of the training printed it and went on., type: bool}
+        survived: {description: Whether a training step followed it., type: bool}
         thread:
           description: Whether it ended a thread of the trainer; steps go on until the data that is
             loaded runs out.
           type: bool
-        signal:
-          description: Signal that Paddle's handler named.
-          type: str
-        sender:
-          description: Process that sent the signal.
-          type: int
-        time:
-          description: Unix time that Paddle's handler named.
-          type: int
+        signal: {description: Signal that Paddle's handler named., type: str}
+        sender: {description: Process that sent the signal., type: int}
+        time: {description: Unix time that Paddle's handler named., type: int}
     last_line:
       description: The last line of its log that says something, glog's left out; null for an empty
         log.
       type: str
-    pid:
-      description: Process id.
-      type: int
-    started:
-      description: When the agent first saw it (unix time).
-      type: float
-    ended:
-      description: When the agent saw its end (unix time).
-      type: float
+    pid: {description: Process id., type: int}
+    started: {description: When the agent first saw it (unix time)., type: float}
+    ended: {description: When the agent saw its end (unix time)., type: float}
     exit_code:
       description: Real exit code of the rank's process; null where it was not observed or a signal
         ended it.
       type: int
-    signal:
-      description: Signal that ended it, as C(SIGKILL).
-      type: str
+    signal: {description: "Signal that ended it, as C(SIGKILL).", type: str}
     observed:
       description: "Who saw the exit code or signal: C(agent), C(launcher) or null."
       type: str
-    state:
-      description: waiting, starting, training, done, failed, killed or stopped.
-      type: str
+    state: {description: "waiting, starting, training, done, failed, killed or stopped.", type: str}
 files:
   description: What to bring home.
   type: list
   elements: dict
   returned: success
   contains:
-    file:
-      description: Path relative to the attempt's directory.
-      type: str
-    home:
-      description: Name on the controller.
-      type: str
-    bytes:
-      description: Size when it was read.
-      type: int
-    sha256:
-      description: Digest of these bytes; null with O(digest=false).
-      type: str
+    file: {description: Path relative to the attempt's directory., type: str}
+    home: {description: Name on the controller., type: str}
+    bytes: {description: Size when it was read., type: int}
+    sha256: {description: Digest of these bytes; null with O(digest=false)., type: str}
 endpoints:
   description: The trainers' endpoints as the launcher wrote them down, in rank order; null where it
     did not.
