@@ -8,26 +8,43 @@ DOCUMENTATION = r"""
 module: attempt_status
 short_description: Tell how an attempt stands on a node
 description:
-  - Reads the state of the attempt's unit, how each rank is, and the latest step from the end of each rank's log. Changes nothing.
+  - Reads the state of the attempt's unit, how each rank is, and the latest step from the end of
+    each rank's log. Changes nothing.
 options:
-  run_id: {description: "The run; empty means the one that holds the node now, else the newest.", type: str, default: ""}
-  number: {description: "The attempt's number; 0 means the newest.", type: int, default: 0}
-  node: {description: The node's name in the plan., type: str, required: true}
+  run_id:
+    description: The run; empty means the one that holds the node now, else the newest.
+    type: str
+    default: ""
+  number:
+    description: The attempt's number; 0 means the newest.
+    type: int
+    default: 0
+  node:
+    description: The node's name in the plan.
+    type: str
+    required: true
   gang:
     description:
-      - Stop the attempt here where another node of it failed some seconds ago and the mesh has not brought the news. Done by the action plugin on
-        the controller; only while a run is followed. Needs O(run_id) and O(number). An answer about another attempt fails the node.
+      - Stop the attempt here where another node of it failed some seconds ago and the mesh has not
+        brought the news. Done by the action plugin on the controller; only while a run is followed.
+        Needs O(run_id) and O(number). An answer about another attempt fails the node.
     type: bool
     default: false
   logs_dir:
     description:
-      - Directory of the runs on the controller, to which the node's logs come home while the attempt runs, as C(<run>/attempt-N/<log>); empty
-        means that they stay on the node until they are collected. Done by the action plugin with O(gang=true), over connections of type ssh.
+      - Directory of the runs on the controller, to which the node's logs come home while the
+        attempt runs, as C(<run>/attempt-N/<log>); empty means that they stay on the node until they
+        are collected. Done by the action plugin with O(gang=true), over connections of type ssh.
     type: str
     default: ""
-  base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
+  base:
+    description: The product's directory on the node; relative paths start at the user's home.
+    type: str
+    default: .trainyard
 attributes:
-  check_mode: {support: full, description: Reads only.}
+  check_mode:
+    support: full
+    description: Reads only.
 author: Trainyard
 """
 
@@ -44,13 +61,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 status:
-  description: >-
-    found, run, attempt, attempts (all numbers of the run here), noted (those that a person stopped before they began here), by (user@controller of
-    the start), plan_sha256 (of plan.json as it lies here), job, unit, state (running, stopping, completed, failed, stopped, lost, none),
-    lost (why a unit that is gone wrote no end), ended, started and now (unix seconds),
-    exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation, fraction}]), endpoints_as_planned; where nothing is
-    found of a run that was asked for, processes (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless);
-    with O(gang=true) stream, null or how the logs come home (bytes that came, restarts, problem, events of truncated, replaced and gone logs).
+  description: found, run, attempt, attempts (all numbers of the run here), noted (those that a
+    person stopped before they began here), by (user@controller of the start), plan_sha256 (of
+    plan.json as it lies here), job, unit, state (running, stopping, completed, failed, stopped,
+    lost, none), lost (why a unit that is gone wrote no end), ended, started and now (unix seconds),
+    exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation,
+    fraction}]), endpoints_as_planned; where nothing is found of a run that was asked for, processes
+    (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless);
+    with O(gang=true) stream, null or how the logs come home (bytes that came, restarts, problem,
+    events of truncated, replaced and gone logs).
   type: dict
   returned: success
 """

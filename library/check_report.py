@@ -10,20 +10,35 @@ short_description: Show all findings of a check as one table
 description:
   - Runs on the controller. Fails with the table where a finding keeps a training from starting.
 options:
-  findings: {description: "What was found, see plugins/module_utils/base/findings.py.", type: list, elements: dict, required: true}
+  findings:
+    description: What was found, see plugins/module_utils/base/findings.py.
+    type: list
+    elements: dict
+    required: true
 attributes:
-  check_mode: {support: full, description: Shows only.}
+  check_mode:
+    support: full
+    description: Shows only.
 author: Trainyard
 """
 
 EXAMPLES = r"""
 - name: Show the findings
   check_report:
-    findings: [{check: clock, level: warn, nodes: [node1], text: is 31 s ahead, remedy: start an NTP service}]
+    findings:
+      - check: clock
+        level: warn
+        nodes: [node1]
+        text: is 31 s ahead
+        remedy: start an NTP service
 """
 
 RETURN = r"""
-lines: {description: "The table, and READY or NOT READY as its last line.", type: list, elements: str, returned: success}
+lines:
+  description: The table, and READY or NOT READY as its last line.
+  type: list
+  elements: str
+  returned: success
 """
 
 from ansible.module_utils.basic import AnsibleModule

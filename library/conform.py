@@ -8,28 +8,44 @@ DOCUMENTATION = r"""
 module: conform
 short_description: Hold the product against what the documents promise
 description:
-  - Runs on the controller as an action plugin, since the tables that a job is read with lie beside the core.
-  - Every line of C(plugins/module_utils/conformance/contract.yml) is executed or compared at that moment. Jobs are compiled for the documents'
-    machines by the product's own functions and held against the documents' commands word for word; lines about real machines stand on what
-    the site's nodes answered just now, and on the newest run of each suite that completed on two nodes or more.
-  - Writes C(conform.json) where the controller keeps its runs, with everything that was rendered and compared. A line that does not hold
-    does not fail the task.
+  - Runs on the controller as an action plugin, since the tables that a job is read with lie beside
+    the core.
+  - Every line of C(plugins/module_utils/conformance/contract.yml) is executed or compared at that
+    moment. Jobs are compiled for the documents' machines by the product's own functions and held
+    against the documents' commands word for word; lines about real machines stand on what the
+    site's nodes answered just now, and on the newest run of each suite that completed on two nodes
+    or more.
+  - Writes C(conform.json) where the controller keeps its runs, with everything that was rendered
+    and compared. A line that does not hold does not fail the task.
 options:
   state:
-    description: V(witnesses) only names the runs that the lines about real machines would stand on; V(checked) checks every line.
+    description: V(witnesses) only names the runs that the lines about real machines would stand on;
+      V(checked) checks every line.
     type: str
     choices: [witnesses, checked]
     required: true
   ask:
-    description: Whether the nodes were asked. If not, the lines about real machines are neither proven nor failed.
+    description: Whether the nodes were asked. If not, the lines about real machines are neither
+      proven nor failed.
     type: bool
     default: true
-  proof: {description: Name of the variable in which every node's mesh_proof was registered., type: str}
-  facts: {description: Name of the variable in which every node's node_probe was registered., type: str}
-  plans: {description: Name of the variable in which every node's stat of the runs' plan.json was registered., type: str}
+  proof:
+    description: Name of the variable in which every node's mesh_proof was registered.
+    type: str
+  facts:
+    description: Name of the variable in which every node's node_probe was registered.
+    type: str
+  plans:
+    description: Name of the variable in which every node's stat of the runs' plan.json was
+      registered.
+    type: str
 attributes:
-  check_mode: {support: full, description: Writes no report.}
-  action: {support: full, description: Runs on the controller.}
+  check_mode:
+    support: full
+    description: Writes no report.
+  action:
+    support: full
+    description: Runs on the controller.
 author: Trainyard
 """
 
@@ -42,15 +58,31 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-runs: {description: "run, number, suite, job, plan_sha256 and trees of each run.", type: list, elements: dict, returned: witnesses}
+runs:
+  description: run, number, suite, job, plan_sha256 and trees of each run.
+  type: list
+  elements: dict
+  returned: witnesses
 lines:
-  description: "id, document, promise, holds (null: not asked), evidence, rendered (commands), compared (what, expected, got, same)."
+  description: "id, document, promise, holds (null: not asked), evidence, rendered (commands),
+    compared (what, expected, got, same)."
   type: list
   elements: dict
   returned: checked
-verdict: {description: outcome and text of all lines together., type: dict, returned: checked}
-summary: {description: "The table, one line a promise, and the verdict.", type: list, elements: str, returned: checked}
-details: {description: Everything that was rendered and compared., type: list, elements: str, returned: checked}
+verdict:
+  description: outcome and text of all lines together.
+  type: dict
+  returned: checked
+summary:
+  description: The table, one line a promise, and the verdict.
+  type: list
+  elements: str
+  returned: checked
+details:
+  description: Everything that was rendered and compared.
+  type: list
+  elements: str
+  returned: checked
 """
 
 from ansible.module_utils.basic import AnsibleModule

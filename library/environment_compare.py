@@ -6,8 +6,10 @@ DOCUMENTATION = r"""
 module: environment_compare
 short_description: Stop where nodes have different packages
 description:
-  - Compares the markers of one environment on all nodes and fails with one line a node that differs from the first, naming the packages.
-  - Environments that we install are equal already by their digest; this is what holds for the user's own Pythons.
+  - Compares the markers of one environment on all nodes and fails with one line a node that differs
+    from the first, naming the packages.
+  - Environments that we install are equal already by their digest; this is what holds for the
+    user's own Pythons.
   - Runs on the controller (C(delegate_to) localhost, C(run_once)).
 version_added: "0.1.0"
 author: Trainyard
@@ -17,7 +19,8 @@ options:
     type: str
     required: true
   nodes:
-    description: What M(python_environment_info) or M(python_environment) returned on each node, by inventory name, in rank order.
+    description: What M(python_environment_info) or M(python_environment) returned on each node, by
+      inventory name, in rank order.
     type: dict
     required: true
 notes:
@@ -28,18 +31,22 @@ EXAMPLES = r"""
 - name: Stop unless every node has the same packages
   environment_compare:
     digest: "{{ wheelhouse.digest }}"
-    nodes: "{{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, '__runtime_node'))) }}"
+    nodes: >-
+      {{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars,
+      '__runtime_node'))) }}
   delegate_to: localhost
   run_once: true
 """
 
 RETURN = r"""
 fingerprint:
-  description: sha256 of the packages that all nodes have; empty in check mode where no node has the environment.
+  description: sha256 of the packages that all nodes have; empty in check mode where no node has the
+    environment.
   type: str
   returned: success
 imported:
-  description: What all nodes import, V({version, cuda, cuda_version, commit}) of Paddle or V({version, targets, commit}) of MindSpore.
+  description: What all nodes import, V({version, cuda, cuda_version, commit}) of Paddle or
+    V({version, targets, commit}) of MindSpore.
   type: dict
   returned: success
 """
@@ -56,8 +63,8 @@ def main():
         supports_check_mode=True,
     ).fail_json(
         msg=(
-            "environment_compare is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
+            "environment_compare is an action plugin; plugins/action is missing from"
+            " action_plugins in ansible.cfg"
         )
     )
 

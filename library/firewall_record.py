@@ -6,8 +6,10 @@ DOCUMENTATION = r"""
 module: firewall_record
 short_description: Read or write the record of peers that a node's firewall lets in
 description:
-  - Runs as root. The record is C(/var/lib/trainyard/<site>/firewall.json), which only root can write, so an undo can obey it.
-  - It is refused where others could write to it, or where a value is not one of the three tools, an IPv4 address or network, or a zone's name.
+  - Runs as root. The record is C(/var/lib/trainyard/<site>/firewall.json), which only root can
+    write, so an undo can obey it.
+  - It is refused where others could write to it, or where a value is not one of the three tools, an
+    IPv4 address or network, or a zone's name.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -47,7 +49,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 record:
-  description: The record as it was found, with the keys V(tool), V(peers), V(zone); V(null) where there was none.
+  description: The record as it was found, with the keys V(tool), V(peers), V(zone); V(null) where
+    there was none.
   type: dict
   returned: success
 """

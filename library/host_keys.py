@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
----
 module: host_keys
 short_description: Pin the host keys of nodes met for the first time, once somebody vouched for them
 description:
-  - Runs on the controller. Scans all nodes at once with ssh-keyscan and compares what answers with what is pinned in O(known_hosts) and
-    O(also).
-  - A key is written to O(known_hosts) only if O(fingerprints) holds its fingerprint. Keys nobody vouched for come back in RV(unknown), so
-    that they can be shown and confirmed.
-  - Fails, naming each node and the remedy, where a pinned key changed, where a fingerprint does not match, or where a node that is not
-    pinned does not answer. No pinned key is ever replaced or removed.
+  - Runs on the controller. Scans all nodes at once with ssh-keyscan and compares what answers with
+    what is pinned in O(known_hosts) and O(also).
+  - A key is written to O(known_hosts) only if O(fingerprints) holds its fingerprint. Keys nobody
+    vouched for come back in RV(unknown), so that they can be shown and confirmed.
+  - Fails, naming each node and the remedy, where a pinned key changed, where a fingerprint does not
+    match, or where a node that is not pinned does not answer. No pinned key is ever replaced or
+    removed.
 version_added: "0.1.0"
 author: Trainyard
 options:
   hosts:
-    description: For every node's inventory name its C(ansible_host); an empty one means the name itself.
+    description: For every node's inventory name its C(ansible_host); an empty one means the name
+      itself.
     type: dict
     required: true
   ports:
@@ -25,7 +26,8 @@ options:
     type: dict
     default: {}
   fingerprints:
-    description: For every node's inventory name the fingerprints (V(SHA256:...)) that somebody vouches for.
+    description: For every node's inventory name the fingerprints (V(SHA256:...)) that somebody
+      vouches for.
     type: dict
     default: {}
   known_hosts:
@@ -68,7 +70,8 @@ recorded:
   type: list
   elements: str
 unknown:
-  description: For every node that nobody vouched for, the fingerprints of the keys it answered with.
+  description: For every node that nobody vouched for, the fingerprints of the keys it answered
+    with.
   returned: success
   type: dict
 shown:

@@ -8,9 +8,10 @@ DOCUMENTATION = r"""
 module: job_inputs
 short_description: Describe a job's code, data and weights on the controller
 description:
-  - Runs on the controller. Makes the manifest of the code tree and of every data set, reads the suite's config chain, and fetches pretrained
-    weights that the config names by URL, once (most configs do; fact 16). Each tree's manifest is kept in the cache as
-    C(manifests/<digest>.json), and its list of files as C(manifests/<digest>.files) for rsync.
+  - Runs on the controller. Makes the manifest of the code tree and of every data set, reads the
+    suite's config chain, and fetches pretrained weights that the config names by URL, once (most
+    configs do; fact 16). Each tree's manifest is kept in the cache as C(manifests/<digest>.json),
+    and its list of files as C(manifests/<digest>.files) for rsync.
   - A repeat reads only files whose inode, size or times have changed.
 options:
   suite:
@@ -31,23 +32,28 @@ options:
     choices: [push, present, shared]
     default: push
   outline:
-    description: What placement said of code that lies on the nodes already; the controller needs no copy of it.
+    description: What placement said of code that lies on the nodes already; the controller needs no
+      copy of it.
     type: dict
     default: {}
   unread:
-    description: Why no node has told the outline of code that lies there; the nodes are looked at all the same, and there is no plan.
+    description: Why no node has told the outline of code that lies there; the nodes are looked at
+      all the same, and there is no plan.
     type: str
     default: ""
   data:
-    description: Data set name to directory on the controller, or to {path, placement}; with V(present) or V(shared) the path is the nodes'.
+    description: Data set name to directory on the controller, or to {path, placement}; with
+      V(present) or V(shared) the path is the nodes'.
     type: dict
     default: {}
   weights:
-    description: "{path, placement} of a directory that holds weights under the file names of their URLs; they are not fetched then."
+    description: "{path, placement} of a directory that holds weights under the file names of their
+      URLs; they are not fetched then."
     type: dict
     default: {}
   overrides:
-    description: Config values of the site; they beat the config file's, and the job's own beat them.
+    description: Config values of the site; they beat the config file's, and the job's own beat
+      them.
     type: dict
     default: {}
   accelerator:
@@ -63,7 +69,8 @@ options:
     type: int
     default: 1
   resume:
-    description: The checkpoint that the run is resumed from, as resume_point chose it; empty for a training from the beginning.
+    description: The checkpoint that the run is resumed from, as resume_point chose it; empty for a
+      training from the beginning.
     type: dict
     default: {}
   cache_dir:
@@ -71,7 +78,9 @@ options:
     type: path
     required: true
 attributes:
-  check_mode: {support: full, description: Weights are not fetched in check mode.}
+  check_mode:
+    support: full
+    description: Weights are not fetched in check mode.
 author: Trainyard
 """
 
@@ -87,33 +96,66 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-script: {description: The training script inside the code tree., type: str, returned: success}
-code: {description: "digest, files (count), bytes, commit, dirty of the code tree.", type: dict, returned: success}
-data: {description: Data set name to digest., type: dict, returned: success}
-weights: {description: "Config key to {digest, file, url}.", type: dict, returned: success}
-config:
-  description: "files (the config chain); epochs, iterations, batch (of one card), learning_rate and save (folder), or null where unknown."
+script:
+  description: The training script inside the code tree.
+  type: str
+  returned: success
+code:
+  description: digest, files (count), bytes, commit, dirty of the code tree.
   type: dict
   returned: success
-overrides: {description: "Config values that the command line carries: the suite's, the site's, the job's.", type: dict, returned: success}
-arguments: {description: "Further words for the training script: the job's, and what scaling applies.", type: list, elements: str, returned: success}
+data:
+  description: Data set name to digest.
+  type: dict
+  returned: success
+weights:
+  description: Config key to {digest, file, url}.
+  type: dict
+  returned: success
+config:
+  description: files (the config chain); epochs, iterations, batch (of one card), learning_rate and
+    save (folder), or null where unknown.
+  type: dict
+  returned: success
+overrides:
+  description: "Config values that the command line carries: the suite's, the site's, the job's."
+  type: dict
+  returned: success
+arguments:
+  description: "Further words for the training script: the job's, and what scaling applies."
+  type: list
+  elements: str
+  returned: success
 advice:
-  description: What this number of nodes does to batch, learning rate and iterations, in lines for people (see scaling.py).
+  description: What this number of nodes does to batch, learning rate and iterations, in lines for
+    people (see scaling.py).
   type: list
   elements: str
   returned: success
 placed:
-  description: "key, path, placement, exclude, needs, verify of what lies on the nodes already (see placement.py)."
+  description: key, path, placement, exclude, needs, verify of what lies on the nodes already (see
+    placement.py).
   type: list
   elements: dict
   returned: success
-trees: {description: "kind, digest, source directory, files and bytes of every tree that nodes need.", type: list, elements: dict, returned: success}
-unread: {description: "As given; then there are trees (none) and placed (the code), and nothing else.", type: str, returned: where it was given}
+trees:
+  description: kind, digest, source directory, files and bytes of every tree that nodes need.
+  type: list
+  elements: dict
+  returned: success
+unread:
+  description: As given; then there are trees (none) and placed (the code), and nothing else.
+  type: str
+  returned: where it was given
 resume_config:
-  description: "path and text of a copy of the config that has the keys to resume by, where the suite's overrides cannot bring them; or null."
+  description: path and text of a copy of the config that has the keys to resume by, where the
+    suite's overrides cannot bring them; or null.
   type: dict
   returned: success
-code_diff: {description: Local changes against the commit., type: str, returned: success}
+code_diff:
+  description: Local changes against the commit.
+  type: str
+  returned: success
 """
 
 from ansible.module_utils.basic import AnsibleModule

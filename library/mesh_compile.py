@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
----
 module: mesh_compile
 short_description: Compile the files of the mesh
 description:
-  - Runs on the controller, once for a site, and writes nothing. Makes the text of the mesh's C(known_hosts) and C(config), one line per peer for
-    C(authorized_keys), and the digest of it all.
-  - Names, hosts and ports come from the inventory, host keys from the controller's known_hosts. What M(mesh_node) found on a node adds its address,
-    which is compared with the inventory, and digests that are only compared.
+  - Runs on the controller, once for a site, and writes nothing. Makes the text of the mesh's
+    C(known_hosts) and C(config), one line per peer for C(authorized_keys), and the digest of it
+    all.
+  - Names, hosts and ports come from the inventory, host keys from the controller's known_hosts.
+    What M(mesh_node) found on a node adds its address, which is compared with the inventory, and
+    digests that are only compared.
   - Fails with every problem of every node at once, each with its remedy.
 version_added: "0.1.0"
 author: Trainyard
@@ -27,8 +28,9 @@ options:
     required: true
   inventory:
     description:
-      - What the inventory says of the nodes. C(hosts), C(ports), C(addresses), C(ssh_ports) and C(users), each a mapping of node names to
-        C(ansible_host), C(ansible_port), C(trainyard_address), C(ssh_trust_port) and C(ansible_user); a value may be empty.
+      - What the inventory says of the nodes. C(hosts), C(ports), C(addresses), C(ssh_ports) and
+        C(users), each a mapping of node names to C(ansible_host), C(ansible_port),
+        C(trainyard_address), C(ssh_trust_port) and C(ansible_user); a value may be empty.
     type: dict
     required: true
   known_hosts:
@@ -50,15 +52,18 @@ options:
     type: str
     required: true
   ca_public_key:
-    description: Public key of the site's certificate authority. Empty before it was made, as in a check of a fresh site.
+    description: Public key of the site's certificate authority. Empty before it was made, as in a
+      check of a fresh site.
     type: str
     default: ""
   directory:
-    description: The mesh's directory on the nodes, relative to the user's home directory or absolute.
+    description: The mesh's directory on the nodes, relative to the user's home directory or
+      absolute.
     type: str
     default: .trainyard/mesh
   extra_from:
-    description: IP addresses or networks from which peers may come besides the nodes' own addresses, where they are translated on the way.
+    description: IP addresses or networks from which peers may come besides the nodes' own
+      addresses, where they are translated on the way.
     type: list
     elements: str
     default: []
@@ -67,11 +72,13 @@ options:
     type: bool
     default: false
   validity:
-    description: How long a certificate is valid, in the notation of ssh-keygen, V(+7d) for instance.
+    description: How long a certificate is valid, in the notation of ssh-keygen, V(+7d) for
+      instance.
     type: str
     default: +7d
   renew_before:
-    description: A certificate that is valid for less than this is renewed; shorter than O(validity).
+    description: A certificate that is valid for less than this is renewed; shorter than
+      O(validity).
     type: str
     default: +1d
 """
@@ -81,11 +88,12 @@ EXAMPLES = r"""
   mesh_compile:
     nodes: "{{ groups['trainers'] | map('extract', hostvars, ['mesh_node', 'node']) }}"
     names: "{{ groups['trainers'] }}"
-    inventory: {hosts: {node1: 198.51.100.11, node2: 198.51.100.12}}
+    inventory: {hosts: {node1: "198.51.100.11", node2: "198.51.100.12"}}
     known_hosts: ["{{ trainyard_state_dir }}/known_hosts", ~/.ssh/known_hosts]
     states: "{{ groups['trainers'] | map('extract', hostvars, ['mesh_node', 'state']) }}"
     site: "{{ trainyard_site }}"
-    ca_public_key: "{{ lookup('ansible.builtin.file', trainyard_state_dir ~ '/ca/id_ed25519.pub') }}"
+    ca_public_key: >-
+      {{ lookup('ansible.builtin.file', trainyard_state_dir ~ '/ca/id_ed25519.pub') }}
   delegate_to: localhost
   run_once: true
   register: mesh
@@ -93,7 +101,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ready:
-  description: Whether this very mesh lies on every node as it was proven, and no certificate is due for renewal.
+  description: Whether this very mesh lies on every node as it was proven, and no certificate is due
+    for renewal.
   returned: success
   type: bool
 known_hosts:
@@ -118,7 +127,8 @@ pattern:
   returned: success
   type: str
 digest:
-  description: SHA-256 over texts, lines and gate, and so over all that went into them; empty where O(ca_public_key) is.
+  description: SHA-256 over texts, lines and gate, and so over all that went into them; empty where
+    O(ca_public_key) is.
   returned: success
   type: str
 inventory:
@@ -131,7 +141,8 @@ nodes:
   type: list
   elements: str
 owners:
-  description: For every node the one that writes its home directory, itself unless several share one.
+  description: For every node the one that writes its home directory, itself unless several share
+    one.
   returned: success
   type: dict
 identities:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
----
 module: mesh_lines
 short_description: Set the site's own lines in a node's authorized_keys
 description:
-  - Runs on a node as the training user. Writes the site's lines at the top of C(~/.ssh/authorized_keys), whole or not at all. The other bytes of the
-    file stay as they are.
-  - Earlier lines of the site, those of a former authority for instance, stay as long as O(old) says.
+  - Runs on a node as the training user. Writes the site's lines at the top of
+    C(~/.ssh/authorized_keys), whole or not at all. The other bytes of the file stay as they are.
+  - Earlier lines of the site, those of a former authority for instance, stay as long as O(old)
+    says.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -18,17 +18,20 @@ options:
     type: str
     required: true
   lines:
-    description: The site's lines. Without it no line is added and no earlier one goes, but for what O(gone) says.
+    description: The site's lines. Without it no line is added and no earlier one goes, but for what
+      O(gone) says.
     type: list
     elements: str
   old:
-    description: Whether earlier lines stay. V(idle) removes them when no attempt of this user runs on the node.
+    description: Whether earlier lines stay. V(idle) removes them when no attempt of this user runs
+      on the node.
     type: str
     choices: [keep, idle, drop]
     default: keep
   gone:
     description:
-      - Names of nodes that were taken back. Their lines go whatever runs, and so does an earlier line that does not tell the nodes apart.
+      - Names of nodes that were taken back. Their lines go whatever runs, and so does an earlier
+        line that does not tell the nodes apart.
     type: list
     elements: str
     default: []
@@ -37,7 +40,9 @@ options:
     type: str
     default: "0600"
 attributes:
-  check_mode: {support: full, description: Writes nothing.}
+  check_mode:
+    support: full
+    description: Writes nothing.
 """
 
 EXAMPLES = r"""
@@ -54,7 +59,8 @@ old:
   returned: success
   type: int
 busy:
-  description: Whether an attempt of this user runs on the node; also true where its systemd does not answer. False where it did not matter.
+  description: Whether an attempt of this user runs on the node; also true where its systemd does
+    not answer. False where it did not matter.
   returned: success
   type: bool
 """

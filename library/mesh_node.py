@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
----
 module: mesh_node
 short_description: Say what a node is to the mesh, and write down that the mesh was proven
 description:
-  - Reads, as the training user and without root, what its peers must know of a node. Its user, host public keys, machine id and address,
-    whether its home directory lies on a network file system, and the state of the mesh that lies there.
-  - With O(record) it also writes C(mesh.json), the node's record of a mesh that was proven. It writes nothing else.
+  - Reads, as the training user and without root, what its peers must know of a node. Its user, host
+    public keys, machine id and address, whether its home directory lies on a network file system,
+    and the state of the mesh that lies there.
+  - With O(record) it also writes C(mesh.json), the node's record of a mesh that was proven. It
+    writes nothing else.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -27,12 +28,15 @@ options:
     default: 22
   address:
     description:
-      - IP address at which the peers reach the node, or a network of which it holds exactly one address.
-      - Empty means the address at which the controller's own connection arrived, as the node sees it. That holds behind a jump host too.
+      - IP address at which the peers reach the node, or a network of which it holds exactly one
+        address.
+      - Empty means the address at which the controller's own connection arrived, as the node sees
+        it. That holds behind a jump host too.
     type: str
     default: ""
   ssh_port:
-    description: Port at which the peers reach the node's sshd. 0 means the one at which the controller's own connection arrived.
+    description: Port at which the peers reach the node's sshd. 0 means the one at which the
+      controller's own connection arrived.
     type: int
     default: 0
   directory:
@@ -43,21 +47,22 @@ options:
     description: Patterns of the files that hold the host public keys of sshd.
     type: list
     elements: str
-    default:
-      - /etc/ssh/ssh_host_*_key.pub
+    default: [/etc/ssh/ssh_host_*_key.pub]
   network_filesystems:
-    description: Types of file systems that several nodes may have mounted at once, as in C(/proc/self/mountinfo).
+    description: Types of file systems that several nodes may have mounted at once, as in
+      C(/proc/self/mountinfo).
     type: list
     elements: str
     default: []
   site:
-    description: Name of the site whose lines in authorized_keys are described in RV(held). Empty for none.
+    description: Name of the site whose lines in authorized_keys are described in RV(held). Empty
+      for none.
     type: str
     default: ""
   record:
     description:
-      - What M(mesh_compile) returned, for a mesh whose every ordered pair of nodes was proven since. Written with the present time,
-        by which alone the node does not count as changed.
+      - What M(mesh_compile) returned, for a mesh whose every ordered pair of nodes was proven
+        since. Written with the present time, by which alone the node does not count as changed.
     type: dict
     suboptions:
       site:
@@ -78,7 +83,8 @@ options:
         type: str
         required: true
       authority:
-        description: C(fingerprint), C(by) and C(since) of the authority, as M(mesh_authority) returned them.
+        description: C(fingerprint), C(by) and C(since) of the authority, as M(mesh_authority)
+          returned them.
         type: dict
         required: true
       carried:
@@ -86,7 +92,8 @@ options:
         type: bool
         default: false
 notes:
-  - Nothing here fails because a node is unfit. What is wrong comes back in RV(node.problems), so that it is shown for all nodes at once.
+  - Nothing here fails because a node is unfit. What is wrong comes back in RV(node.problems), so
+    that it is shown for all nodes at once.
 """
 
 EXAMPLES = r"""
@@ -134,7 +141,8 @@ node:
       description: SHA-256 of its machine id and host name; empty where it has no machine id.
       type: str
     home:
-      description: An id that is equal on all nodes that share this home directory; empty for a local one.
+      description: An id that is equal on all nodes that share this home directory; empty for a
+        local one.
       type: str
     site:
       description: Name of the site whose mesh lies here, empty if none.
@@ -149,15 +157,17 @@ node:
       elements: str
 state:
   description:
-    - The mesh that lies here. C(present), C(site), C(digest), C(inventory), C(nodes), C(valid_until) and C(proven) in unix seconds, and
-      C(stale), the names of what differs from what was proven. C(proven) is null where anything is stale. C(authority) has C(fingerprint), C(by)
-      and C(since). C(carried) is true while an earlier line stays.
+    - The mesh that lies here. C(present), C(site), C(digest), C(inventory), C(nodes),
+      C(valid_until) and C(proven) in unix seconds, and C(stale), the names of what differs from
+      what was proven. C(proven) is null where anything is stale. C(authority) has C(fingerprint),
+      C(by) and C(since). C(carried) is true while an earlier line stays.
   returned: success
   type: dict
 held:
   description:
-    - The lines of O(site) in authorized_keys. C(count), C(authorities) (fingerprints), C(open) (one of them gives a shell) and C(busy) (an attempt
-      runs on the node, or its systemd does not answer).
+    - The lines of O(site) in authorized_keys. C(count), C(authorities) (fingerprints), C(open) (one
+      of them gives a shell) and C(busy) (an attempt runs on the node, or its systemd does not
+      answer).
   returned: with O(site)
   type: dict
 found:
@@ -172,7 +182,8 @@ found:
       description: Whether the mesh's directory exists and only its owner can enter it.
       type: bool
     replace_key:
-      description: Whether the node's key must be made anew, because others may have read it or because it was made on another node.
+      description: Whether the node's key must be made anew, because others may have read it or
+        because it was made on another node.
       type: bool
     authorized_keys_mode:
       description: Mode of the user's authorized_keys, V(0600) where there is none yet.
@@ -235,9 +246,17 @@ def main():
     home = pwd.getpwuid(os.geteuid()).pw_dir
     place = os.path.join(home, given["directory"])
     node = node_description.describe_node(
-        given["name"], given["host"], given["port"], given["address"], given["ssh_port"], given["directory"],
-        given["host_keys"], given["network_filesystems"], primitives.run_program, os.environ,
-    )  # fmt: skip
+        given["name"],
+        given["host"],
+        given["port"],
+        given["address"],
+        given["ssh_port"],
+        given["directory"],
+        given["host_keys"],
+        given["network_filesystems"],
+        primitives.run_program,
+        os.environ,
+    )
     node["problems"] += store.earlier_attempts(
         home, node["site"], given["directory"], primitives.run_program
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
----
 module: mesh_proof
 short_description: Log in from a node to all its peers and check who answers
 description:
-  - Logs in over the mesh (C(ssh -F)) to every other node, several at a time, and runs a command there. The answer, machine id and host
-    name, must be that of the machine which the controller knows under this name, so a login that ends on another machine is a failure too.
-  - Needs no root. A node with a login that fails loses its recorded proof, so that the next run proves anew; nothing else is written.
+  - Logs in over the mesh (C(ssh -F)) to every other node, several at a time, and runs a command
+    there. The answer, machine id and host name, must be that of the machine which the controller
+    knows under this name, so a login that ends on another machine is a failure too.
+  - Needs no root. A node with a login that fails loses its recorded proof, so that the next run
+    proves anew; nothing else is written.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -18,11 +19,13 @@ options:
     type: str
     required: true
   identities:
-    description: RV(mesh_compile#module:identities), every node's name and what its answer is compared with.
+    description: RV(mesh_compile#module:identities), every node's name and what its answer is
+      compared with.
     type: dict
     required: true
   nodes:
-    description: Inventory names of all nodes in the order of the ranks. Each node starts with its successor, so that they spread.
+    description: Inventory names of all nodes in the order of the ranks. Each node starts with its
+      successor, so that they spread.
     type: list
     elements: str
     required: true
@@ -40,8 +43,9 @@ options:
     default: 8
 notes:
   - A failed login does not fail the module. All nodes' failures are shown together by the role.
-  - Causes are read from what OpenSSH's client prints (tried with 9.2); where that is the same for several causes, as with a
-    certificate that is refused, the node's own key and certificate are looked at.
+  - Causes are read from what OpenSSH's client prints (tried with 9.2); where that is the same for
+    several causes, as with a certificate that is refused, the node's own key and certificate are
+    looked at.
 """
 
 EXAMPLES = r"""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
----
 module: mesh_sign
 short_description: Sign the nodes' public keys with the site's certificate authority
 description:
-  - Runs on the controller, once for a site, and calls C(ssh-keygen). A certificate names its site and node, holds one principal, that of its node, has a
-    serial number and a short validity, and allows nothing by itself.
-  - A certificate that is still good is kept. The key of the authority is in O(directory), in an agent or on a PKCS#11 token.
+  - Runs on the controller, once for a site, and calls C(ssh-keygen). A certificate names its site
+    and node, holds one principal, that of its node, has a serial number and a short validity, and
+    allows nothing by itself.
+  - A certificate that is still good is kept. The key of the authority is in O(directory), in an
+    agent or on a PKCS#11 token.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -42,13 +43,16 @@ options:
     type: str
     default: ""
   agent_key:
-    description: Path of the authority's public key where the private half is in an agent or on a token.
+    description: Path of the authority's public key where the private half is in an agent or on a
+      token.
     type: path
   pkcs11:
     description: Path of the PKCS#11 library of the token that holds the private half.
     type: path
 attributes:
-  check_mode: {support: full, description: Signs nothing.}
+  check_mode:
+    support: full
+    description: Signs nothing.
 """
 
 EXAMPLES = r"""

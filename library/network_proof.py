@@ -8,27 +8,68 @@ DOCUMENTATION = r"""
 module: network_proof
 short_description: Listen where the ranks will listen, and connect as they will
 description:
-  - C(listening) starts a listener as a transient unit of the training user's own systemd (C(yardcheck-<id>.service)) on the node's fabric
-    address, on the ports of the plan and on ports of the ephemeral range. It ends by itself when all expected peers came, when it is closed,
-    and after O(seconds) whatever happens. It waits for another check's listener to end; one that nobody has spoken to for 15 s is ended, and its
-    check finds C(rival).
-  - C(connected) connects from the fabric address to the listeners of the peers and measures what the ways carry.
+  - C(listening) starts a listener as a transient unit of the training user's own systemd
+    (C(yardcheck-<id>.service)) on the node's fabric address, on the ports of the plan and on ports
+    of the ephemeral range. It ends by itself when all expected peers came, when it is closed, and
+    after O(seconds) whatever happens. It waits for another check's listener to end; one that nobody
+    has spoken to for 15 s is ended, and its check finds C(rival).
+  - C(connected) connects from the fabric address to the listeners of the peers and measures what
+    the ways carry.
   - C(closed) ends the listener.
   - Nothing is judged on the node; see the module proof.
 options:
-  state: {description: What to do., type: str, choices: [listening, connected, closed], required: true}
-  id: {description: "The check's name: letters and digits.", type: str, required: true}
-  node: {description: This node's name., type: str, required: true}
-  nodes: {description: All nodes' names in the order of the ranks., type: list, elements: str, default: []}
-  address: {description: This node's fabric address., type: str, default: ""}
-  interface: {description: The interface that holds it., type: str, default: ""}
-  ports: {description: Ports of the plan that are listened on; C(connected) tries no others of them., type: list, elements: int, default: []}
-  matrix: {description: Whether all pairs are tried., type: bool, default: false}
-  depth: {description: "quick: whether the ports are reached; full: bandwidth and path MTU, too.", type: str, choices: [quick, full], default: full}
-  book: {description: "Node name to what C(listening) returned there (C(connected) only).", type: dict, default: {}}
-  seconds: {description: The longest life of the listener., type: int, default: 60}
+  state:
+    description: What to do.
+    type: str
+    choices: [listening, connected, closed]
+    required: true
+  id:
+    description: "The check's name: letters and digits."
+    type: str
+    required: true
+  node:
+    description: This node's name.
+    type: str
+    required: true
+  nodes:
+    description: All nodes' names in the order of the ranks.
+    type: list
+    elements: str
+    default: []
+  address:
+    description: This node's fabric address.
+    type: str
+    default: ""
+  interface:
+    description: The interface that holds it.
+    type: str
+    default: ""
+  ports:
+    description: Ports of the plan that are listened on; C(connected) tries no others of them.
+    type: list
+    elements: int
+    default: []
+  matrix:
+    description: Whether all pairs are tried.
+    type: bool
+    default: false
+  depth:
+    description: "quick: whether the ports are reached; full: bandwidth and path MTU, too."
+    type: str
+    choices: [quick, full]
+    default: full
+  book:
+    description: Node name to what C(listening) returned there (C(connected) only).
+    type: dict
+    default: {}
+  seconds:
+    description: The longest life of the listener.
+    type: int
+    default: 60
 attributes:
-  check_mode: {support: full, description: Nothing is opened and nothing tried.}
+  check_mode:
+    support: full
+    description: Nothing is opened and nothing tried.
 author: Trainyard
 """
 
@@ -47,22 +88,43 @@ EXAMPLES = r"""
 
 RETURN = r"""
 listening:
-  description: "What listens: node, address, planned, ephemeral, udp, range, failed (port to reason); none with rival."
+  description: "What listens: node, address, planned, ephemeral, udp, range, failed (port to
+    reason); none with rival."
   type: dict
   returned: listening and connected
-interface: {description: "name and mtu.", type: dict, returned: listening}
-hcas: {description: "Name, port, state and rate of RDMA devices.", type: list, elements: dict, returned: listening}
-reached: {description: "Node name to ports.", type: dict, returned: connected}
-unreached: {description: "to, port, why, text of every connection that failed.", type: list, elements: dict, returned: connected}
+interface:
+  description: name and mtu.
+  type: dict
+  returned: listening
+hcas:
+  description: Name, port, state and rate of RDMA devices.
+  type: list
+  elements: dict
+  returned: listening
+reached:
+  description: Node name to ports.
+  type: dict
+  returned: connected
+unreached:
+  description: to, port, why, text of every connection that failed.
+  type: list
+  elements: dict
+  returned: connected
 edges:
-  description: Node name to rtt and offset (seconds), path_mtu (bytes), gbits, together (how many nodes sent at once).
+  description: Node name to rtt and offset (seconds), path_mtu (bytes), gbits, together (how many
+    nodes sent at once).
   type: dict
   returned: connected
 rival:
-  description: "Another check that was met, or that has ended this one's listener: id, seconds (how long it has been there); else none."
+  description: "Another check that was met, or that has ended this one's listener: id, seconds (how
+    long it has been there); else none."
   type: dict
   returned: success
-closed: {description: "What the listener said: came (node to the address it came from), missed; none where it had ended.", type: dict, returned: closed}
+closed:
+  description: "What the listener said: came (node to the address it came from), missed; none where
+    it had ended."
+  type: dict
+  returned: closed
 """
 
 import os

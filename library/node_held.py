@@ -8,11 +8,17 @@ DOCUMENTATION = r"""
 module: node_held
 short_description: Say which attempts hold a node
 description:
-  - Tells in one quick look whether a node answers and which attempts hold it, anybody's. Changes nothing. It needs neither a plan nor a run.
+  - Tells in one quick look whether a node answers and which attempts hold it, anybody's. Changes
+    nothing. It needs neither a plan nor a run.
 options:
-  base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
+  base:
+    description: The product's directory on the node; relative paths start at the user's home.
+    type: str
+    default: .trainyard
 attributes:
-  check_mode: {support: full, description: Reads only.}
+  check_mode:
+    support: full
+    description: Reads only.
 author: Trainyard
 """
 
@@ -24,7 +30,12 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-held: {description: "The attempts that hold the node (run, attempt, user, mine, since and more; see holds.py).", type: list, elements: dict, returned: success}
+held:
+  description: The attempts that hold the node (run, attempt, user, mine, since and more; see
+    holds.py).
+  type: list
+  elements: dict
+  returned: success
 """
 
 import os

@@ -8,10 +8,14 @@ DOCUMENTATION = r"""
 module: node_probe
 short_description: Tell what a node is and what it holds already
 description:
-  - One task a node that only reads. What differs from the plan is provisioned or synced afterwards, and nothing else (design, "How data flows").
-  - With O(credential) it makes the key pair of the attempt that is about to start, and removes those of attempts that have ended.
-  - What it has read it remembers in small notes below O(base) (docs/runbooks/placement.md names them), so that a repeat reads less.
-  - A tree is held against its manifest by inode, size and times, and read again only where these have changed since it was synced.
+  - One task a node that only reads. What differs from the plan is provisioned or synced afterwards,
+    and nothing else (design, "How data flows").
+  - With O(credential) it makes the key pair of the attempt that is about to start, and removes
+    those of attempts that have ended.
+  - What it has read it remembers in small notes below O(base) (docs/runbooks/placement.md names
+    them), so that a repeat reads less.
+  - A tree is held against its manifest by inode, size and times, and read again only where these
+    have changed since it was synced.
 options:
   base:
     description: The product's directory on the node; relative paths start at the user's home.
@@ -23,12 +27,14 @@ options:
     elements: dict
     default: []
   peers:
-    description: Addresses of the other nodes, to find the address this node's routes to them start from.
+    description: Addresses of the other nodes, to find the address this node's routes to them start
+      from.
     type: list
     elements: str
     default: []
   accelerator:
-    description: What the site says the node computes with; of V(ascend) the devices' addresses are read.
+    description: What the site says the node computes with; of V(ascend) the devices' addresses are
+      read.
     type: str
     default: cpu
   programs:
@@ -36,22 +42,28 @@ options:
     type: dict
     default: {}
   python:
-    description: The Python of the user's own that the suite's environment names; empty where there is none.
+    description: The Python of the user's own that the suite's environment names; empty where there
+      is none.
     type: str
     default: ""
   credential:
-    description: The attempt for which a key pair is made on this node, with C(run), C(number) and C(node); empty, or a check, makes none.
+    description: The attempt for which a key pair is made on this node, with C(run), C(number) and
+      C(node); empty, or a check, makes none.
     type: dict
     default: {}
   asked:
     description:
-      - What the subjects of the check want to know beyond what a plan needs; empty asks for nothing more.
-      - C(ports) (list of int) are tried by binding them, C(verify) (cached, sample or full) says how trees are held against their manifests,
-        C(places) name what lies on the node already (design, decision 8), C(environments) the digests whose packages are listed.
+      - What the subjects of the check want to know beyond what a plan needs; empty asks for nothing
+        more.
+      - C(ports) (list of int) are tried by binding them, C(verify) (cached, sample or full) says
+        how trees are held against their manifests, C(places) name what lies on the node already
+        (design, decision 8), C(environments) the digests whose packages are listed.
     type: dict
     default: {}
 attributes:
-  check_mode: {support: full, description: Reads only.}
+  check_mode:
+    support: full
+    description: Reads only.
 author: Trainyard
 """
 
@@ -65,15 +77,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 facts:
-  description: >-
-    hostname, home, base, user, uid, python_version, machine, libc, cores, addresses ([{interface, address}]), route_source, resolves_to,
-    missing (what provision.yml has to bring), units (runs that hold the node), environments ({digest: fingerprint}), trees ({kind/short:
-    {ok, differences}}), mesh, run_key (public, for O(credential)),
-    python_words (what a Python of the user's own has beside it, or null), device_ips ({device id: address}) and
-    device_problems (Ascend), boot (changes with every boot), time and ended (this clock before and after, unix seconds), sent and
-    received (the controller's before and after, from the action plugin); with asked, one key for each subject of the
-    check (machines, devices, installed, orphans, placement, ports), see the module of that name (ports: sockets.py) in
-    plugins/module_utils.
+  description: "hostname, home, base, user, uid, python_version, machine, libc, cores, addresses
+    ([{interface, address}]), route_source, resolves_to, missing (what provision.yml has to bring),
+    units (runs that hold the node), environments ({digest: fingerprint}), trees ({kind/short: {ok,
+    differences}}), mesh, run_key (public, for O(credential)), python_words (what a Python of the
+    user's own has beside it, or null), device_ips ({device id: address}) and device_problems
+    (Ascend), boot (changes with every boot), time and ended (this clock before and after, unix
+    seconds), sent and received (the controller's before and after, from the action plugin); with
+    asked, one key for each subject of the check (machines, devices, installed, orphans, placement,
+    ports), see the module of that name (ports: sockets.py) in plugins/module_utils."
   type: dict
   returned: success
 """
@@ -109,14 +121,25 @@ def main():
                 ),
                 handle_exceptions=False,
             )
-        except OSError as error:  # a bare node may lack any program; facts.missing names what provision.yml brings
+        except OSError as error:
+            # A bare node may lack any program. facts.missing names what provision.yml brings.
             return 127, "", str(error)
 
     given = module.params
+    credential = given["credential"]
+    if module.check_mode:
+        credential = {}
     facts = probe.look(
-        run, given["base"], given["trees"], given["peers"], given["accelerator"], given["programs"], given["python"], given["asked"],
-        {} if module.check_mode else given["credential"],
-    )  # fmt: skip
+        run,
+        given["base"],
+        given["trees"],
+        given["peers"],
+        given["accelerator"],
+        given["programs"],
+        given["python"],
+        given["asked"],
+        credential,
+    )
     module.exit_json(changed=False, facts=facts)
 
 

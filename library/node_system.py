@@ -6,12 +6,15 @@ DOCUMENTATION = r"""
 module: node_system
 short_description: Tell what a node's system still needs before it can train
 description:
-  - Reads only, as the training user. It asks the package database, systemd and the kernel, so a node that is ready is told without root.
+  - Reads only, as the training user. It asks the package database, systemd and the kernel, so a
+    node that is ready is told without root.
   - What it says decides whether root is asked. It never decides what root writes or removes.
-  - A training is a unit of the training user's own systemd. That needs lingering (it lives without a login), a manager that answers, and
-    limits, which come from two drop-ins; C(limits.conf) does not apply to units.
-  - Only limits that the node may set go into the drop-ins. Without CAP_SYS_RESOURCE (many containers) a limit cannot be raised above the
-    hard limit of process 1, so it is left as it is and reported. See setrlimit(2), systemd.exec(5) and user@.service(5).
+  - A training is a unit of the training user's own systemd. That needs lingering (it lives without
+    a login), a manager that answers, and limits, which come from two drop-ins; C(limits.conf) does
+    not apply to units.
+  - Only limits that the node may set go into the drop-ins. Without CAP_SYS_RESOURCE (many
+    containers) a limit cannot be raised above the hard limit of process 1, so it is left as it is
+    and reported. See setrlimit(2), systemd.exec(5) and user@.service(5).
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -54,8 +57,9 @@ EXAMPLES = r"""
 RETURN = r"""
 needs:
   description:
-    - What is missing, in words for C(when). V(packages), V(linger), V(limits) (a drop-in differs), V(manager) (the user manager does not
-      answer), V(restart) (it is older than its limits and has less than it may have).
+    - What is missing, in words for C(when). V(packages), V(linger), V(limits) (a drop-in differs),
+      V(manager) (the user manager does not answer), V(restart) (it is older than its limits and has
+      less than it may have).
   type: list
   elements: str
   returned: success
@@ -64,7 +68,8 @@ family:
   type: str
   returned: success
 missing:
-  description: Packages that are not installed; programs that are not there where the family is unknown.
+  description: Packages that are not installed; programs that are not there where the family is
+    unknown.
   type: list
   elements: str
   returned: success
@@ -73,12 +78,14 @@ user:
   type: str
   returned: success
 records:
-  description: Records of root's that this site has here, V(accounts) and V(firewall). Their contents are root's to read.
+  description: Records of root's that this site has here, V(accounts) and V(firewall). Their
+    contents are root's to read.
   type: list
   elements: str
   returned: success
 notes:
-  description: Notes of earlier versions in the product's directory, V(firewall.json) and V(lingering). They are not obeyed as root.
+  description: Notes of earlier versions in the product's directory, V(firewall.json) and
+    V(lingering). They are not obeyed as root.
   type: list
   elements: str
   returned: success
@@ -89,7 +96,8 @@ manager:
   sample: running
 limits:
   description:
-    - By limit (V(memlock) in bytes, V(nofile) a number), what is V(wanted), V(allowed) here, and V(measured) inside a unit.
+    - By limit (V(memlock) in bytes, V(nofile) a number), what is V(wanted), V(allowed) here, and
+      V(measured) inside a unit.
     - V(-1) is no limit.
   type: dict
   returned: success
@@ -120,6 +128,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments.use
 )
 
 PROGRAMS = ("rsync", "ssh", "loginctl", "systemd-run")
+# The names in ID and ID_LIKE of /etc/os-release, by family.
+FAMILIES = {
+    "debian": {"debian", "ubuntu"},
+    "redhat": {"rhel", "fedora", "centos", "openeuler", "kylin", "anolis", "rocky", "almalinux"},
+}
 # What earlier versions noted in the product's directory. It is told, and never obeyed as root.
 NOTES = ("firewall.json", "lingering")
 
@@ -127,14 +140,10 @@ NOTES = ("firewall.json", "lingering")
 def family_of(os_release):
     """Return debian, redhat or '' for the text of /etc/os-release."""
     words = " ".join(re.findall(r'^(?:ID|ID_LIKE)="?([^"\n]*)', os_release, re.M)).lower().split()
-    if {"debian", "ubuntu"} & set(words):
-        return "debian"
-    return (
-        "redhat"
-        if {"rhel", "fedora", "centos", "openeuler", "kylin", "anolis", "rocky", "almalinux"}
-        & set(words)
-        else ""
-    )
+    for family, names in FAMILIES.items():
+        if names & set(words):
+            return family
+    return ""
 
 
 def missing_packages(family, packages, ask=call):
@@ -149,8 +158,9 @@ def missing_packages(family, packages, ask=call):
 
 
 def manager_started(uid, ask=call):
-    """Return when the user manager began, in seconds since 1970, or None. Process start times count
-    from the boot.
+    """Return when the user manager began, in seconds since 1970, or None.
+
+    Start times of processes count from the boot.
     """
     _, text = ask(["systemctl", "show", f"user@{uid}.service", "--property", "MainPID"])
     status = read(f"/proc/{text.partition('=')[2] or 0}/stat")
@@ -168,74 +178,85 @@ def look(params, ask=call):
     missing = missing_packages(family, params["packages"].get(family, []), ask)
     _, manager = ask(["systemctl", "--user", "is-system-running"])
     answers = manager in ("running", "degraded", "starting")
-    _, text = (
-        ask(
-            [
-                "systemd-run",
-                "--user",
-                "--wait",
-                "--collect",
-                "--pipe",
-                "--quiet",
-                "cat",
-                "/proc/self/limits",
-            ]
-        )
-        if answers
-        else (1, "")
-    )
-    measured = hard_limits(text)
-    limits = node_limits(params, read)
-    for name in LIMITS:
-        limits[name]["measured"] = measured.get(name)
-    wants = dropins(user.pw_uid, limits)
-    started, newest = (
-        manager_started(user.pw_uid, ask),
-        max((os.path.getmtime(p) for p in wants if os.path.exists(p)), default=0),
-    )
-    low = any(
-        each["measured"] is not None and less(each["measured"], each["allowed"])
-        for each in limits.values()
-    )
-    records = root_records.Records(params["site"]) if params.get("site") else None
-    home = os.path.join(user.pw_dir, os.path.expanduser(params.get("home") or ""))
-    _, units = ask(
-        [
-            "systemctl",
-            "--user",
-            "list-units",
-            "--plain",
-            "--no-legend",
-            "--state=active,activating,deactivating",
-            "trainyard-*",
-        ]
-    )
+    limits = measured_limits(params, answers, ask)
+    wanted = dropins(user.pw_uid, limits)
     checks = {
         "packages": bool(missing),
         "linger": not os.path.exists(os.path.join(LINGER, user.pw_name)),
-        "limits": any(read(path) != content for path, content in wants.items()),
+        "limits": any(read(path) != content for path, content in wanted.items()),
         "manager": not answers,
-        "restart": answers and low and started is not None and started < newest,
+        "restart": answers and needs_restart(user.pw_uid, limits, wanted, ask),
     }
     return {
         "needs": [name for name, needed in checks.items() if needed],
         "family": family,
         "missing": missing,
         "user": user.pw_name,
-        "records": (
-            [name for name in root_records.NAMES if os.path.exists(records.path(name))]
-            if records
-            else []
-        ),
-        "notes": (
-            [name for name in NOTES if os.path.exists(os.path.join(home, name))]
-            if params.get("home")
-            else []
-        ),
+        "records": records_here(params.get("site")),
+        "notes": notes_here(params.get("home"), user.pw_dir),
         "manager": manager,
         "limits": limits,
-        "units": [line.split()[0] for line in units.splitlines()] if answers else [],
+        "units": active_units(answers, ask),
     }
+
+
+def measured_limits(params, answers, ask):
+    """Return the limits of the node, with those that a unit of the user has.
+
+    answers: the user manager does.
+    """
+    measured = {}
+    if answers:
+        words = "systemd-run --user --wait --collect --pipe --quiet cat /proc/self/limits"
+        _, text = ask(words.split())
+        measured = hard_limits(text)
+    limits = node_limits(params, read)
+    for name in LIMITS:
+        limits[name]["measured"] = measured.get(name)
+    return limits
+
+
+def needs_restart(uid, limits, wanted, ask):
+    """Return true if the user manager is older than its limits and has less than it may have.
+
+    wanted: {path: content} of the drop-ins.
+    """
+    started = manager_started(uid, ask)
+    newest = max((os.path.getmtime(path) for path in wanted if os.path.exists(path)), default=0)
+    if started is None or started >= newest:
+        return False
+    return any(
+        each["measured"] is not None and less(each["measured"], each["allowed"])
+        for each in limits.values()
+    )
+
+
+def records_here(site):
+    """Return the names of root's records that the site has on this node."""
+    if not site:
+        return []
+    records = root_records.Records(site)
+    return [name for name in root_records.NAMES if os.path.exists(records.path(name))]
+
+
+def notes_here(home, user_home):
+    """Return the names of the notes of earlier versions in the product's directory."""
+    if not home:
+        return []
+    directory = os.path.join(user_home, os.path.expanduser(home))
+    return [name for name in NOTES if os.path.exists(os.path.join(directory, name))]
+
+
+def active_units(answers, ask):
+    """Return the active units of ours.
+
+    answers: the user manager does.
+    """
+    if not answers:
+        return []
+    words = ["systemctl", "--user", "list-units", "--plain", "--no-legend"]
+    _, units = ask([*words, "--state=active,activating,deactivating", "trainyard-*"])
+    return [line.split()[0] for line in units.splitlines()]
 
 
 def main():

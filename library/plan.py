@@ -8,26 +8,75 @@ DOCUMENTATION = r"""
 module: plan
 short_description: Compile the plan of a job from site and probed facts
 description:
-  - Runs on the controller; a call into the pure C(plugins/module_utils/plan/compiler.py), and into C(checks.py), which judges what the nodes
-    said. Fails with every reason why nothing may start, all at once, unless they are only to be reported.
+  - Runs on the controller; a call into the pure C(plugins/module_utils/plan/compiler.py), and into
+    C(checks.py), which judges what the nodes said. Fails with every reason why nothing may start,
+    all at once, unless they are only to be reported.
 options:
-  job: {description: As read_job gives it., type: dict, required: true}
-  site: {description: As read_job gives it., type: dict, required: true}
-  nodes: {description: The chosen nodes in rank order., type: list, elements: dict, required: true}
-  facts: {description: Node name to what node_probe returned., type: dict, required: true}
-  inputs: {description: As job_inputs gives it., type: dict, required: true}
-  resume: {description: "The checkpoint that the run is resumed from, as resume_point chose it.", type: dict, default: {}}
-  suite: {description: The suite's table., type: dict, required: true}
-  source: {description: What the site says of the suite., type: dict, required: true}
-  project: {description: The project's directory on the controller., type: path, required: true}
-  silent: {description: Node name to what the connection said of a node that did not answer., type: dict, default: {}}
-  allowed: {description: What the site asks of its nodes (roles/preflight/defaults/main.yml)., type: dict, default: {}}
-  report: {description: "Return the findings instead of failing with them (check.yml).", type: bool, default: false}
-  state_dir: {description: What the controller keeps of the site; proofs lie there., type: path}
-  rehearse: {description: Whether the plan is to be rehearsed., type: bool, default: true}
-  repair: {description: "For sync.yml: trees that differ are replaced, what keeps only a start is warned of.", type: bool, default: false}
+  job:
+    description: As read_job gives it.
+    type: dict
+    required: true
+  site:
+    description: As read_job gives it.
+    type: dict
+    required: true
+  nodes:
+    description: The chosen nodes in rank order.
+    type: list
+    elements: dict
+    required: true
+  facts:
+    description: Node name to what node_probe returned.
+    type: dict
+    required: true
+  inputs:
+    description: As job_inputs gives it.
+    type: dict
+    required: true
+  resume:
+    description: The checkpoint that the run is resumed from, as resume_point chose it.
+    type: dict
+    default: {}
+  suite:
+    description: The suite's table.
+    type: dict
+    required: true
+  source:
+    description: What the site says of the suite.
+    type: dict
+    required: true
+  project:
+    description: The project's directory on the controller.
+    type: path
+    required: true
+  silent:
+    description: Node name to what the connection said of a node that did not answer.
+    type: dict
+    default: {}
+  allowed:
+    description: What the site asks of its nodes (roles/preflight/defaults/main.yml).
+    type: dict
+    default: {}
+  report:
+    description: Return the findings instead of failing with them (check.yml).
+    type: bool
+    default: false
+  state_dir:
+    description: What the controller keeps of the site; proofs lie there.
+    type: path
+  rehearse:
+    description: Whether the plan is to be rehearsed.
+    type: bool
+    default: true
+  repair:
+    description: "For sync.yml: trees that differ are replaced, what keeps only a start is warned
+      of."
+    type: bool
+    default: false
 attributes:
-  check_mode: {support: full, description: Computes only.}
+  check_mode:
+    support: full
+    description: Computes only.
 author: Trainyard
 """
 
@@ -46,23 +95,60 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-plan: {description: The plan., type: dict, returned: where there is one}
-text: {description: "The plan's bytes: one line of canonical JSON (ASCII).", type: str, returned: where there is a plan}
-sha256: {description: Digest of these bytes., type: str, returned: where there is a plan}
+plan:
+  description: The plan.
+  type: dict
+  returned: where there is one
+text:
+  description: "The plan's bytes: one line of canonical JSON (ASCII)."
+  type: str
+  returned: where there is a plan
+sha256:
+  description: Digest of these bytes.
+  type: str
+  returned: where there is a plan
 todo:
-  description: >-
-    What is not ready yet and on which nodes; besides network (the nodes between which it is to be proven), depth (quick or full) and rehearsal
-    (the nodes that rehearse).
+  description: What is not ready yet and on which nodes; besides network (the nodes between which it
+    is to be proven), depth (quick or full) and rehearsal (the nodes that rehearse).
   type: dict
   returned: success
-findings: {description: "What was found, see findings.py.", type: list, elements: dict, returned: success}
-refused: {description: "Nothing is left to train, and no further try will find any.", type: bool, returned: where it failed}
-stops: {description: "Of what is in the way of a start: check and nodes.", type: list, elements: dict, returned: where it failed for that reason}
-lines: {description: The same as a table for people., type: list, elements: str, returned: success}
-listen: {description: Ports on which the network's proof listens., type: list, elements: int, returned: where there is a plan}
-keys: {description: "Node name to the public key of this attempt, checked.", type: dict, returned: where there is a plan}
-rehearsal: {description: "The rehearsal's plan: text, sha256.", type: dict, returned: where there is a plan}
-summary: {description: "The plan in lines for people: commands, rank map, digests.", type: list, elements: str, returned: success}
+findings:
+  description: What was found, see findings.py.
+  type: list
+  elements: dict
+  returned: success
+refused:
+  description: Nothing is left to train, and no further try will find any.
+  type: bool
+  returned: where it failed
+stops:
+  description: "Of what is in the way of a start: check and nodes."
+  type: list
+  elements: dict
+  returned: where it failed for that reason
+lines:
+  description: The same as a table for people.
+  type: list
+  elements: str
+  returned: success
+listen:
+  description: Ports on which the network's proof listens.
+  type: list
+  elements: int
+  returned: where there is a plan
+keys:
+  description: Node name to the public key of this attempt, checked.
+  type: dict
+  returned: where there is a plan
+rehearsal:
+  description: "The rehearsal's plan: text, sha256."
+  type: dict
+  returned: where there is a plan
+summary:
+  description: "The plan in lines for people: commands, rank map, digests."
+  type: list
+  elements: str
+  returned: success
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -6,8 +6,10 @@ DOCUMENTATION = r"""
 module: product_directory
 short_description: Remove from the product's directory what provisioning made there
 description:
-  - Runs as the training user. Environments and wheels go, by the names that the product gives them; everything else stays and is named.
-  - The directory must be one of its own, below no link of its own name, and belong to the user. No link is followed.
+  - Runs as the training user. Environments and wheels go, by the names that the product gives them;
+    everything else stays and is named.
+  - The directory must be one of its own, below no link of its own name, and belong to the user. No
+    link is followed.
 version_added: "0.1.0"
 author: Trainyard
 options:

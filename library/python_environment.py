@@ -4,17 +4,23 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: python_environment
-short_description: Install an environment on a node from a wheelhouse, or take the fingerprint of the user's own Python
+short_description: Install an environment on a node from a wheelhouse, or take the fingerprint of
+  the user's own Python
 description:
-  - Makes C(<home>/env/<digest>) with uv from wheels that already lie on the node. No network is used.
-  - Every wheel is checked against the wheelhouse's manifest first, and the manifest against O(manifest_sha256), so a wheel that was damaged
-    on the way is noticed; it is removed, so that the next run brings it again.
-  - Afterwards the installed versions are compared with the manifest and Paddle or MindSpore is imported. Only then the marker
-    C(.trainyard.json) is written. An environment without one was interrupted and is made again; one that is complete is not touched.
-  - A lock, which uv inherits, keeps two installations apart, also where the first one's connection was lost.
-  - With O(python) nothing is installed. Its packages are listed, Paddle or MindSpore is imported, and the result is kept in a marker of
-    our own.
-  - What MindSpore was built for is read from its own libraries, so that an Ascend build is recognised on a node without the device.
+  - Makes C(<home>/env/<digest>) with uv from wheels that already lie on the node. No network is
+    used.
+  - Every wheel is checked against the wheelhouse's manifest first, and the manifest against
+    O(manifest_sha256), so a wheel that was damaged on the way is noticed; it is removed, so that
+    the next run brings it again.
+  - Afterwards the installed versions are compared with the manifest and Paddle or MindSpore is
+    imported. Only then the marker C(.trainyard.json) is written. An environment without one was
+    interrupted and is made again; one that is complete is not touched.
+  - A lock, which uv inherits, keeps two installations apart, also where the first one's connection
+    was lost.
+  - With O(python) nothing is installed. Its packages are listed, Paddle or MindSpore is imported,
+    and the result is kept in a marker of our own.
+  - What MindSpore was built for is read from its own libraries, so that an Ascend build is
+    recognised on a node without the device.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -51,7 +57,8 @@ options:
     type: bool
     default: false
   verify:
-    description: How the files of one that is there are held against their installation; V(cached) reads those that changed since, V(full) all.
+    description: How the files of one that is there are held against their installation; V(cached)
+      reads those that changed since, V(full) all.
     type: str
     choices: [cached, sample, full]
     default: cached
@@ -61,7 +68,8 @@ options:
     default: 1800
 notes:
   - Supports check mode. Nothing is installed then.
-  - Where the CUDA builds of Paddle come from, and that an index serves an older one silently, is said in docs/runbooks/provision.md.
+  - Where the CUDA builds of Paddle come from, and that an index serves an older one silently, is
+    said in docs/runbooks/provision.md.
 """
 
 EXAMPLES = r"""
@@ -77,7 +85,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 environments:
-  description: The digest and its marker, as M(python_environment_info) returns it. Empty in check mode where it is not there yet.
+  description: The digest and its marker, as M(python_environment_info) returns it. Empty in check
+    mode where it is not there yet.
   type: dict
   returned: success
 reason:
@@ -91,258 +100,18 @@ seconds:
   returned: changed
 """
 
-import fcntl
-import json
 import os
 import shutil
-import signal
-import subprocess
 import time
-import zipfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    environment_install,
+    environment_marker,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
-
-PATHS = """
-import json, platform, site, sys
-own = [p for p in sys.path if p.rstrip("/").rsplit("/", 1)[-1] in ("site-packages", "dist-packages")]
-print(json.dumps({"python": platform.python_version(), "paths": own}))
-"""
-# What each module says of itself; the last line that is printed counts. A MindSpore wheel carries a
-# library for each device it can use.
-IMPORTS = {
-    "paddle": (
-        """
-import json, paddle
-cuda = bool(paddle.is_compiled_with_cuda())
-built = str(paddle.version.cuda()) if cuda else None
-print()
-print(json.dumps({"version": paddle.__version__, "cuda": cuda, "cuda_version": built, "commit": paddle.version.commit}))
-"""
-    ),
-    "mindspore": (
-        """
-import glob, json, os, mindspore
-home = os.path.dirname(mindspore.__file__)
-devices = {"ascend": "Ascend", "gpu": "CUDA"}
-targets = ["CPU"] + [devices[name] for name in sorted(devices) if glob.glob(os.path.join(home, "lib", "plugin", "libmindspore_%s.so*" % name))]
-try:
-    with open(os.path.join(home, ".commit_id"), encoding="utf-8") as handle:
-        commit = handle.read().split("sha1]:")[-1].split(",")[0].strip()
-except OSError:
-    commit = None
-print()
-print(json.dumps({"version": mindspore.__version__, "targets": targets, "commit": commit}))
-"""
-    ),
-}
-# Which of the modules an own Python has, without importing any.
-WHICH = """
-import importlib.util, sys
-print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name)])
-"""
-
-
-class InstallError(Exception):
-    """The environment could not be made; the text names the step, the cause and the remedy."""
-
-
-def wait_for_lock(handle, seconds, digest):
-    """Hold the lock of one environment, or say that another installation holds it."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise InstallError(
-                    f"another installation has been running here for {seconds} s; wait for it or"
-                    " end it"
-                ) from None
-            time.sleep(0.5)
-
-
-def run(argv, lock=None, environment=None, timeout=None):
-    """Run a program with a small environment; return its standard output, or say how it ended.
-    lock: a file it inherits, or None.
-    """
-    small = {
-        "HOME": os.path.expanduser("~"),
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LC_ALL": "C.UTF-8",
-        **(environment or {}),
-    }
-    try:
-        done = subprocess.run(
-            argv,
-            env=small,
-            cwd="/",
-            timeout=timeout,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            pass_fds=() if lock is None else (lock.fileno(),),
-        )
-    except subprocess.TimeoutExpired:
-        raise InstallError(f"{argv[0]} did not end within {timeout} s") from None
-    if done.returncode < 0:
-        raise InstallError(
-            f"{argv[0]} was ended by {signal.Signals(-done.returncode).name}; run the same command"
-            " again"
-        )
-    if done.returncode:
-        raise InstallError(
-            f"{argv[0]} ended with {done.returncode}: "
-            + done.stderr.decode(errors="replace").strip()[-2000:]
-        )
-    return done.stdout.decode(errors="replace")
-
-
-def check_wheels(wheelhouse, manifest_sha256):
-    """Return the manifest of the wheels that came to this node; remove what was damaged on the way
-    and refuse it.
-    """
-    path = os.path.join(wheelhouse, wheels.MANIFEST)
-    manifest = wheels.read_manifest(wheelhouse)
-    if not manifest or wheels.file_sha256(path) != manifest_sha256:
-        shutil.rmtree(wheelhouse, ignore_errors=True)
-        raise InstallError(
-            f"{path} is not the controller's; the copy was removed, run the same command again"
-        )
-    problems = wheels.verify(wheelhouse, manifest)
-    for problem in problems:
-        damaged = os.path.join(wheelhouse, problem.split(": ", 1)[0])
-        if os.path.lexists(damaged):
-            os.unlink(damaged)
-    if problems:
-        raise InstallError(
-            f"damaged on the way to this node: {'; '.join(problems)}; they were removed, run the"
-            " same command again"
-        )
-    return manifest
-
-
-def unpack_uv(wheelhouse, manifest, directory):
-    """Take the installer out of its wheel; return its path."""
-    wheel = next(name for name in manifest["wheels"] if name.startswith(wheels.TOOLS + os.sep))
-    with zipfile.ZipFile(os.path.join(wheelhouse, wheel)) as archive:
-        member = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
-        path = os.path.join(directory, "uv")
-        with archive.open(member) as source, open(path, "wb") as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-    os.chmod(path, 0o700)
-    return path
-
-
-def install(params, home, target, manifest, lock):
-    """Make the environment in place (a venv cannot be moved) from checked wheels."""
-    work = os.path.join(home, "wheels", ".work-" + params["digest"])
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.rmtree(target, ignore_errors=True)
-    os.makedirs(work, mode=0o700)
-    try:
-        uv = unpack_uv(params["wheelhouse"], manifest, work)
-        pins = os.path.join(work, "pins.txt")
-        with open(pins, "w", encoding="utf-8") as handle:
-            handle.writelines(
-                f"{name}=={version}\n" for name, version in sorted(manifest["packages"].items())
-            )
-        settings = {
-            "UV_CACHE_DIR": os.path.join(work, "cache"),
-            "UV_NO_CONFIG": "1",
-            "UV_OFFLINE": "1",
-            "UV_PYTHON_DOWNLOADS": "never",
-            "UV_NO_PROGRESS": "1",
-            "UV_LINK_MODE": "hardlink",
-        }
-        run(
-            [uv, "venv", "--quiet", "--no-project", "--python", params["interpreter"], target],
-            lock,
-            settings,
-        )
-        run(
-            [
-                uv,
-                "pip",
-                "install",
-                "--quiet",
-                "--python",
-                os.path.join(target, "bin", "python"),
-                "--no-index",
-                "--find-links",
-                params["wheelhouse"],
-                "--no-deps",
-                "--compile-bytecode",
-                "--requirement",
-                pins,
-            ],
-            lock,
-            settings,
-        )
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def describe(params, interpreter, lock=None):
-    """Return the marker of what is installed behind an interpreter, or refuse what is not what was
-    asked for.
-    """
-    quiet = {"PYTHONDONTWRITEBYTECODE": "1"} if params["python"] else {}
-    about = json.loads(run([interpreter, "-c", PATHS], lock, quiet, timeout=60))
-    if params["package"]:
-        module = core.PACKAGES[params["package"]]["module"]
-    else:
-        module = (
-            run([interpreter, "-c", WHICH, *core.MODULES], lock, quiet, timeout=60).split()
-            or core.MODULES
-        )[0]
-    try:
-        imported = json.loads(
-            run([interpreter, "-c", IMPORTS[module]], lock, quiet, timeout=300)
-            .strip()
-            .splitlines()[-1]
-        )
-    except InstallError as error:
-        reason = str(error).strip().splitlines()[-1]
-        remedy = (
-            "; pin the package in a list of the environment's requirements"
-            if reason.startswith("ModuleNotFoundError")
-            else ""
-        )
-        raise InstallError(
-            f"{module} cannot be imported with {interpreter}: {reason}{remedy}"
-        ) from None
-    wrong = core.check_import(params["package"], params["version"], imported)
-    if wrong:
-        raise InstallError(
-            f"{wrong}; correct package, version and index_url of the environment (the vendor's"
-            " index has the device builds)"
-        )
-    packages = core.installed_packages(about["paths"])
-    return {
-        "version": core.FORMAT,
-        "digest": params["digest"],
-        "interpreter": interpreter,
-        "managed": not params["python"],
-        "imported": imported,
-        "packages": packages,
-        "fingerprint": core.fingerprint(packages),
-        **about,
-    }
-
-
-def write_marker(target, marker):
-    """Put the marker in place at once and for good; it says that everything before it is there."""
-    os.makedirs(target, mode=0o700, exist_ok=True)
-    path = os.path.join(target, core.MARKER)
-    with open(path + ".new", "w", encoding="utf-8") as handle:
-        json.dump(marker, handle, indent=1, sort_keys=True)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(path + ".new", path)
 
 
 def make(params, home, target, lock):
@@ -353,19 +122,19 @@ def make(params, home, target, lock):
         seconds[step] = round(time.monotonic() - started - sum(seconds.values()), 2)
 
     if params["python"]:
-        marker = describe(params, params["python"])
+        marker = environment_install.describe(params, params["python"])
     else:
-        manifest = check_wheels(params["wheelhouse"], params["manifest_sha256"])
+        manifest = environment_install.check_wheels(params["wheelhouse"], params["manifest_sha256"])
         lap("verify")
-        install(params, home, target, manifest, lock)
+        environment_install.install(params, home, target, manifest, lock)
         lap("install")
-        marker = describe(params, os.path.join(target, "bin", "python"), lock)
+        marker = environment_install.describe(params, os.path.join(target, "bin", "python"), lock)
         differences = core.compare_packages(manifest["packages"], marker["packages"])
         if differences:
-            raise InstallError(
+            raise environment_install.InstallError(
                 "the installed packages are not those of the wheelhouse: " + "; ".join(differences)
             )
-    write_marker(target, marker)
+    environment_marker.write_marker(home, marker)
     lap("import")
     drop_wheels(params)
     return marker, seconds
@@ -388,7 +157,7 @@ def ensure(params, home, check_mode):
         return {"changed": True, "environments": {}, "reason": reason}
     os.makedirs(os.path.join(home, "env"), mode=0o700, exist_ok=True)
     with open(os.path.join(home, "env", f".{digest}.lock"), "w", encoding="utf-8") as lock:
-        wait_for_lock(lock, params["wait"], digest)
+        environment_install.wait_for_lock(lock, params["wait"], digest)
         found = core.inspect_environment(
             home, digest, params["verify"]
         )  # whoever held the lock may have made it
@@ -426,7 +195,7 @@ def main():
     )
     try:
         module.exit_json(**ensure(module.params, home, module.check_mode))
-    except (InstallError, OSError, ValueError) as error:
+    except (environment_install.InstallError, OSError, ValueError) as error:
         module.fail_json(msg=f"{home}/env/{module.params['digest']}: {error}")
 
 

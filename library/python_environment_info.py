@@ -6,9 +6,10 @@ DOCUMENTATION = r"""
 module: python_environment_info
 short_description: Tell which Python a node has and which environments are complete on it
 description:
-  - Reads only. It runs the interpreter once and reads the markers under C(<home>/env); no package is imported.
-  - An environment whose installed packages differ from its marker (somebody installed another version), or whose files were changed, does
-    not count as complete.
+  - Reads only. It runs the interpreter once and reads the markers under C(<home>/env); no package
+    is imported.
+  - An environment whose installed packages differ from its marker (somebody installed another
+    version), or whose files were changed, does not count as complete.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -21,7 +22,8 @@ options:
     type: str
     default: /usr/bin/python3
   verify:
-    description: How files are held against their installation; V(cached) reads those that changed since, V(full) all.
+    description: How files are held against their installation; V(cached) reads those that changed
+      since, V(full) all.
     type: str
     choices: [cached, sample, full]
     default: cached

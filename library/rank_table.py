@@ -8,8 +8,9 @@ DOCUMENTATION = r"""
 module: rank_table
 short_description: Make or check the rank table of a training on Ascend
 description:
-  - Makes the table from what the nodes say of their devices, merged in the order in which they are given, or checks one that a user brings.
-    With both, the user's table must also be that of the nodes.
+  - Makes the table from what the nodes say of their devices, merged in the order in which they are
+    given, or checks one that a user brings. With both, the user's table must also be that of the
+    nodes.
   - Fails with every problem at once. Writes nothing unless O(dest) is given.
   - The rules are those of upstream's tools; none of this has run on Ascend hardware.
 options:
@@ -18,17 +19,37 @@ options:
     type: list
     elements: dict
     options:
-      name: {description: What the messages call it., type: str, required: true}
-      server_id: {description: The node's address on the fabric., type: str, required: true}
-      devices: {description: "Ids of the devices that take part, 0 to 7, in rising order.", type: list, elements: str, required: true}
-      device_ips: {description: "Address of each device, by id, as RV(node_probe#module:facts) holds it.", type: dict, required: true}
-  path: {description: A user's rank table to check., type: path}
+      name:
+        description: What the messages call it.
+        type: str
+        required: true
+      server_id:
+        description: The node's address on the fabric.
+        type: str
+        required: true
+      devices:
+        description: Ids of the devices that take part, 0 to 7, in rising order.
+        type: list
+        elements: str
+        required: true
+      device_ips:
+        description: Address of each device, by id, as RV(node_probe#module:facts) holds it.
+        type: dict
+        required: true
+  path:
+    description: A user's rank table to check.
+    type: path
   dest:
-    description: Where to write the table, mode 0600; in a directory it gets the name that upstream's tools give it.
+    description: Where to write the table, mode 0600; in a directory it gets the name that
+      upstream's tools give it.
     type: path
 attributes:
-  check_mode: {support: full, description: Says what would be written.}
-  diff_mode: {support: full, description: Shows the file before and after.}
+  check_mode:
+    support: full
+    description: Says what would be written.
+  diff_mode:
+    support: full
+    description: Shows the file before and after.
 author: Trainyard
 """
 
@@ -36,8 +57,14 @@ EXAMPLES = r"""
 - name: Merge the tables of two nodes
   rank_table:
     nodes:
-      - {name: node1, server_id: 10.0.0.1, devices: ["0", "1"], device_ips: {"0": 192.168.100.101, "1": 192.168.101.101}}
-      - {name: node2, server_id: 10.0.0.2, devices: ["0", "1"], device_ips: {"0": 192.168.100.102, "1": 192.168.101.102}}
+      - name: node1
+        server_id: "10.0.0.1"
+        devices: ["0", "1"]
+        device_ips: {"0": "192.168.100.101", "1": "192.168.101.101"}
+      - name: node2
+        server_id: "10.0.0.2"
+        devices: ["0", "1"]
+        device_ips: {"0": "192.168.100.102", "1": "192.168.101.102"}
     dest: .
 
 - name: Check the table that somebody made by hand
@@ -46,11 +73,27 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-table: {description: The table., type: dict, returned: success}
-text: {description: "The table as its file holds it, as upstream's tools write it.", type: str, returned: success}
-file_name: {description: The name that upstream's tools give it., type: str, returned: success}
-advice: {description: What to know of this table though nothing is wrong with it., type: list, elements: str, returned: success}
-dest: {description: The file that was written., type: str, returned: when O(dest) is given}
+table:
+  description: The table.
+  type: dict
+  returned: success
+text:
+  description: The table as its file holds it, as upstream's tools write it.
+  type: str
+  returned: success
+file_name:
+  description: The name that upstream's tools give it.
+  type: str
+  returned: success
+advice:
+  description: What to know of this table though nothing is wrong with it.
+  type: list
+  elements: str
+  returned: success
+dest:
+  description: The file that was written.
+  type: str
+  returned: when O(dest) is given
 """
 
 import os

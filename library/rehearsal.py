@@ -8,17 +8,37 @@ DOCUMENTATION = r"""
 module: rehearsal
 short_description: Wait for a rehearsal's end on a node, tell what its ranks said, and remove it
 description:
-  - The module attempt has started it as attempt 0 of a run. Where it has not ended after the given seconds it is stopped. Its directory is removed
-    in any case; what the ranks said, and the ends of their logs, are in the result.
+  - The module attempt has started it as attempt 0 of a run. Where it has not ended after the given
+    seconds it is stopped. Its directory is removed in any case; what the ranks said, and the ends
+    of their logs, are in the result.
 options:
-  run_id: {description: The run whose plan is rehearsed., type: str, required: true}
-  node: {description: The node's name in the plan., type: str, required: true}
-  base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
-  seconds: {description: After so many seconds it is stopped., type: float, default: 90}
-  refused: {description: "Why it did not start here, or empty.", type: str, default: ""}
-  alone: {description: "Whether it did not start on another node, so that there is nothing to wait for.", type: bool, default: false}
+  run_id:
+    description: The run whose plan is rehearsed.
+    type: str
+    required: true
+  node:
+    description: The node's name in the plan.
+    type: str
+    required: true
+  base:
+    description: The product's directory on the node; relative paths start at the user's home.
+    type: str
+    default: .trainyard
+  seconds:
+    description: After so many seconds it is stopped.
+    type: float
+    default: 90
+  refused:
+    description: Why it did not start here, or empty.
+    type: str
+    default: ""
+  alone:
+    description: Whether it did not start on another node, so that there is nothing to wait for.
+    type: bool
+    default: false
 attributes:
-  check_mode: {support: none}
+  check_mode:
+    support: none
 author: Trainyard
 """
 
@@ -31,21 +51,50 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ranks:
-  description: >-
-    One item for every process that spoke: rank, world, endpoint, endpoints, stage (how far it came), joined_rank, joined_world, sum, bytes, seconds,
-    bandwidth (bytes/s), backend, version, error.
+  description: "One item for every process that spoke: rank, world, endpoint, endpoints, stage (how
+    far it came), joined_rank, joined_world, sum, bytes, seconds, bandwidth (bytes/s), backend,
+    version, error."
   type: list
   elements: dict
   returned: success
-transports: {description: "NCCL's ways, such as NET/IB, to the number of connections.", type: dict, returned: success}
-events: {description: The agent's events., type: list, elements: dict, returned: success}
-hung: {description: Whether it had not ended within the given seconds., type: bool, returned: success}
-halted: {description: "Whether somebody stopped it: the failing node's agent, or this module.", type: bool, returned: success}
-seconds: {description: How long it was waited for., type: float, returned: success}
-console: {description: The end of the launcher's console., type: list, elements: str, returned: success}
-logs: {description: The end of each rank's log by rank., type: dict, returned: success}
-refused: {description: Why it did not start here., type: str, returned: success}
-left: {description: "What could not be removed, or empty.", type: str, returned: success}
+transports:
+  description: NCCL's ways, such as NET/IB, to the number of connections.
+  type: dict
+  returned: success
+events:
+  description: The agent's events.
+  type: list
+  elements: dict
+  returned: success
+hung:
+  description: Whether it had not ended within the given seconds.
+  type: bool
+  returned: success
+halted:
+  description: "Whether somebody stopped it: the failing node's agent, or this module."
+  type: bool
+  returned: success
+seconds:
+  description: How long it was waited for.
+  type: float
+  returned: success
+console:
+  description: The end of the launcher's console.
+  type: list
+  elements: str
+  returned: success
+logs:
+  description: The end of each rank's log by rank.
+  type: dict
+  returned: success
+refused:
+  description: Why it did not start here.
+  type: str
+  returned: success
+left:
+  description: What could not be removed, or empty.
+  type: str
+  returned: success
 """
 
 import os

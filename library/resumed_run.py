@@ -8,16 +8,35 @@ DOCUMENTATION = r"""
 module: resumed_run
 short_description: Say whether a run can be resumed, and as which attempt
 description:
-  - Runs on the controller. Takes together what its own record and the nodes know of a run, and fails in words where there is nothing to resume (the run
-    has completed, still runs, or nobody knows it). Changes nothing.
+  - Runs on the controller. Takes together what its own record and the nodes know of a run, and
+    fails in words where there is nothing to resume (the run has completed, still runs, or nobody
+    knows it). Changes nothing.
 options:
-  runs_dir: {description: Where the controller keeps its runs., type: path, required: true}
-  run_id: {description: The run., type: str, required: true}
-  answers: {description: "{node: what attempt_status said, or nothing where it did not answer}.", type: dict, required: true}
-  job: {description: "The nodes' job.json in base64, for a controller that has none.", type: list, elements: str, default: []}
-  after: {description: The attempt that a restart follows; 0 where a person asks., type: int, default: 0}
+  runs_dir:
+    description: Where the controller keeps its runs.
+    type: path
+    required: true
+  run_id:
+    description: The run.
+    type: str
+    required: true
+  answers:
+    description: "{node: what attempt_status said, or nothing where it did not answer}."
+    type: dict
+    required: true
+  job:
+    description: The nodes' job.json in base64, for a controller that has none.
+    type: list
+    elements: str
+    default: []
+  after:
+    description: The attempt that a restart follows; 0 where a person asks.
+    type: int
+    default: 0
 attributes:
-  check_mode: {support: full, description: Reads only.}
+  check_mode:
+    support: full
+    description: Reads only.
 author: Trainyard
 """
 
@@ -32,17 +51,44 @@ EXAMPLES = r"""
 
 RETURN = r"""
 mode:
-  description: "start, or follow where somebody else has begun the next attempt, or O(after) itself goes on on all its nodes (only with O(after))."
+  description: start, or follow where somebody else has begun the next attempt, or O(after) itself
+    goes on on all its nodes (only with O(after)).
   type: str
   returned: success
-run: {description: The run., type: str, returned: success}
-number: {description: The attempt's number., type: int, returned: success}
-nodes: {description: The nodes of the newest attempt in the order of the ranks., type: list, elements: str, returned: success}
-places: {description: Those of the first attempt., type: list, elements: str, returned: success}
-before: {description: "The newest attempt so far; 0 where none was started.", type: int, returned: where a start is meant}
-unfinished: {description: Whether nobody has recorded yet how the newest attempt ended., type: bool, returned: success}
-job: {description: The job as it was read for the start., type: dict, returned: success}
-refused: {description: Nothing is to be resumed., type: bool, returned: where it failed for that reason}
+run:
+  description: The run.
+  type: str
+  returned: success
+number:
+  description: The attempt's number.
+  type: int
+  returned: success
+nodes:
+  description: The nodes of the newest attempt in the order of the ranks.
+  type: list
+  elements: str
+  returned: success
+places:
+  description: Those of the first attempt.
+  type: list
+  elements: str
+  returned: success
+before:
+  description: The newest attempt so far; 0 where none was started.
+  type: int
+  returned: where a start is meant
+unfinished:
+  description: Whether nobody has recorded yet how the newest attempt ended.
+  type: bool
+  returned: success
+job:
+  description: The job as it was read for the start.
+  type: dict
+  returned: success
+refused:
+  description: Nothing is to be resumed.
+  type: bool
+  returned: where it failed for that reason
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -8,28 +8,45 @@ DOCUMENTATION = r"""
 module: run_logs
 short_description: The steps of logs.yml
 description:
-  - Answers what C(logs.yml) is asked with C(-e). C(rank), C(node), C(lines), C(follow) and C(query) are read from the command line as data; nothing in
-    them is templated.
-  - What is printed is safe to show. Secrets are masked, control bytes and what is not UTF-8 escaped, very long lines cut with a mark.
-  - Runs on the controller as an action plugin. Only V(found), V(brought) and V(followed) open a connection, one task a node.
+  - Answers what C(logs.yml) is asked with C(-e). C(rank), C(node), C(lines), C(follow) and C(query)
+    are read from the command line as data; nothing in them is templated.
+  - What is printed is safe to show. Secrets are masked, control bytes and what is not UTF-8
+    escaped, very long lines cut with a mark.
+  - Runs on the controller as an action plugin. Only V(found), V(brought) and V(followed) open a
+    connection, one task a node.
 options:
   state:
     description:
-      - V(asked) holds the command line against the site and what is at home, before a node is touched, and says which nodes are to be asked.
+      - V(asked) holds the command line against the site and what is at home, before a node is
+        touched, and says which nodes are to be asked.
       - V(found) asks a node for the run.
       - V(chosen) says which run it is, whose logs are to be brought, and who is to be followed.
-      - V(brought) brings home what there is of the logs of a node on which the run goes on, unless another process brings them already.
-      - V(shown) prints the answer, the ends of logs merged by the times in them, or where all logs lie.
-      - V(followed) brings a node's logs home as they grow and prints their lines as they come, until the run has ended there.
+      - V(brought) brings home what there is of the logs of a node on which the run goes on, unless
+        another process brings them already.
+      - V(shown) prints the answer, the ends of logs merged by the times in them, or where all logs
+        lie.
+      - V(followed) brings a node's logs home as they grow and prints their lines as they come,
+        until the run has ended there.
     type: str
     choices: [asked, found, chosen, brought, shown, followed]
     required: true
-  asked: {description: What V(asked) returned., type: dict}
-  chosen: {description: What V(chosen) returned., type: dict}
-  offsets: {description: How far each log has been shown already (name and bytes)., type: dict, default: {}}
+  asked:
+    description: What V(asked) returned.
+    type: dict
+  chosen:
+    description: What V(chosen) returned.
+    type: dict
+  offsets:
+    description: How far each log has been shown already (name and bytes).
+    type: dict
+    default: {}
 attributes:
-  check_mode: {support: full, description: "Reads only, apart from the logs that V(followed) brings home."}
-  action: {support: full, description: Runs on the controller.}
+  check_mode:
+    support: full
+    description: Reads only, apart from the logs that V(followed) brings home.
+  action:
+    support: full
+    description: Runs on the controller.
 author: Trainyard
 """
 
@@ -44,18 +61,58 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-run: {description: The run's id., type: str, returned: asked and chosen}
-ask: {description: The nodes that are to be asked; none where everything is at home., type: list, elements: str, returned: asked}
-status: {description: What M(attempt_status) says., type: dict, returned: found}
-number: {description: The attempt's number., type: int, returned: chosen}
-ended: {description: The nodes on which the run is over and whose logs are not all at home., type: list, elements: str, returned: chosen}
-goes_on: {description: The nodes on which the run goes on., type: list, elements: str, returned: chosen}
-follow: {description: Those of them that are to be followed., type: list, elements: str, returned: chosen}
-offsets: {description: How far each log has been shown (name and bytes)., type: dict, returned: shown}
-bytes: {description: Bytes of logs that came over the wire., type: int, returned: brought}
-brought: {description: Whether this process has brought the logs., type: bool, returned: followed}
-lines: {description: Lines that were printed., type: int, returned: followed}
-problem: {description: What was wrong with the stream at its end., type: str, returned: followed}
+run:
+  description: The run's id.
+  type: str
+  returned: asked and chosen
+ask:
+  description: The nodes that are to be asked; none where everything is at home.
+  type: list
+  elements: str
+  returned: asked
+status:
+  description: What M(attempt_status) says.
+  type: dict
+  returned: found
+number:
+  description: The attempt's number.
+  type: int
+  returned: chosen
+ended:
+  description: The nodes on which the run is over and whose logs are not all at home.
+  type: list
+  elements: str
+  returned: chosen
+goes_on:
+  description: The nodes on which the run goes on.
+  type: list
+  elements: str
+  returned: chosen
+follow:
+  description: Those of them that are to be followed.
+  type: list
+  elements: str
+  returned: chosen
+offsets:
+  description: How far each log has been shown (name and bytes).
+  type: dict
+  returned: shown
+bytes:
+  description: Bytes of logs that came over the wire.
+  type: int
+  returned: brought
+brought:
+  description: Whether this process has brought the logs.
+  type: bool
+  returned: followed
+lines:
+  description: Lines that were printed.
+  type: int
+  returned: followed
+problem:
+  description: What was wrong with the stream at its end.
+  type: str
+  returned: followed
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -8,17 +8,29 @@ DOCUMENTATION = r"""
 module: run_metrics
 short_description: Write a run's figures for the node exporter of Prometheus
 description:
-  - Writes C(metrics.prom) into the run's directory from its C(run.json) and C(plan.json), in the exposition format that the textfile
-    collector of the node exporter reads. No log is read.
-  - With O(directory), the same text goes there as C(trainyard-<site>-<job>.prom), readable by all, so that the newest run of a job takes the
-    place of the one before. The file of a run that was started later is left alone.
-  - Files appear whole or not at all. A directory that cannot be written is a warning, since a training's end does not hang on it.
+  - Writes C(metrics.prom) into the run's directory from its C(run.json) and C(plan.json), in the
+    exposition format that the textfile collector of the node exporter reads. No log is read.
+  - With O(directory), the same text goes there as C(trainyard-<site>-<job>.prom), readable by all,
+    so that the newest run of a job takes the place of the one before. The file of a run that was
+    started later is left alone.
+  - Files appear whole or not at all. A directory that cannot be written is a warning, since a
+    training's end does not hang on it.
 options:
-  runs_dir: {description: Where the controller keeps its runs., type: path, required: true}
-  run_id: {description: The run., type: str, required: true}
-  directory: {description: The collector's directory on this machine; none where it is empty., type: path}
+  runs_dir:
+    description: Where the controller keeps its runs.
+    type: path
+    required: true
+  run_id:
+    description: The run.
+    type: str
+    required: true
+  directory:
+    description: The collector's directory on this machine; none where it is empty.
+    type: path
 attributes:
-  check_mode: {support: full, description: Writes nothing and tells what would change.}
+  check_mode:
+    support: full
+    description: Writes nothing and tells what would change.
 author: Trainyard
 """
 
@@ -31,8 +43,14 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-path: {description: The file in the run's directory., type: str, returned: success}
-copy: {description: The file in O(directory); null where there is none., type: str, returned: success}
+path:
+  description: The file in the run's directory.
+  type: str
+  returned: success
+copy:
+  description: The file in O(directory); null where there is none.
+  type: str
+  returned: success
 """
 
 from ansible.module_utils.basic import AnsibleModule

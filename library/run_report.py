@@ -8,16 +8,34 @@ DOCUMENTATION = r"""
 module: run_report
 short_description: Make the report of a run, or lay several runs side by side
 description:
-  - Runs on the controller and reads what is at home; no node is contacted. Writes one HTML file that needs nothing beside it and asks nobody
-    for anything, mode 0600, C(<runs_dir>/<run>/report.html) or C(<runs_dir>/compare-<digest of the run ids>.html).
-  - A part that cannot be read (a damaged log, say) is left out; the page and a warning name it. Fails where there is no such run.
+  - Runs on the controller and reads what is at home; no node is contacted. Writes one HTML file
+    that needs nothing beside it and asks nobody for anything, mode 0600,
+    C(<runs_dir>/<run>/report.html) or C(<runs_dir>/compare-<digest of the run ids>.html).
+  - A part that cannot be read (a damaged log, say) is left out; the page and a warning name it.
+    Fails where there is no such run.
 options:
-  runs_dir: {description: Where the controller keeps its runs., type: path, required: true}
-  run: {description: The run; the newest one where this is empty., type: str, default: ""}
-  runs: {description: Two to eight runs to be compared; not together with O(run)., type: list, elements: str, default: []}
-  assets: {description: "The role's directory, which holds the page's template, style, script and chart library.", type: path, required: true}
+  runs_dir:
+    description: Where the controller keeps its runs.
+    type: path
+    required: true
+  run:
+    description: The run; the newest one where this is empty.
+    type: str
+    default: ""
+  runs:
+    description: Two to eight runs to be compared; not together with O(run).
+    type: list
+    elements: str
+    default: []
+  assets:
+    description: The role's directory, which holds the page's template, style, script and chart
+      library.
+    type: path
+    required: true
 attributes:
-  check_mode: {support: full, description: Makes the page and writes nothing.}
+  check_mode:
+    support: full
+    description: Makes the page and writes nothing.
 author: Trainyard
 """
 
@@ -30,9 +48,19 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-report: {description: The page's path., type: str, returned: success}
-bytes: {description: Its size., type: int, returned: success}
-notes: {description: What of the run could not be read., type: list, elements: str, returned: success}
+report:
+  description: The page's path.
+  type: str
+  returned: success
+bytes:
+  description: Its size.
+  type: int
+  returned: success
+notes:
+  description: What of the run could not be read.
+  type: list
+  elements: str
+  returned: success
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -6,9 +6,12 @@ DOCUMENTATION = r"""
 module: training_account
 short_description: Give a training account its own systemd with its limits, or take that back
 description:
-  - Runs as root. It writes two drop-ins for the account's user manager, whose paths follow from the uid alone, and switches lingering on.
-  - The uid comes from the system's database of accounts. Nothing that the account itself can write is read, followed or obeyed.
-  - What was changed stands in C(/var/lib/trainyard/<site>/accounts.json), which only root can write. The undo obeys that record.
+  - Runs as root. It writes two drop-ins for the account's user manager, whose paths follow from the
+    uid alone, and switches lingering on.
+  - The uid comes from the system's database of accounts. Nothing that the account itself can write
+    is read, followed or obeyed.
+  - What was changed stands in C(/var/lib/trainyard/<site>/accounts.json), which only root can
+    write. The undo obeys that record.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -38,7 +41,8 @@ options:
     type: int
     default: 1000
   lingering_was_off:
-    description: Whether an earlier version noted in the account's home that lingering was off before (O(state=absent) only).
+    description: Whether an earlier version noted in the account's home that lingering was off
+      before (O(state=absent) only).
     type: bool
     default: false
 notes:

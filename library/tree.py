@@ -8,16 +8,35 @@ DOCUMENTATION = r"""
 module: tree
 short_description: Verify a synced tree and switch it in
 description:
-  - C(probed) tells whether the node holds the tree bit for bit, and where a sync is to send it. C(placed) verifies what was sent against the
-    manifest, makes it C(<kind>/<digest>) by one rename, and takes the write bits away.
+  - C(probed) tells whether the node holds the tree bit for bit, and where a sync is to send it.
+    C(placed) verifies what was sent against the manifest, makes it C(<kind>/<digest>) by one
+    rename, and takes the write bits away.
 options:
-  state: {description: What to do., type: str, choices: [probed, placed], required: true}
-  base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
-  kind: {description: What the tree is., type: str, choices: [code, data, weights, checkpoints], required: true}
-  digest: {description: Digest of its manifest., type: str, required: true}
-  manifest: {description: "The manifest, relative path to [kind, size, sha256] (C(placed) only).", type: dict}
+  state:
+    description: What to do.
+    type: str
+    choices: [probed, placed]
+    required: true
+  base:
+    description: The product's directory on the node; relative paths start at the user's home.
+    type: str
+    default: .trainyard
+  kind:
+    description: What the tree is.
+    type: str
+    choices: [code, data, weights, checkpoints]
+    required: true
+  digest:
+    description: Digest of its manifest.
+    type: str
+    required: true
+  manifest:
+    description: The manifest, relative path to [kind, size, sha256] (C(placed) only).
+    type: dict
 attributes:
-  check_mode: {support: full, description: Verifies nothing and moves nothing.}
+  check_mode:
+    support: full
+    description: Verifies nothing and moves nothing.
 author: Trainyard
 """
 

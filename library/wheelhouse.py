@@ -6,21 +6,29 @@ DOCUMENTATION = r"""
 module: wheelhouse
 short_description: Collect an environment's wheels once, on the controller, for the nodes' Python
 description:
-  - Reads the environment a site asks for, computes its digest, and says which nodes do not have it yet.
-  - Where one does not, the wheels are fetched into C(<cache_dir>/wheels/<digest>), for the nodes' Python, architecture and C library and
-    not the controller's. With them comes uv, the installer that nodes use, so that nodes need no internet.
-  - A wheelhouse whose wheels match its C(manifest.json) is used as it is, without network. It is built in a staging directory and renamed,
-    so an interruption leaves none that is half full; wheels that are intact, here or in another wheelhouse, are not fetched again.
-  - A package that the index has as source only is built here where its list says C(--no-binary NAME), if it holds no compiled code.
-  - What its list locks with C(--hash=sha256:...) is taken with exactly such a file, from an index, from a cache and from an earlier wheelhouse.
-    What no list locks is taken on first use, and refused by name where the same file has another content later.
-  - Refuses unpinned lists, nodes with unequal Pythons and nodes without room for the environment, every problem at once.
-  - Runs on the controller (C(delegate_to) localhost, C(run_once)). Package indexes, proxies and certificates are pip's own configuration.
+  - Reads the environment a site asks for, computes its digest, and says which nodes do not have it
+    yet.
+  - Where one does not, the wheels are fetched into C(<cache_dir>/wheels/<digest>), for the nodes'
+    Python, architecture and C library and not the controller's. With them comes uv, the installer
+    that nodes use, so that nodes need no internet.
+  - A wheelhouse whose wheels match its C(manifest.json) is used as it is, without network. It is
+    built in a staging directory and renamed, so an interruption leaves none that is half full;
+    wheels that are intact, here or in another wheelhouse, are not fetched again.
+  - A package that the index has as source only is built here where its list says C(--no-binary
+    NAME), if it holds no compiled code.
+  - What its list locks with C(--hash=sha256:...) is taken with exactly such a file, from an index,
+    from a cache and from an earlier wheelhouse. What no list locks is taken on first use, and
+    refused by name where the same file has another content later.
+  - Refuses unpinned lists, nodes with unequal Pythons and nodes without room for the environment,
+    every problem at once.
+  - Runs on the controller (C(delegate_to) localhost, C(run_once)). Package indexes, proxies and
+    certificates are pip's own configuration.
 version_added: "0.1.0"
 author: Trainyard
 options:
   environment:
-    description: What the site asks for, V({package, version, index_url, requirements}) or V({python}). See the role C(runtime).
+    description: What the site asks for, V({package, version, index_url, requirements}) or
+      V({python}). See the role C(runtime).
     type: dict
     required: true
   nodes:
@@ -40,18 +48,18 @@ options:
     type: path
     required: true
   uv_version:
-    description: Which uv nodes install with. It does not take part in the digest. The role's list C(uv.txt) locks it.
+    description: Which uv nodes install with. It does not take part in the digest. The role's list
+      C(uv.txt) locks it.
     type: str
     required: true
   wait:
     description: Seconds to wait for another controller process that is building in the same cache.
     type: int
     default: 3600
-requirements:
-  - pip and packaging beside the Python that runs Ansible
+requirements: [pip and packaging beside the Python that runs Ansible]
 notes:
-  - Which wheels fit a C library is PEP 600 (C(manylinux_X_Y) runs on glibc X.Y and newer).
-    Older tags and the vendor's C(linux_*) are included.
+  - Which wheels fit a C library is PEP 600 (C(manylinux_X_Y) runs on glibc X.Y and newer). Older
+    tags and the vendor's C(linux_*) are included.
   - Supports check mode. Nothing is fetched then.
 """
 
@@ -59,11 +67,13 @@ EXAMPLES = r"""
 - name: Fetch the wheels that no node has yet
   wheelhouse:
     environment: {package: paddlepaddle, version: "2.6.2", requirements: [paddledetection.txt]}
-    nodes: "{{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, '__runtime_node'))) }}"
+    nodes: >-
+      {{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars,
+      '__runtime_node'))) }}
     cache_dir: ~/.cache/trainyard
     files_dir: "{{ role_path }}/files"
     project_dir: "{{ playbook_dir }}/.."
-    uv_version: 0.9.11
+    uv_version: "0.9.11"
   delegate_to: localhost
   run_once: true
   register: wheelhouse
@@ -88,7 +98,8 @@ packages:
   type: dict
   returned: success
 manifest_sha256:
-  description: sha256 of the wheelhouse's manifest; nodes check the manifest and then each wheel against it.
+  description: sha256 of the wheelhouse's manifest; nodes check the manifest and then each wheel
+    against it.
   type: str
   returned: success
 fetched:

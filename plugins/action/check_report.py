@@ -23,7 +23,9 @@ class ActionModule(ControllerAction):
         lines = [printable(line) for line in findings.lines(found)]
         stops = len(findings.stops(findings.merged(found)))
         if stops:
-            subject = "1 finding keeps" if stops == 1 else f"{stops} findings keep"
+            subject = f"{stops} findings keep"
+            if stops == 1:
+                subject = "1 finding keeps"
             head = f"NOT READY: {subject} this job from starting"
             self.fail(head, lines=[*lines, head])
         return {

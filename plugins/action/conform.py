@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hold the product against its contract in the controller's process; see library/conform.py for the
-documentation.
+"""Compare the product with its contract in the controller's process.
+
+See library/conform.py for the documentation.
 """
 
 from __future__ import annotations
@@ -8,92 +9,93 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
-from ansible.errors import AnsibleActionFail
-from ansible.module_utils.parsing.convert_bool import boolean
-from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
-    site_checks as sites,
+    runner,
+    site_checks,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
 )
 
 PROGRAM_SECONDS = 300
-# The playbook shows what is to be seen; with -v Ansible would print the whole result besides.
-QUIET = {"_ansible_verbose_override": True}
 
 
-class ActionModule(ActionBase):
-    """The tables and schemas that a job is read with lie beside the core, where a module that was
-    sent elsewhere could not see them.
-    """
+class ActionModule(ControllerAction):
+    """Read a job with the tables and schemas beside the core, which no sent module could see."""
 
-    TRANSFERS_FILES = False
+    _requires_connection = True
 
-    def run(self, tmp=None, task_vars=None):
-        super().run(tmp, task_vars)
-        given, project = (
-            plain(self._task.args),
-            os.path.dirname(os.path.abspath(task_vars["playbook_dir"])),
-        )
-        names, hostvars = plain(task_vars["groups"]).get("trainers") or [], task_vars["hostvars"]
-        if not names:
-            raise AnsibleActionFail("the group trainers is missing or empty")
-        site = str(plain(hostvars[names[0]].get("trainyard_site")) or "site")
-        runs_dir = os.path.join(
-            project,
-            os.path.expanduser(str(plain(hostvars[names[0]].get("trainyard_runs_dir")) or "runs")),
-        )
-        try:
-            ask = boolean(given.get("ask", True))
-        except TypeError as error:
-            raise AnsibleActionFail(
-                "whether the machines are asked (site=) must be true or false; got {!r}".format(
-                    given["ask"]
-                )
-            ) from error
-        if given["state"] == "witnesses":
-            return {"changed": False, "runs": sites.witnesses(runs_dir, site, names)}
-        if given["state"] != "checked":
-            raise AnsibleActionFail(
-                "state must be witnesses or checked; got {!r}".format(given["state"])
-            )
-        answers = {
-            name: sites.answer(
-                *(plain(hostvars[name].get(given.get(key))) for key in ("proof", "facts", "plans"))
-            )
-            for name in names
-        }
+    ARGUMENTS = {
+        "state": {"type": "str", "choices": ["witnesses", "checked"], "required": True},
+        "ask": {"type": "bool", "default": True},
+        "proof": {"type": "str"},
+        "facts": {"type": "str"},
+        "plans": {"type": "str"},
+    }
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Name the runs that stand for the machines, or check every line."""
+        self._project = os.path.dirname(os.path.abspath(self.task_vars["playbook_dir"]))
+        self._names = self.group("trainers")
+        if not self._names:
+            self.fail("the group trainers is missing or empty")
+        self._site = str(self.host_value(self._names[0], "trainyard_site") or "site")
+        runs_dir = str(self.host_value(self._names[0], "trainyard_runs_dir") or "runs")
+        self._runs_dir = os.path.join(self._project, os.path.expanduser(runs_dir))
+        if arguments["state"] == "witnesses":
+            runs = site_checks.witnesses(self._runs_dir, self._site, self._names)
+            return {"changed": False, "runs": runs}
+        return self._check(arguments)
+
+    def _check(self, arguments: Arguments) -> Result:
+        """Return every line of the contract with its outcome, and write the report."""
+        site = None
+        if arguments["ask"]:
+            answers = {name: self._answer(name, arguments) for name in self._names}
+            site = site_checks.Site(self._names, answers, self._runs_dir, self._site)
         lines = runner.examine(
-            project,
-            sites.Site(names, answers, runs_dir, site) if ask else None,
-            lambda name, arguments: self._execute_module(
-                module_name="trainyard.cluster." + name, module_args=arguments, task_vars=task_vars
-            ),
-            lambda words: run_program(words, project),
+            self._project, site, self._run_module, lambda words: run_program(words, self._project)
         )
-        report, verdict = os.path.join(runs_dir, "conform.json"), runner.verdict(lines)
-        if not self._task.check_mode:
-            os.makedirs(runs_dir, mode=0o700, exist_ok=True)
+        report, verdict = os.path.join(self._runs_dir, "conform.json"), runner.verdict(lines)
+        if not self.check_mode:
+            os.makedirs(self._runs_dir, mode=0o700, exist_ok=True)
             manifest.write_json(report, {"version": 1, "verdict": verdict, "lines": lines})
-        summary = runner.table(lines) + [
-            "",
-            f"everything that was rendered and compared: {report}",
-            verdict["text"],
-        ]
+        place = f"everything that was rendered and compared: {report}"
         return {
             "changed": False,
             "lines": lines,
             "verdict": verdict,
-            "summary": summary,
+            "summary": [*runner.table(lines), "", place, verdict["text"]],
             "details": runner.details(lines),
-            **QUIET,
+            # The playbook shows the list. With -v Ansible would print the whole result besides.
+            "_ansible_verbose_override": True,
         }
 
+    def _answer(self, name: str, arguments: Arguments) -> Any:
+        """Return what a node's tasks registered, as site_checks takes it."""
+        registered = []
+        for key in ("proof", "facts", "plans"):
+            value = None
+            if arguments[key]:
+                value = self.host_value(name, arguments[key])
+            registered.append(value)
+        return site_checks.answer(*registered)
 
-def run_program(words, project):
-    """Run Python with words in the product's directory; return what it prints."""
+    def _run_module(self, name: str, arguments: dict[str, Any]) -> Result:
+        return self._execute_module(
+            module_name="trainyard.cluster." + name,
+            module_args=arguments,
+            task_vars=self.task_vars,
+        )
+
+
+def run_program(words: list[str], project: str) -> str:
+    """Run Python with these arguments in the product's directory and return its output."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -105,7 +107,16 @@ def run_program(words, project):
         PY_COLORS="0",
     )
     done = subprocess.run(
-        [sys.executable, *words], cwd=project, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, timeout=PROGRAM_SECONDS,
-    )  # fmt: skip
-    return (done.stdout if done.returncode == 0 else done.stderr).decode("utf-8", "replace")
+        [sys.executable, *words],
+        cwd=project,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        timeout=PROGRAM_SECONDS,
+        check=False,
+    )
+    output = done.stdout
+    if done.returncode != 0:
+        output = done.stderr
+    return output.decode("utf-8", "replace")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read job, site and command line on the controller; see library/read_job.py for the documentation."""
+"""Read job, site and command line on the controller.
+
+See library/read_job.py for the documentation.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,13 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Collection
+from typing import Any
 
 from ansible import constants as C
 from ansible import context
-from ansible._internal._datatag._tags import Origin
-from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.splitter import parse_kv
-from ansible.parsing.vault import EncryptedString
-from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import connection_loader
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
@@ -29,7 +30,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.yaml_source
 from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
     duplicate_hosts,
     extra_vars,
-    role_vars,
     spares,
     ssh_policy,
 )
@@ -42,273 +42,267 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.inventory_origin import (
+    HostVariables,
+    origin_of,
+    raw_of,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
 
-# What read_job itself looks at besides `config`, for every verb that reads a job.
+# The variable that read_job itself reads, for every verb that reads a job.
 COMMON = ("config",)
-# So many problems are shown; the rest is counted.
+# So many problems are shown. The others are counted.
 MOST = 100
-
+LOGIN_SETTINGS = (
+    "host_key_checking",
+    "ssh_args",
+    "ssh_common_args",
+    "ssh_extra_args",
+    "private_key_file",
+)
 # playbook_dir is another one in an imported playbook.
 _PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
+Problems = list[Problem]
+Setting = tuple[str, str, Any]
 
-class ActionModule(ActionBase):
-    """Everything is read and judged in the controller's process; no connection is opened."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
+class ActionModule(ControllerAction):
+    """Read and judge everything in the controller's process; no connection is opened."""
 
-    def run(self, tmp=None, task_vars=None):
-        super().run(tmp, task_vars)
-        arguments = plain(self._task.args)
-        project = _PROJECT
-        resumed = arguments.get("resumed") or {}
-        left = set(arguments.get("ignored") or [])
-        extra = {
-            name: value
-            for name, value in plain(load_extra_vars(self._loader)).items()
-            if name not in left
-        }
-        reads_job = "config" in arguments or bool(resumed)
-        allowed = set(COMMON if "config" in arguments else ()) | set(arguments.get("extra") or [])
-        roles = role_variables(project, self._loader)
-        problems = jobs.command_line(extra, allowed, roles) + extra_vars.values(
-            extra, allowed, roles
-        )
-        problems += (
-            extra_vars.contradictions(extra, self._verb(), self._task.check_mode)
-            + self._given_twice()
-        )
-        hosts = _Hosts(task_vars["hostvars"], extra)
-        self._administrator = bool(arguments.get("administrator"))
-        site, found = self._site(
-            task_vars, hosts, extra, asks=self._asks_nodes(arguments, extra, allowed)
-        )
-        found += self._roles(hosts, site, extra, roles, project)
-        if not reads_job:
-            problems += self._names(extra, allowed, site)
-            self._refuse(problems + found + hosts.problems, site)
-            warned = [printable(str(said)) for said in controller_programs.warnings(self._verb())]
-            return {"changed": False, "project": project, "warnings": warned}
-        job, said = self._job(arguments, resumed, project)
-        problems, nodes, forwarded = problems + said + found, [], []
-        if site and not resumed:  # a run that was started under such names goes on
-            problems += self._located(sites.confusable(site), task_vars, site, extra)
+    ARGUMENTS = {
+        "config": {"type": "str"},
+        "resumed": {"type": "dict"},
+        "members": {"type": "list", "elements": "str"},
+        "ignored": {"type": "list", "elements": "str", "default": []},
+        "extra": {"type": "list", "elements": "str", "default": []},
+        "administrator": {"type": "bool", "default": False},
+        "logins": {"type": "bool", "default": True},
+    }
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return the job and the site, or fail with every problem of them."""
+        self._arguments, self._resumed = arguments, arguments["resumed"] or {}
+        given = plain(load_extra_vars(self._loader))
+        ignored = set(arguments["ignored"])
+        self._extra = {name: value for name, value in given.items() if name not in ignored}
+        self._allowed = set(arguments["extra"])
+        has_config = "config" in self._task.args
+        if has_config:
+            self._allowed |= set(COMMON)
+        self._roles = role_variables(_PROJECT, self._loader)
+        self._hosts = HostVariables(self.task_vars["hostvars"], self._extra)
+        problems = self._command_line_problems()
+        site, site_problems = self._read_site()
+        site_problems += self._role_problems(site)
+        if has_config or self._resumed:
+            return self._read_job(site, problems, site_problems)
+        problems += self._name_problems(site) + site_problems + self._hosts.problems
+        self._refuse(problems, site)
+        warnings = _texts(controller_programs.warnings(verb()))
+        return {"changed": False, "project": _PROJECT, "warnings": warnings}
+
+    # --- the job
+
+    def _read_job(
+        self, site: dict[str, Any], problems: Problems, site_problems: Problems
+    ) -> Result:
+        """Return what the verb goes on with, or fail with every problem."""
+        job, job_problems = self._find_job()
+        problems = problems + job_problems + site_problems
+        if site and not self._resumed:  # a run that was started under such names goes on
+            problems += self._located(sites.confusable(site), site)
         if job:
-            job = jobs.apply_command_line(job, extra, problems)
+            job = jobs.apply_command_line(job, self._extra, problems)
+        nodes: list[dict[str, Any]] = []
+        forwarded: list[Any] = []
         if job and site:
-            # a run that goes on has its nodes, however many trainers there are now; who takes part
-            # is chosen later
-            held = [
-                node["name"]
-                for node in site["nodes"] + site["spares"]
-                if node["name"] in (resumed.get("nodes") or ())
-            ]
-            nodes, said = sites.choose(job, site, arguments.get("members") or held or None)
-            # who took part in the first attempt, in rank order, whoever takes part in a later one
-            # (replacing.py)
-            job.setdefault("places", resumed.get("places") or [node["name"] for node in nodes])
-            problems += self._located(said, task_vars, site, extra) + self._limit(nodes)
-            ways = {node["name"]: hosts.way(node["name"]) for node in nodes}
-            problems += ssh_policy.here_problems(ways, context.CLIARGS.get("connection"))
-            forwarded = ssh_policy.forwarding(ways, settings())
-        self._refuse(problems + hosts.problems, site)
-        # a job file of the user's own may have any name; a run's is part of paths and of the unit's
-        # name
-        name = re.sub(r"[^A-Za-z0-9_.]", "_", job["name"])[:64]
-        run_id = "{}-{}-{}".format(
-            time.strftime("%Y%m%d-%H%M%S", time.gmtime()),
-            name,
-            secrets.token_hex(2),
-        )
+            nodes, node_problems = self._choose_nodes(job, site)
+            problems += node_problems
+            logins = {node["name"]: self._hosts.login(node["name"]) for node in nodes}
+            problems += ssh_policy.here_problems(logins, context.CLIARGS.get("connection"))
+            forwarded = ssh_policy.forwarding(logins, settings())
+        self._refuse(problems + self._hosts.problems, site)
+        return self._describe(job, site, nodes, forwarded)
+
+    def _find_job(self) -> tuple[dict[str, Any] | None, Problems]:
+        """Return (job, problems): of a run's record, or of the file that the command line names."""
+        if self._resumed:
+            file = f"runs/{self._resumed['run']}/job.json"
+            return jobs.recorded(self._resumed["job"], file)
+        folder = os.path.join(_PROJECT, "playbooks", "configs")
+        path, shown, problems = jobs.find_job(self._arguments["config"], folder, os.getcwd())
+        if path:
+            return jobs.examine(path, shown)
+        return None, problems
+
+    def _choose_nodes(
+        self, job: dict[str, Any], site: dict[str, Any]
+    ) -> tuple[list[dict[str, Any]], Problems]:
+        """Return (nodes, problems) of a job, and note the nodes of the first attempt in the job.
+
+        A run that goes on has its nodes, however many trainers there are now. The nodes of a later
+        attempt are chosen afterwards (replacing.py).
+        """
+        kept = self._resumed.get("nodes") or ()
+        names = [node["name"] for node in site["nodes"] + site["spares"] if node["name"] in kept]
+        nodes, problems = sites.choose(job, site, self._arguments["members"] or names or None)
+        places = self._resumed.get("places") or [node["name"] for node in nodes]
+        job.setdefault("places", places)
+        return nodes, self._located(problems, site) + self._limit_problems(nodes)
+
+    def _describe(
+        self,
+        job: dict[str, Any],
+        site: dict[str, Any],
+        nodes: list[dict[str, Any]],
+        forwarded: list[Any],
+    ) -> Result:
+        """Return the result for a job and a site without problems."""
+        source, suite = site["suites"][job["suite"]], jobs.load_suite(job["suite"])
         return {
             "changed": False,
-            # the environment may hold secrets, and -v would show them
+            # The environment may hold secrets, and -v would show them.
             "_ansible_verbose_override": True,
             "job": job,
             "site": site,
             "nodes": nodes,
-            "suite": jobs.load_suite(job["suite"]),
-            "source": sites.on_controller(site["suites"][job["suite"]], project),
+            "suite": suite,
+            "source": sites.on_controller(source, _PROJECT),
             "programs": LAUNCHERS[job["launcher"]].get("programs", {}),
             "ports": ports.wanted(job, site, nodes),
-            "hidden": suite_table.hidden(
-                jobs.load_suite(job["suite"]), site["suites"][job["suite"]].get("data") or {}
-            ),
-            "environments": software.possible_digests(
-                site["suites"][job["suite"]]["environment"], project
-            ),
-            "run": resumed.get("run") or run_id,
-            "number": resumed.get("number") or 1,
-            # two commands that go on with one run must not take each other's checks of the network
-            # for their own
+            "hidden": suite_table.hidden(suite, source.get("data") or {}),
+            "environments": software.possible_digests(source["environment"], _PROJECT),
+            "run": self._resumed.get("run") or new_run_id(job["name"]),
+            "number": self._resumed.get("number") or 1,
+            # Two commands that go on with one run must not take each other's checks of the network
+            # for their own.
             "token": secrets.token_hex(6),
-            "project": project,
-            "warnings": [
-                printable(str(said))
-                for said in [
+            "project": _PROJECT,
+            "warnings": _texts(
+                [
                     *jobs.port_warnings(job, site),
                     *spares.notes(site["nodes"], site["spares"]),
                     *forwarded,
-                    *controller_programs.warnings(self._verb()),
+                    *controller_programs.warnings(verb()),
                 ]
-            ],
+            ),
         }
 
-    @staticmethod
-    def _job(arguments, resumed, project):
-        """Return (job, problems): of a run's record, or of the file that the command line names."""
-        if resumed:
-            return jobs.recorded(resumed["job"], "runs/{}/job.json".format(resumed["run"]))
-        path, shown, said = jobs.find_job(
-            arguments.get("config"), os.path.join(project, "playbooks", "configs"), os.getcwd()
-        )
-        return jobs.examine(path, shown) if path else (None, said)
+    # --- the site
 
-    def _site(self, task_vars, hosts, extra, asks):
-        """Return (site, problems): the nodes, and how they are logged in to; asks: whether a node
-        will be asked anything.
-        """
-        site, problems = sites.read_site(plain(task_vars["groups"]), hosts)
-        problems = self._located(problems, task_vars, site, extra)
+    def _read_site(self) -> tuple[dict[str, Any], Problems]:
+        """Return (site, problems): the nodes, and how they are logged in to."""
+        site, problems = sites.read_site(plain(self.task_vars["groups"]), self._hosts)
+        problems = self._located(problems, site)
         problems += duplicate_hosts.twice(list(context.CLIARGS.get("inventory") or ()))
         if site:
-            ways = {
-                node["name"]: hosts.way(node["name"]) for node in site["nodes"] + site["spares"]
-            }
-            kept = list(settings())
-            if not asks:  # nothing is done as another user all the same
-                ways = {
-                    name: {key: entry for key, entry in way.items() if key == ssh_policy.BECOME}
-                    for name, way in ways.items()
-                }
-                kept = [entry for entry in kept if entry[1] == "become"]
-            if not self._administrator:
-                ways = {
-                    name: {key: entry for key, entry in way.items() if key != ssh_policy.ADMIN_KEY}
-                    for name, way in ways.items()
-                }
-            problems += ssh_policy.problems(ways, kept)
-            problems += hosts.accounts(ways) if self._administrator else []
+            problems += self._login_problems(site)
         return site, problems
 
-    @staticmethod
-    def _asks_nodes(arguments, extra, allowed):
-        """Return whether the verb will ask a node anything, so that the logins matter."""
-        asked_for = "site" not in allowed or extra_vars.switch(extra.get("site", True)) is not False
-        return asked_for and arguments.get("logins") is not False
-
-    @staticmethod
-    def _roles(hosts, site, extra, roles, project):
-        """Hold the roles' variables, as the nodes and the controller have them, against the roles'
-        argument specs.
-        """
-        names = [node["name"] for node in site["nodes"] + site["spares"]] if site else []
-        folders = sorted(os.listdir(os.path.join(project, "roles")))
-        found = [
-            problem
-            for name in names + ["localhost"]
-            for problem in hosts.roles(name, roles, folders, project)
-        ]
-        # The controller judges; what only nodes have would be passed over without a word.
-        judged = [
-            name
-            for name in roles
-            if name.startswith("preflight_") and name != "preflight_home" and name not in extra
-        ]
-        return found + [problem for name in names for problem in hosts.unheard(name, judged)]
-
-    @staticmethod
-    def _located(problems, task_vars, site, extra=()):
-        """Give the problems of the inventory the file and the line that they come from, where
-        Ansible knows it.
-        """
-        for problem in problems:
-            if problem.file.startswith("inventory") and problem.key.partition(".")[0] in extra:
-                problem.file, problem.line = "command line", None
-            elif problem.file.startswith("inventory") and site:
-                host = problem.file.partition(", host ")[2]
-                origin = origin_of(
-                    raw_of(task_vars["hostvars"], host or site["nodes"][0]["name"]), problem.key
-                )
-                if origin:
-                    problem.text = f"host {host}: {problem.text}" if host else problem.text
-                    problem.file, problem.line = origin
+    def _login_problems(self, site: dict[str, Any]) -> Problems:
+        names = [node["name"] for node in site["nodes"] + site["spares"]]
+        logins = {name: self._hosts.login(name) for name in names}
+        kept = list(settings())
+        if not self._asks_nodes():  # becoming another user is refused all the same
+            logins = {name: _only(login, ssh_policy.BECOME) for name, login in logins.items()}
+            kept = [entry for entry in kept if entry[1] == "become"]
+        if not self._arguments["administrator"]:
+            logins = {name: _without(login, ssh_policy.ADMIN_KEY) for name, login in logins.items()}
+        problems = ssh_policy.problems(logins, kept)
+        if self._arguments["administrator"]:
+            problems += self._hosts.account_problems(logins)
         return problems
 
-    @staticmethod
-    def _names(extra, allowed, site):
-        """Hold the names of a run and of a suite against what there can be."""
+    def _asks_nodes(self) -> bool:
+        """Return whether the verb will ask a node anything, so that the logins matter."""
+        if not self._arguments["logins"]:
+            return False
+        if "site" not in self._allowed:
+            return True
+        return extra_vars.switch(self._extra.get("site", True)) is not False
+
+    def _role_problems(self, site: dict[str, Any]) -> Problems:
+        """Compare the roles' variables of nodes and controller with the roles' argument specs."""
+        names = []
+        if site:
+            names = [node["name"] for node in site["nodes"] + site["spares"]]
+        folders = sorted(os.listdir(os.path.join(_PROJECT, "roles")))
         problems = []
-        if "run" in allowed and "run" in extra and not RUN_ID.match(str(extra["run"])):
+        for name in [*names, "localhost"]:
+            problems += self._hosts.role_problems(name, self._roles, folders, _PROJECT)
+        # The controller judges. What only nodes have would be passed over without a word.
+        judged = [name for name in self._roles if self._is_judged_here(name)]
+        for name in names:
+            problems += self._hosts.unheard_problems(name, judged)
+        return problems
+
+    def _is_judged_here(self, name: str) -> bool:
+        if not name.startswith("preflight_") or name == "preflight_home":
+            return False
+        return name not in self._extra
+
+    def _located(self, problems: Problems, site: dict[str, Any]) -> Problems:
+        """Give the inventory's problems the file and line that Ansible knows for them."""
+        for problem in problems:
+            if problem.file.startswith("inventory"):
+                self._locate(problem, site)
+        return problems
+
+    def _locate(self, problem: Problem, site: dict[str, Any]) -> None:
+        if problem.key.partition(".")[0] in self._extra:
+            problem.file, problem.line = "command line", None
+        elif site:
+            host = problem.file.partition(", host ")[2]
+            raw = raw_of(self.task_vars["hostvars"], host or site["nodes"][0]["name"])
+            origin = origin_of(raw, problem.key)
+            if origin:
+                if host:
+                    problem.text = f"host {host}: {problem.text}"
+                problem.file, problem.line = origin
+
+    # --- the command line
+
+    def _command_line_problems(self) -> Problems:
+        given = (self._extra, self._allowed, self._roles)
+        problems = jobs.command_line(*given) + extra_vars.values(*given)
+        problems += extra_vars.contradictions(self._extra, verb(), self.check_mode)
+        return problems + duplicate_values()
+
+    def _name_problems(self, site: dict[str, Any]) -> Problems:
+        """Return the problems of the names of a run and of a suite."""
+        problems = []
+        run, suite = self._given("run"), self._given("suite")
+        if run is not None and not RUN_ID.match(str(run)):
             text = (
-                "{!r} is no run id; it looks like 20261120-103501-ppyoloe-1f2e, and"
-                " playbooks/status.yml shows it".format(extra["run"])
+                f"{run!r} is no run id; it looks like 20261120-103501-ppyoloe-1f2e, and"
+                " playbooks/status.yml shows it"
             )
             problems.append(Problem("command line", None, "run", text, code="cli.bad_run"))
-        if (
-            "suite" in allowed
-            and "suite" in extra
-            and site
-            and extra["suite"] not in site["suites"]
-        ):
+        if suite is not None and site and suite not in site["suites"]:
             known = sorted(site["suites"])
-            text = "{!r} does not stand in trainyard_suites; allowed: {}{}".format(
-                extra["suite"],
-                ", ".join(known),
-                near(extra["suite"], known),
+            text = (
+                f"{suite!r} does not stand in trainyard_suites; allowed:"
+                f" {', '.join(known)}{near(suite, known)}"
             )
             problems.append(Problem("command line", None, "suite", text, code="site.unknown_suite"))
         return problems
 
-    @staticmethod
-    def _verb():
-        """Return the playbook's name without its ending: what the user asked for."""
-        return os.path.splitext(
-            os.path.basename((list(context.CLIARGS.get("args") or ()) or [""])[0])
-        )[0]
+    def _given(self, name: str) -> Any:
+        """Return a variable of the command line that this verb takes, or None."""
+        if name not in self._allowed or name not in self._extra:
+            return None
+        value = self._extra[name]
+        if value is None:
+            return "None"
+        return value
 
-    @staticmethod
-    def _given_twice():
-        """Say which names have two values; Ansible takes the last one without a word."""
-        seen, problems = {}, []
-        for words in context.CLIARGS.get("extra_vars") or ():
-            pairs = parse_kv(words) if words[:1] not in ("@", "[", "{") else {}
-            for name, value in pairs.items():
-                if seen.setdefault(name, value) != value:
-                    problems.append(
-                        Problem(
-                            "command line",
-                            None,
-                            name,
-                            f"is given twice: {str(seen[name])!r} and {str(value)!r}",
-                            code="cli.contradiction",
-                        )
-                    )
-        return problems
-
-    @staticmethod
-    def _refuse(problems, site):
-        for problem in problems:
-            if site and problem.key.rpartition(".")[2] in site["secret_env"]:
-                problem.text = re.sub(r"\bgot .*", "got ********", problem.text, flags=re.DOTALL)
-        if problems:
-            code_of_line = {}
-            for problem in problems:
-                code_of_line.setdefault("  " + printable(str(problem)), problem.code)
-            lines = list(code_of_line)
-            more = ["  and %d more" % (len(lines) - MOST)] * (len(lines) > MOST)
-            head = "%d problem%s, nothing was touched:" % (
-                len(lines),
-                "s" if len(lines) > 1 else "",
-            )
-            raise AnsibleActionFail(
-                "\n".join([head] + lines[:MOST] + more),
-                result={"codes": list(code_of_line.values())[:MOST]},
-            )
-
-    def _limit(self, nodes):
-        """A gang runs whole or not at all: --limit must not cut a node off."""
+    def _limit_problems(self, nodes: list[dict[str, Any]]) -> Problems:
+        """Refuse a --limit that cuts a node off: a gang runs whole or not at all."""
         subset = context.CLIARGS.get("subset")
         if not subset:
             return []
@@ -321,268 +315,102 @@ class ActionModule(ActionBase):
         if not lost:
             return []
         text = (
-            "cuts %s off the %d nodes of this job; take --limit away, or ask for fewer nodes with"
-            " -e nodes=N"
-            % (
-                ", ".join(lost),
-                len(nodes),
-            )
+            f"cuts {', '.join(lost)} off the {len(nodes)} nodes of this job; take --limit away, or"
+            " ask for fewer nodes with -e nodes=N"
         )
         return [Problem("command line", None, "--limit", text, code="cli.limit_cuts_job")]
 
+    def _refuse(self, problems: Problems, site: dict[str, Any]) -> None:
+        """Fail with every problem, if there is one. Secret values are masked."""
+        if not problems:
+            return
+        for problem in problems:
+            if site and problem.key.rpartition(".")[2] in site["secret_env"]:
+                problem.text = re.sub(r"\bgot .*", "got ********", problem.text, flags=re.DOTALL)
+        code_of_line: dict[str, str] = {}
+        for problem in problems:
+            code_of_line.setdefault("  " + printable(str(problem)), problem.code)
+        lines = list(code_of_line)
+        noun = "problem"
+        if len(lines) > 1:
+            noun = "problems"
+        shown = [f"{len(lines)} {noun}, nothing was touched:", *lines[:MOST]]
+        if len(lines) > MOST:
+            shown.append(f"  and {len(lines) - MOST} more")
+        self.fail("\n".join(shown), codes=list(code_of_line.values())[:MOST])
 
-def role_variables(project, loader):
-    """Return {name: spec} of all public role variables, from the roles' argument specs; they may be
-    given with -e, too.
+
+def _texts(warnings: Collection[Any]) -> list[str]:
+    return [printable(str(warning)) for warning in warnings]
+
+
+def _only(login: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: entry for name, entry in login.items() if name == key}
+
+
+def _without(login: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: entry for name, entry in login.items() if name != key}
+
+
+def new_run_id(job_name: str) -> str:
+    """Return the id of a new run.
+
+    A job file of the user's own may have any name. A run's is part of paths and of the unit's name.
     """
-    found = {}
+    name = re.sub(r"[^A-Za-z0-9_.]", "_", job_name)[:64]
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return f"{moment}-{name}-{secrets.token_hex(2)}"
+
+
+def verb() -> str:
+    """Return the playbook's name without its ending: the user's command."""
+    playbooks = list(context.CLIARGS.get("args") or ()) or [""]
+    return os.path.splitext(os.path.basename(playbooks[0]))[0]
+
+
+def duplicate_values() -> Problems:
+    """Return a Problem for each name that has two values; Ansible takes the last one silently."""
+    first: dict[str, Any] = {}
+    problems = []
+    for words in context.CLIARGS.get("extra_vars") or ():
+        if words[:1] in ("@", "[", "{"):
+            continue
+        for name, value in parse_kv(words).items():
+            if first.setdefault(name, value) != value:
+                text = f"is given twice: {str(first[name])!r} and {str(value)!r}"
+                problems.append(Problem("command line", None, name, text, code="cli.contradiction"))
+    return problems
+
+
+def role_variables(project: str, loader: Any) -> dict[str, Any]:
+    """Return {name: spec} of all public role variables, from the roles' argument specs.
+
+    They may be given with -e, too.
+    """
+    variables: dict[str, Any] = {}
     for path in glob.glob(os.path.join(project, "roles", "*", "meta", "argument_specs.yml")):
         for entry in plain(loader.load_from_file(path)["argument_specs"]).values():
-            found.update(entry.get("options") or {})
-    return found
+            variables.update(entry.get("options") or {})
+    return variables
 
 
-def settings():
-    """Return [(where, name, value)]: what Ansible's configuration, environment and command line say
-    of every login.
+def settings() -> list[Setting]:
+    """Return [(where, name, value)] of the settings of every login.
+
+    They are from Ansible's configuration, environment and command line.
     """
     connection_loader.get("ssh", class_only=True)  # makes its settings known
-    found = []
-    for name in (
-        "host_key_checking",
-        "ssh_args",
-        "ssh_common_args",
-        "ssh_extra_args",
-        "private_key_file",
-    ):
-        value, origin = C.config.get_config_value_and_origin(
-            name, plugin_type="connection", plugin_name="ssh"
-        )
-        found.append(
-            ("command line" if str(origin).startswith("cli:") else str(origin), name, plain(value))
-        )
+    found = [_login_setting(name) for name in LOGIN_SETTINGS]
     value, origin = C.config.get_config_value_and_origin("DEFAULT_BECOME")
-    given = context.CLIARGS.get("become")
-    return found + [
-        ("command line", "become", True) if given else (str(origin), "become", plain(value))
-    ]
+    if context.CLIARGS.get("become"):
+        return [*found, ("command line", "become", True)]
+    return [*found, (str(origin), "become", plain(value))]
 
 
-def raw_of(hostvars, name):
-    """Return a host's variables as they were written, before any templating."""
-    return hostvars.raw_get(name) if hasattr(hostvars, "raw_get") else hostvars[name]
-
-
-def origin_of(variables, key):
-    """Return (file, line) of the innermost part of a dotted key that Ansible knows the origin of,
-    or None.
-    """
-    origin, value = None, variables
-    for part in key.split("."):
-        if not isinstance(value, dict) or part not in value:
-            break
-        own = next(
-            (name for name in value if name == part), part
-        )  # a switch and an empty value carry no origin, their name does
-        value = value[part]
-        origin = Origin.get_tag(value) or Origin.get_tag(own) or origin
-    if origin and origin.path:
-        return os.path.relpath(origin.path), origin.line_num or None
-    return ("command line", None) if origin and "-e" in (origin.description or "") else None
-
-
-def written(value, name, project):
-    """Whether a value was written by the site's people; what our own roles set or register lies
-    among a host's variables, too.
-    """
-    origin = Origin.get_tag(value) or Origin.get_tag(name)
-    return bool(
-        origin
-        and (origin.path or origin.description)
-        and not str(origin.path).startswith(os.path.join(project, "roles") + os.sep)
+def _login_setting(name: str) -> Setting:
+    value, origin = C.config.get_config_value_and_origin(
+        name, plugin_type="connection", plugin_name="ssh"
     )
-
-
-def plain_text(value):
-    """Return what stands there, to be compared; nothing is templated and nothing decrypted."""
-    return str(plain(value))
-
-
-def hidden(value):
-    """Whether a value came out of a vault: by itself, or with its whole file."""
-    if isinstance(value, EncryptedString):
-        return True
-    origin = Origin.get_tag(value)
-    if not origin or not origin.path:
-        return False
-    with open(origin.path, "rb") as handle:
-        return handle.read(14) == b"$ANSIBLE_VAULT"
-
-
-class _Hosts:
-    """hostvars as plain data, one host at a time, so that a site of hundreds is not templated more
-    than once.
-    """
-
-    def __init__(self, hostvars, extra=()):
-        self._hostvars, self._extra, self.problems, self._known = hostvars, extra, [], {}
-
-    def _of(self, name):
-        """Return a host's variables as they were written, and templated as they are looked at;
-        empty for one that there is not.
-        """
-        if name not in self._known:
-            try:
-                self._known[name] = raw_of(self._hostvars, name), self._hostvars[name]
-            except KeyError:
-                self._known[name] = {}, {}
-        return self._known[name]
-
-    def __getitem__(self, name):
-        names = [
-            key
-            for key in self._of(name)[0]
-            if key.startswith("trainyard_") or key in ("ansible_host", "ansible_port")
-        ]
-        # a misspelt name of the command line is said once, not once a host
-        return self._values(
-            name,
-            [
-                key
-                for key in names
-                if key not in self._extra
-                or key in sites.SITE_VARIABLES
-                or key.startswith("ansible_")
-            ],
-        )
-
-    def _values(self, name, keys):
-        (raw, found), result = self._of(name), {}
-        for key in keys:
-            try:
-                result[str(key)] = plain(found[key])
-            except AnsibleError as error:
-                self.problems.append(
-                    Problem(
-                        *self._place(raw, name, key),
-                        str(key),
-                        f"cannot be templated: {str(error).splitlines()[0]}",
-                        code="site.bad_template",
-                    )
-                )
-        return result
-
-    def _place(self, raw, name, key):
-        """Return (file, line) of where a host's variable was set."""
-        return (
-            ("command line", None)
-            if key in self._extra
-            else origin_of(raw, key) or (f"inventory, host {name}", None)
-        )
-
-    def roles(self, name, specs, folders, project):
-        """Yield a Problem for every variable of a role that a host has and that is none, or holds
-        what it cannot be.
-        """
-        raw, found = self._of(name)
-        for own in list(raw):
-            key = str(own)
-            spec, mine = specs.get(key), key not in self._extra
-            if (
-                mine
-                and (said := role_vars.unknown(key, specs, folders))
-                and written(raw[key], own, project)
-            ):
-                yield Problem(*self._place(raw, name, key), key, said, code="role.unknown_variable")
-            held = (
-                spec is not None
-                and not key.startswith("trainyard_")
-                and (mine or "{" in str(raw[key]))
-            )
-            if not held and not (mine and key in extra_vars.DEFAULTS):
-                continue
-            try:
-                value = plain(found[key])
-            except AnsibleError as error:
-                # a group's variable may need what only nodes have, and the embedded site's what
-                # only its own playbook has
-                if name != "localhost" and not key.startswith("local_cluster_"):
-                    yield Problem(
-                        *self._place(raw, name, key),
-                        key,
-                        f"cannot be templated: {str(error).splitlines()[0]}",
-                        code="site.bad_template",
-                    )
-                continue
-            said = (
-                role_vars.held(key, value, spec) if held else [(key, extra_vars.short(key, value))]
-            )
-            for dotted, text in said:
-                if text:
-                    file, line = self._place(raw, name, key)
-                    yield Problem(
-                        file,
-                        origin_of(raw, dotted)[1] if line and origin_of(raw, dotted) else line,
-                        dotted,
-                        text,
-                        code="role.wrong_value",
-                    )
-
-    def accounts(self, names):
-        """Return a Problem for every account that trains and that root's part of provision.yml
-        cannot be given, the same one once.
-        """
-        found = {}
-        for name in names:
-            raw = self._of(name)[0]
-            key = next((key for key in ("ansible_ssh_user", "ansible_user") if key in raw), None)
-            value = self._values(name, [key]).get(key) if key else None
-            said = ssh_policy.account_problem(value) if value not in (None, "") else None
-            if said:
-                problem = Problem(*self._place(raw, name, key), key, said, code="login.bad_account")
-                found.setdefault(str(problem), problem)
-        return list(found.values())
-
-    def unheard(self, name, judged):
-        """Yield a Problem for every variable that a node has otherwise than the controller, which
-        alone goes by it.
-        """
-        raw, own = self._of(name)[0], self._of("localhost")[0]
-        for key in [
-            key
-            for key in judged
-            if key in raw and (key not in own or plain_text(own[key]) != plain_text(raw[key]))
-        ]:
-            text = (
-                "is read on the controller alone, and holds for all nodes; set it in"
-                " group_vars/all.yml"
-            )
-            yield Problem(*self._place(raw, name, key), key, text, code="site.node_variable")
-
-    def way(self, name):
-        """Return how a host is logged in to, as access.problems wants it; a password is never
-        templated.
-        """
-        raw, result = self._of(name)[0], {}
-        for key in [key for key in raw if ssh_policy.wanted(key)]:
-            origin = (
-                ("command line", None)
-                if key in self._extra
-                else origin_of(raw, key) or (None, None)
-            )
-            value = None if ssh_policy.SECRET.match(key) else self._values(name, [key]).get(key)
-            text = (
-                raw[key]
-                if isinstance(raw[key], str)
-                else ""
-                if raw[key] is None
-                else str(type(raw[key]))
-            )
-            result[str(key)] = {
-                "value": value,
-                "raw": str(text),
-                "hidden": hidden(raw[key]),
-                "file": origin[0],
-                "line": origin[1],
-            }
-        return result
+    if str(origin).startswith("cli:"):
+        return "command line", name, plain(value)
+    return str(origin), name, plain(value)

@@ -47,6 +47,7 @@ class ControllerAction(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
         """Return the task's result, of the types that a module's JSON has."""
         result = super().run(tmp, task_vars)
+        self.task_vars: dict[str, Any] = task_vars or {}
         self._warnings: list[str] = []
         secrets: set[str] = set()
         try:
@@ -69,6 +70,17 @@ class ControllerAction(ActionBase):
     def describe(self, error: Exception) -> str:
         """Return the message of a failure that is one of FAILURES."""
         return printable(str(error), newlines=True)
+
+    def host_value(self, name: str, key: str, default: Any = None) -> Any:
+        """Return a variable of a host as plain data, the default where it has none."""
+        value = plain(self.task_vars["hostvars"][name].get(key))
+        if value is None:
+            return default
+        return value
+
+    def group(self, name: str) -> list[str]:
+        """Return the names of a group's hosts, [] where there is no such group."""
+        return plain(self.task_vars["groups"]).get(name) or []
 
     @property
     def check_mode(self) -> bool:

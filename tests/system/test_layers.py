@@ -13,7 +13,7 @@ ALLOWED = {
     "agent": set(),
     "base": set(),
     "checkpoints": {"base"},
-    "environments": {"base"},
+    "environments": {"attempts", "base"},
     "gate": {"base"},
     "logs": {"base"},
     "attempts": {"base", "logs"},

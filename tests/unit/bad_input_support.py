@@ -5,16 +5,17 @@ words of a command line.
 
 from __future__ import annotations
 
+import functools
 import os
 from types import SimpleNamespace
 
 import yaml
 from ansible._internal._datatag._tags import Origin, TrustedAsTemplate
-from ansible.errors import AnsibleActionFail
 from ansible.inventory.manager import InventoryManager
 from ansible.module_utils.common.collections import ImmutableDict
 from ansible.parsing.dataloader import DataLoader
 from ansible.parsing.vault import VaultSecret
+from ansible.plugins.loader import init_plugin_loader
 from ansible.utils import vars as extra_words
 from ansible.vars.hostvars import HostVars
 from ansible.vars.manager import VariableManager
@@ -22,10 +23,12 @@ from core_support import CONFIG, ROOT
 
 # What the verbs without a job take on the command line.
 EXTRA = {
-    "stop": ["run"], "provision": ["suite"], "conform": ["site"],
+    "stop": ["run"],
+    "provision": ["suite"],
+    "conform": ["site"],
     "trust": ["trust_accept", "rotate_ca", "replace_ca", "take_in"],
     "untrust": ["untrust_ca", "node"],
-}  # fmt: skip
+}
 GOOD = f"suite: paddledetection\nlauncher: fleetrun\nconfig: {CONFIG}\n"
 CLI = Origin(description="<CLI option '-e'>")
 TRAIN = ["nodes", "devices", "start_port", "rendezvous", "scaling", "rehearse", "verify", "matrix"]
@@ -42,10 +45,14 @@ SITE = {
 }
 
 
+@functools.lru_cache(maxsize=None)
+def plugins():
+    """Let Ansible find its own lookups, as its commands do at their start."""
+    init_plugin_loader()
+
+
 class Bench:
-    """A site in a folder of its own, and a way to ask what read_job says of a command line
-    there.
-    """
+    """A site in a folder of its own, and what read_job says of a command line there."""
 
     def __init__(self, folder, plugin, monkeypatch):
         self.folder, self.plugin, self.monkeypatch = folder, plugin, monkeypatch
@@ -94,6 +101,7 @@ class Bench:
         -e. cli: further options.
         """
         sources = sources or self.site(**site)
+        plugins()
         words = list(words) + ([] if job is None else ["config=" + self.write("mine.yml", job)])
         given = {
             "extra_vars": tuple(
@@ -128,11 +136,10 @@ class Bench:
                 "hostvars": hostvars,
             }
             before = self.listing()
-            try:
-                result, lines, self.codes = action.run(task_vars=known), [], []
-            except AnsibleActionFail as error:
-                result, lines = None, error.message.splitlines()
-                self.codes = error.result.get("codes")
+            result, lines, self.codes = action.run(task_vars=known), [], []
+            if result.get("failed"):
+                self.codes = result["codes"]
+                result, lines = None, result["msg"].splitlines()
             assert self.listing() == before, "something was written"
         return result, lines
 

@@ -6,6 +6,8 @@ They are first errors, losses that are not a number, kills, stops, and nodes tha
 
 from __future__ import annotations
 
+from .json_values import finite_number
+
 
 def marks_of(attempt, scans, lives):
     """Return [{time, rank, node, text, level}] in order of time.
@@ -94,7 +96,7 @@ def _mark_unit(collector, attempt, node, unit, lives):
         when = next((time for time in stop_times if time is not None), None)
         collector.add(when, None, node, f"stop asked by {requester}", "info")
     elif unit and unit.get("service_result") not in (None, "success", "exit-code"):
-        when = _number(unit.get("time"))
+        when = finite_number(unit.get("time"))
         if when is not None:
             when -= attempt.ahead[node]
         text = "the unit ended with {}".format(unit["service_result"])
@@ -104,13 +106,7 @@ def _mark_unit(collector, attempt, node, unit, lives):
 def _mark_lost_nodes(collector, nodes, ended):
     if isinstance(nodes, list):
         for node in nodes:
-            collector.add(_number(ended), None, str(node), "did not answer", "error")
-
-
-def _number(value):
-    if isinstance(value, (int, float)):
-        return value
-    return None
+            collector.add(finite_number(ended), None, str(node), "did not answer", "error")
 
 
 def said_at(error, written, ended, ahead):
@@ -120,7 +116,7 @@ def said_at(error, written, ended, ahead):
     earlier. `written` is by the node's clock, which is `ahead` seconds off. `ended` is corrected.
     All are unix seconds.
     """
-    printed = _number(error.get("time"))
+    printed = finite_number(error.get("time"))
     if printed is not None:
         return printed - ahead
     times = []

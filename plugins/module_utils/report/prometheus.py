@@ -16,6 +16,7 @@ import tempfile
 
 from ..base.sanitize import printable, secrets_of
 from .curves import counted
+from .json_values import finite_number, mapping_of, mappings_of
 
 NAME = "metrics.prom"
 OUTCOMES = ("completed", "failed", "stopped", "lost", "unknown")
@@ -53,8 +54,10 @@ _START = re.compile(r"^trainyard_run_start_timestamp_seconds\{[^\n]*\} (\S+)$", 
 def text_of(plan, record):
     """Return the exposition text of a run.
 
-    An unknown figure has no sample. plan: plan.json's content. record: run.json's content.
+    An unknown or malformed figure has no sample. plan: plan.json's content. record: run.json's
+    content.
     """
+    plan, record = mapping_of(plan), mapping_of(record)
     secrets = secrets_of(plan)
     samples = _build_samples(plan, record)
     common = (("run", record.get("run")), ("job", record.get("job")))
@@ -77,11 +80,11 @@ def text_of(plan, record):
 
 def _build_samples(plan, record):
     """Return [(name, values of the metric's labels, value)] of the known figures."""
-    attempts = [entry for entry in record.get("attempts") or [] if isinstance(entry, dict)]
-    latest = max(attempts, key=lambda entry: entry.get("number") or 0, default={})
-    ranks = [rank for rank in latest.get("ranks") or [] if isinstance(rank, dict)]
-    suite = plan.get("suite") or {}
-    table = (suite.get("logs") or {}).get("step") or {}
+    attempts = mappings_of(record.get("attempts"))
+    latest = max(attempts, key=_attempt_number, default={})
+    ranks = mappings_of(latest.get("ranks"))
+    suite = mapping_of(plan.get("suite"))
+    table = mapping_of(mapping_of(suite.get("logs")).get("step"))
     samples = [
         *_describe_run(plan, suite, latest),
         *_count_states(ranks),
@@ -98,9 +101,13 @@ def _build_samples(plan, record):
     return [sample for sample in samples if _is_number(sample[2])]
 
 
+def _attempt_number(attempt):
+    return finite_number(attempt.get("number")) or 0
+
+
 def _describe_run(plan, suite, latest):
-    launcher = plan.get("launcher") or {}
-    outcome = (latest.get("verdict") or {}).get("outcome")
+    launcher = mapping_of(plan.get("launcher"))
+    outcome = mapping_of(latest.get("verdict")).get("outcome")
     samples = [("info", (suite.get("name"), launcher.get("name"), plan.get("site")), 1)]
     samples += [("outcome", (name,), int(name == outcome)) for name in OUTCOMES]
     return samples
@@ -122,12 +129,12 @@ def _read_last_step(ranks, table):
     table: the suite's `logs.step`.
     """
     first = next(iter(_ranks_with_steps(ranks)), {})
-    step = first.get("last_step") or {}
+    step = mapping_of(first.get("last_step"))
     loss, steps = step.get("loss"), None
     if first.get("nan") and "loss" in step and loss is None:
         loss = math.nan
     if step:
-        steps = counted(step, table.get("first") or {})
+        steps = counted(_only_numbers(step), _only_numbers(mapping_of(table.get("first"))))
     return [
         ("last_step", (), steps),
         ("loss", (), loss),
@@ -141,7 +148,7 @@ def _sum_throughput(plan, ranks, table):
     table: the suite's `logs.step`.
     """
     steps = [rank["last_step"] for rank in _ranks_with_steps(ranks)]
-    speeds, total = _numbers_of(steps, "ips"), len(plan.get("ranks") or [])
+    speeds, total = _numbers_of(steps, "ips"), len(mappings_of(plan.get("ranks")))
     if speeds and len(speeds) < total and table.get("ranks") == "first":
         speeds = [sum(speeds) / len(speeds) * total]  # the ranks go at one pace
     return _sum_or_none(speeds)
@@ -172,8 +179,15 @@ def _sum_or_none(values):
     return sum(values)
 
 
+def _only_numbers(entry):
+    return {key: value for key, value in entry.items() if finite_number(value) is not None}
+
+
 def _is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Return true for a number that the exposition format can hold."""
+    if isinstance(value, float):
+        return True
+    return finite_number(value) is not None
 
 
 def _format_figure(value):

@@ -29,6 +29,7 @@ from .charts import (
     number,
     unit_of,
 )
+from .json_values import finite_number, mapping_of
 
 # A verdict's outcome: its badge and its tone.
 OUTCOMES = {
@@ -43,9 +44,13 @@ LOG_PLACE = re.compile(r"(?:[\w.+@-]+/)*([\w.+@-]+\.(?:log|txt|out|jsonl?))(?::(
 
 def moment(seconds):
     """Return unix seconds as a date and time of UTC, or None for no time."""
+    seconds = finite_number(seconds)
     if not seconds:
         return None
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    except (OverflowError, OSError, ValueError):
+        return None  # a time that no calendar has
 
 
 def size(count):
@@ -199,9 +204,10 @@ def _rank_row(slot, rank, attempt, known):
     """
     end = _rank_end(rank)
     path = f"attempt-{attempt}/{rank.get('home')}"
-    last, seconds, log = rank.get("last_step") or {}, None, None
-    if rank.get("ended") and rank.get("started"):
-        seconds = duration(rank["ended"] - rank["started"])
+    last, seconds, log = mapping_of(rank.get("last_step")), None, None
+    started, ended = finite_number(rank.get("started")), finite_number(rank.get("ended"))
+    if ended and started:
+        seconds = duration(ended - started)
     if path in known:
         log = {"href": href(path), "text": rank["home"]}
     row = {key: slot[key] for key in ("rank", "node", "local_rank", "device", "endpoint")}
@@ -384,8 +390,9 @@ def heading(facts):
         words.append(f"by {launcher}")
     if site:
         words.append(f"site {site}")
-    if record.get("started"):
-        words.append("started {}".format(moment(record["started"])))
+    started = moment(record.get("started"))
+    if started:
+        words.append(f"started {started}")
     words.append(facts["job"].get("description"))
     return job, [word for word in words if word]
 

@@ -22,6 +22,7 @@ from ..logs.timestamps import Clock, span
 from ..runs import plan_origin
 from . import chart_events, curves, phases, settings
 from .downsample import summed
+from .json_values import finite_number, mapping_of, mappings_of
 
 LIMIT = 64 << 20  # bytes of a JSON file that are read
 # Bytes of an attempt's logs that are read for its curves, and of each of them at least. The limit
@@ -40,7 +41,7 @@ def of_run(run_dir, points=2000, folder=None):
     It never raises for what the run left behind. points: step lines of each rank that stay, at
     most. folder: the directory of the suites' tables (plan_origin.py).
     """
-    run, job = (_mapping(_json(os.path.join(run_dir, name))) for name in ("run.json", "job.json"))
+    run, job = (mapping_of(_json(os.path.join(run_dir, name))) for name in ("run.json", "job.json"))
     numbers = _numbers(run_dir)
     source = _PlanSource(run_dir, run, folder)
     plan = source.read_plan("plan.json", max(numbers, default=1))
@@ -63,30 +64,30 @@ def _read_attempts(run_dir, run, numbers, source, plan, points):
     """
     recorded = {
         entry["number"]: entry
-        for entry in _dicts(run.get("attempts"))
+        for entry in mappings_of(run.get("attempts"))
         if isinstance(entry.get("number"), int)
     }
-    results, before = [], _number(run.get("started"))
+    results, before = [], finite_number(run.get("started"))
     for number in sorted(set(recorded) | set(numbers)):
         record = recorded.get(number) or {}
-        before = _number(record.get("started")) or before
+        before = finite_number(record.get("started")) or before
         attempt_plan = source.read_plan(f"attempt-{number}/plan.json", number) or plan
         directory = os.path.join(run_dir, f"attempt-{number}")
         attempt = _Attempt(directory, number, attempt_plan, record, before)
         results.append(attempt.result(points))
-        before = _number(record.get("ended"))
+        before = finite_number(record.get("ended"))
     return results
 
 
 def _describe_run(run_dir, run, plan):
     keys = ("rank", "node", "local_rank", "device", "endpoint")
-    suite = _mapping(plan.get("suite"))
+    suite = mapping_of(plan.get("suite"))
     return {
         "run": run.get("run") or os.path.basename(os.path.normpath(run_dir)),
-        "job": run.get("job") or _mapping(plan.get("job")).get("name"),
+        "job": run.get("job") or mapping_of(plan.get("job")).get("name"),
         "suite": suite.get("name"),
-        "unit": _mapping(_mapping(suite.get("logs")).get("step")).get("unit"),
-        "nodes": [str(node["name"]) for node in _dicts(plan.get("nodes")) if node.get("name")],
+        "unit": mapping_of(mapping_of(suite.get("logs")).get("step")).get("unit"),
+        "nodes": [str(node["name"]) for node in mappings_of(plan.get("nodes")) if node.get("name")],
         "ranks": [{key: rank.get(key) for key in keys} for rank in _planned(plan)],
     }
 
@@ -104,7 +105,7 @@ class _PlanSource:
         neither made nor examined therefore gets the shipped ones.
         """
         path = os.path.join(self._run_dir, name)
-        data, plan = _bytes(path) or b"null", _mapping(_json(path))
+        data, plan = _bytes(path) or b"null", mapping_of(_json(path))
         directory = os.path.join(self._run_dir, f"attempt-{number}")
         if not plan or plan_origin.ours(data, self._run, number, directory):
             return plan
@@ -121,7 +122,7 @@ class _Attempt:
         self.directory, self.number = directory, number
         self.plan, self.record, self.before = plan, record, before
         self.secrets = secrets_of(plan)
-        self.logs = _mapping(_mapping(plan.get("suite")).get("logs"))
+        self.logs = mapping_of(mapping_of(plan.get("suite")).get("logs"))
         try:
             self.table = Table(self.logs)
         except TableError:
@@ -135,8 +136,8 @@ class _Attempt:
         self.events, self.units = {}, {}
         for node in self.nodes:
             self.events[node] = read_events(_bytes(os.path.join(directory, f"ranks.{node}.jsonl")))
-            self.units[node] = _mapping(_json(os.path.join(directory, f"exit.{node}.json")))
-        entries = {str(entry.get("node")): entry for entry in _dicts(record.get("nodes"))}
+            self.units[node] = mapping_of(_json(os.path.join(directory, f"exit.{node}.json")))
+        entries = {str(entry.get("node")): entry for entry in mappings_of(record.get("nodes"))}
         self.node_records = {node: entries.get(node, {}) for node in self.nodes}
         self.ahead = {node: phases.ahead(self._bounds(node)) for node in self.nodes}
         self.offset = {node: self._offset(node) for node in self.nodes}
@@ -145,10 +146,12 @@ class _Attempt:
         """Return {rank: what run.json, else ranks.json has of it}."""
         entries = self.record.get("ranks")
         if not entries:
-            index = _mapping(_json(os.path.join(self.directory, "ranks.json")))
+            index = mapping_of(_json(os.path.join(self.directory, "ranks.json")))
             entries = index.get("ranks")
         return {
-            entry["rank"]: entry for entry in _dicts(entries) if isinstance(entry.get("rank"), int)
+            entry["rank"]: entry
+            for entry in mappings_of(entries)
+            if isinstance(entry.get("rank"), int)
         }
 
     def _nodes_of_ranks(self):
@@ -193,10 +196,13 @@ class _Attempt:
         A start follows the command, and an end comes before it is recorded.
         """
         least = most = None
-        launched = self.events[node]["launcher"].get("started")
+        launched = finite_number(self.events[node]["launcher"].get("started"))
         if launched is not None and self.before is not None:
             most = launched - self.before
-        ended, recorded = _number(self.units[node].get("time")), _number(self.record.get("ended"))
+        ended, recorded = (
+            finite_number(self.units[node].get("time")),
+            finite_number(self.record.get("ended")),
+        )
         if ended is not None and recorded is not None:
             least = ended - recorded
         return least, most
@@ -207,7 +213,7 @@ class _Attempt:
         It is the node's own answer, or the difference between its logs' dates and the times that
         the agent recorded.
         """
-        answer = _number(self.node_records[node].get("utc_offset"))
+        answer = finite_number(self.node_records[node].get("utc_offset"))
         if answer is not None:
             return answer
         for rank in sorted(rank for rank in self.files if self.where[rank] == node):
@@ -219,7 +225,7 @@ class _Attempt:
     def _offset_of_log(self, rank):
         """Return the seconds east of UTC by which a rank's log is dated, or None."""
         known = self.known(rank)
-        started, modified = _number(known.get("started")), _number(known.get("mtime"))
+        started, modified = finite_number(known.get("started")), finite_number(known.get("mtime"))
         descriptor = _descriptor(self.files[rank]["paths"][0])
         if descriptor is None:
             return None
@@ -249,7 +255,7 @@ class _Attempt:
         return {
             "number": self.number,
             "begin": min(times, default=self.before),
-            "end": max(times, default=_number(self.record.get("ended"))),
+            "end": max(times, default=finite_number(self.record.get("ended"))),
             "verdict": printable_data(self.record.get("verdict"), *self.secrets, limit=LONGEST),
             "series": {rank: scans[rank][0].rows() for rank in printing},
             "summed": self._summed([scans[rank][0].speed for rank in printing], printing),
@@ -291,7 +297,7 @@ class _Attempt:
     def _scan(self, rank, points):
         """Return (Curve, {dated, seeks, found}) of a rank's log."""
         node, paths = self.where[rank], self.files[rank]["paths"]
-        near = _number(self.ranks.get(rank, {}).get("started")) or self.before
+        near = finite_number(self.ranks.get(rank, {}).get("started")) or self.before
         near = near or _modified(paths[-1])
         clock = Clock((self.offset[node] or 0.0) + self.ahead[node], near)
         curve, beginning = curves.Curve(self.table, self.logs, clock, points), {}
@@ -327,13 +333,13 @@ class _Attempt:
         """
         node = self.where[rank]
         known, ahead = self.known(rank), self.ahead[node]
-        written = _number(known.get("mtime"))
+        written = finite_number(known.get("mtime"))
         times = {
-            "launched": self.events[node]["launcher"].get("started"),
-            "process": _number(known.get("started")),
+            "launched": finite_number(self.events[node]["launcher"].get("started")),
+            "process": finite_number(known.get("started")),
             "ended": self._end_of_rank(node, known),
             "asked": self._stop_time(node),
-            "written": written or _number(known.get("last_time")),
+            "written": written or finite_number(known.get("last_time")),
         }
         for key, value in times.items():
             if value is not None:
@@ -353,9 +359,9 @@ class _Attempt:
 
     def _end_of_rank(self, node, known):
         """Return when a rank ended by its node's clock: at the latest with its unit."""
-        ended = _number(known.get("ended"))
+        ended = finite_number(known.get("ended"))
         if ended is None and known.get("started") is not None:
-            return _number(self.units[node].get("time"))
+            return finite_number(self.units[node].get("time"))
         return ended
 
     def _stop_time(self, node):
@@ -365,11 +371,11 @@ class _Attempt:
         """
         if not self.units[node].get("stopped_by"):
             return None
-        requested = _number(self.node_records[node].get("stopped_at"))
+        requested = finite_number(self.node_records[node].get("stopped_at"))
         if requested is not None:
             return requested
-        ends = [_number(entry.get("ended")) for entry in self.events[node]["ranks"].values()]
-        return _least(*ends, _number(self.units[node].get("time")))
+        ends = [finite_number(entry.get("ended")) for entry in self.events[node]["ranks"].values()]
+        return _least(*ends, finite_number(self.units[node].get("time")))
 
     def _summed(self, speeds, printing):
         """Return the speed of all ranks over time, with a `note` on how it was counted."""
@@ -377,7 +383,7 @@ class _Attempt:
             return {"time": [], "ips": [], "note": None}
         times, values = summed(speeds)
         note, total, count = None, len(self.planned), len(printing)
-        if total > count and _mapping(self.logs.get("step")).get("ranks") == "first":
+        if total > count and mapping_of(self.logs.get("step")).get("ranks") == "first":
             values = [value * total / count for value in values]
             speed = "the mean of ranks {}".format(", ".join(map(str, printing)))
             if count == 1:
@@ -399,30 +405,12 @@ def _known_times(lives):
                 yield life[key]
 
 
-def _mapping(value):
-    if isinstance(value, dict):
-        return value
-    return {}
-
-
-def _dicts(value):
-    if not isinstance(value, list):
-        return []
-    return [item for item in value if isinstance(item, dict)]
-
-
-def _number(value):
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    return None
-
-
 def _least(*values):
     return min((value for value in values if value is not None), default=None)
 
 
 def _planned(plan):
-    return [rank for rank in _dicts(plan.get("ranks")) if isinstance(rank.get("rank"), int)]
+    return [rank for rank in mappings_of(plan.get("ranks")) if isinstance(rank.get("rank"), int)]
 
 
 def _names(directory):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from ..base.sanitize import MASK, SECRET_NAME, printable, secrets_of
+from .json_values import mapping_of
 
 _BATCH = re.compile(r"\s*batch: (\d[\d,]*) a card, (\d[\d,]*) in all")
 _SETTING = re.compile(r"\s*(learning rate|iterations): (\d[\d,]*(?:\.\d+)?)(?:,|$)")
@@ -16,18 +17,18 @@ def of_plan(plan, run):
 
     A value is text, a number, a truth value or None. run: run.json's content.
     """
-    plan, run = _mapping(plan), _mapping(run)
+    plan, run = mapping_of(plan), mapping_of(run)
     # The overrides are those of the plan, with what the site and the scaling changed. A job holds
     # what its author wrote.
-    overrides = _mapping(_mapping(plan.get("job")).get("overrides"))
+    overrides = mapping_of(mapping_of(plan.get("job")).get("overrides"))
     values = {
         **_job_settings(plan),
         **_site_settings(plan),
         **_code_settings(plan, run),
-        **_named("data", _mapping(plan.get("data")), _shorten),
-        **_named("weights", _mapping(plan.get("weights")), _shorten),
+        **_named("data", mapping_of(plan.get("data")), _shorten),
+        **_named("weights", mapping_of(plan.get("weights")), _shorten),
         **_named("override", dict(_flatten(overrides))),
-        **_named("env", _mapping(plan.get("env"))),
+        **_named("env", mapping_of(plan.get("env"))),
         **_advice_settings(plan),
     }
     secrets = secrets_of(plan)
@@ -40,8 +41,8 @@ def of_plan(plan, run):
 
 def _job_settings(plan):
     """Return what is trained, and with what."""
-    job, suite = _mapping(plan.get("job")), _mapping(plan.get("suite"))
-    launcher = _mapping(plan.get("launcher"))
+    job, suite = mapping_of(plan.get("job")), mapping_of(plan.get("suite"))
+    launcher = mapping_of(plan.get("launcher"))
     return {
         "suite": suite.get("name") or job.get("suite"),
         "launcher": launcher.get("name") or job.get("launcher"),
@@ -66,8 +67,8 @@ def _site_settings(plan):
 
 def _code_settings(plan, run):
     """Return the program that trains: code, package and environment."""
-    code, recorded = _mapping(plan.get("code")), _mapping(run.get("code"))
-    environment = _mapping(plan.get("environment"))
+    code, recorded = mapping_of(plan.get("code")), mapping_of(run.get("code"))
+    environment = mapping_of(plan.get("environment"))
     return {
         "code": _shorten(code.get("digest") or code.get("path")),
         "commit": _shorten(recorded.get("commit")),
@@ -89,12 +90,6 @@ def _named(kind, entries, convert=None):
             value = convert(value)
         values[f"{kind} {name}"] = value
     return values
-
-
-def _mapping(value):
-    if isinstance(value, dict):
-        return value
-    return {}
 
 
 def _list(value):

@@ -6,6 +6,7 @@ Positions on a lane are parts per thousand of the attempt's time, as the lanes' 
 
 from __future__ import annotations
 
+import math
 from statistics import median
 
 from ..base.text_layout import span as duration
@@ -65,8 +66,12 @@ def clock(seconds):
 
 
 def ticks(seconds, most=8):
-    """Return [{at, text}] for an axis of so many seconds, with about `most` ticks."""
-    step = next((size for size in STEPS if seconds / size <= most), STEPS[-1])
+    """Return [{at, text}] for an axis of so many seconds, with at most `most` + 1 ticks.
+
+    A node can write any time. Beyond the table, a step is a multiple of its largest.
+    """
+    whole = STEPS[-1] * max(1, math.ceil(seconds / most / STEPS[-1]))
+    step = next((size for size in STEPS if seconds / size <= most), whole)
     return [
         {"at": round(1000 * second / seconds, 1), "text": duration(second)}
         for second in range(0, int(seconds) + 1, step)

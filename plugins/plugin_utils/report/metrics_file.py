@@ -23,8 +23,8 @@ def write_metrics(
     if not attempt_dir.RUN_ID.match(run_id):
         raise MetricsError(f"{run_id!r} is no run id")
     run_dir = os.path.join(runs_dir, run_id)
-    plan = manifest.read_json(os.path.join(run_dir, "plan.json")) or {}
-    record = manifest.read_json(os.path.join(run_dir, "run.json"))
+    plan = manifest.read_mapping(os.path.join(run_dir, "plan.json"))
+    record = manifest.read_mapping(os.path.join(run_dir, "run.json"))
     if not record:
         raise MetricsError(
             f"{run_dir}/run.json is missing or no JSON; it is written when a run starts and when"

@@ -5,8 +5,10 @@ every thing that may go wrong on the way.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import re
 import select
 import signal
 import stat
@@ -16,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     drill_run,
     drill_site,
@@ -25,7 +27,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
     fault_table,
     invariants,
 )
-from core_support import CONFIG, ROOT, program, put, recorded
+from core_support import CONFIG, ROOT, RUN, program, put, recorded
 from drill_support import Here, course, settle, site
 
 KILL = {"at": "step 2", "then": [{"user": "last", "do": "kill -KILL $(rank)"}]}
@@ -35,6 +37,18 @@ KILLED = {
     "node": "last",
     "rank": "last",
     "signal": "SIGKILL",
+}
+# What attempt_status answers on a node without an attempt.
+STATUS = {"found": False, "ended": True, "state": "none", "known": [], "run": RUN}
+# The same where an attempt runs.
+HELD = {
+    **dict.fromkeys(("lost", "by", "exit", "endpoints_reported", "epochs", "first_step", "disk")),
+    **dict.fromkeys(("noted", "ranks", "endpoints", "console_tail"), []),
+    **dict(found=True, ended=False, state="running", run=RUN, attempt=1, attempts=[1]),
+    **dict(undone=False, node="node1", unit=f"trainyard-{RUN}-1.service", job="x", started=1.0),
+    **dict(now=2.0, nodes=["node1"], endpoints_as_planned=True, unit_of_speed="", ranks_in_all=1),
+    **dict(only_first_prints=False, checkpoints=None),
+    "guard": dict.fromkeys(("phase", "budget", "quiet", "stall", "loss")),
 }
 STOPPED = {"outcome": ["stopped"], "cause": ["stopped_by_user"]}
 GOES_ON = {"at": "step 2", "goes_on": True, "expect": STOPPED}
@@ -449,10 +463,14 @@ def act(load_plugin, tmp_path, monkeypatch):
     def run(
         nodes=("node1", "node2"), check=False, connection=None, status=None, ways=True, **arguments
     ):
-        task = SimpleNamespace(args=arguments, async_val=0, check_mode=check, action="drill")
+        task = SimpleNamespace(
+            args=arguments, async_val=0, check_mode=check, action="drill", delegate_to=None
+        )
         link = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"), **(connection or {}))
         action = plugin.ActionModule(task, link, None, DataLoader(), None, None)
-        monkeypatch.setattr(action, "_execute_module", lambda **_named: status)
+        monkeypatch.setattr(
+            ActionBase, "_execute_module", lambda self, *_words, **_named: copy.deepcopy(status)
+        )
         monkeypatch.setattr(
             plugin.context, "CLIARGS", {"inventory": ("hosts",), "remote_user": "someone"}
         )
@@ -473,8 +491,8 @@ def act(load_plugin, tmp_path, monkeypatch):
 
 
 def refused(act, words, **arguments):
-    with pytest.raises(AnsibleActionFail, match=words):
-        act(**arguments)
+    result = act(**arguments)
+    assert result["failed"] and re.search(words, result["msg"], re.DOTALL), result
 
 
 def test_nothing_is_chosen_without_the_sites_name(act):
@@ -494,7 +512,7 @@ def test_nothing_is_chosen_without_the_sites_name(act):
         state="chosen",
         nodes=["node1"],
     )
-    refused(act, "state must be one of", state="do")
+    refused(act, "value of state must be one of", state="do")
 
 
 def test_a_job_of_ones_own_is_not_restarted_unless_the_fault_says_so(act, tmp_path):
@@ -531,7 +549,7 @@ def link(transport="ssh", **more):
 
 
 def test_a_node_that_a_run_holds_is_left_alone_and_a_way_is_by_key(act):
-    free, held = {"found": False}, {"found": True, "ended": False, "run": "r1"}
+    free, held = STATUS, HELD
     found = act(state="way", connection=link(), status={"status": free})["way"]
     assert (
         found["argv"] == ["ssh", "ssh", "-T", "-o", "BatchMode=yes", "198.51.100.9"]
@@ -540,7 +558,7 @@ def test_a_node_that_a_run_holds_is_left_alone_and_a_way_is_by_key(act):
     assert act(state="way", connection=link(), status={"status": dict(held, ended=True)})
     refused(
         act,
-        "node1 is held by the run r1; stop it first",
+        f"node1 is held by the run {RUN}; stop it first",
         state="way",
         connection=link(),
         status={"status": held},
@@ -554,7 +572,7 @@ def test_a_node_that_a_run_holds_is_left_alone_and_a_way_is_by_key(act):
     )
     refused(
         act,
-        "no route",
+        "gave an answer of attempt_status",
         state="way",
         connection=link(),
         status={"unreachable": True, "msg": "no route"},
@@ -567,6 +585,22 @@ def test_a_node_that_a_run_holds_is_left_alone_and_a_way_is_by_key(act):
         connection=link(sshpass_pipe=(3, 4)),
         status={"status": free},
     )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"status": None},
+        {"status": dict(HELD, run="x; rm -rf ~")},
+        {"status": dict(STATUS, ended="no")},
+        {"status": STATUS, "add_host": {"host_name": "evil"}},
+    ],
+)
+def test_an_answer_passes_the_gate_before_it_is_used(act, answer):
+    """attempt_status runs on the node, where a training could have written what it says."""
+    result = act(state="way", connection=link(), status=answer)
+    assert result["failed"] and "gave an answer of attempt_status" in result["msg"]
 
 
 def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):

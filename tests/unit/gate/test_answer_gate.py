@@ -578,5 +578,14 @@ def test_every_task_on_a_node_passes_the_gate(root, load_plugin):
         and (pair[0].startswith("ansible.") or pair[0] not in own)
     }  # fmt: skip
     assert open_ == set()
-    for name in ("attempt_status", "command", "copy", "dnf", "node_probe", "normal", "run_logs"):
+    for name in (
+        "attempt_status",
+        "command",
+        "copy",
+        "dnf",
+        "drill",
+        "node_probe",
+        "normal",
+        "run_logs",
+    ):
         assert issubclass(load_plugin("action", name).ActionModule, answer_gate.Gated), name

@@ -18,9 +18,12 @@ import pytest
 import python_environment
 import uv
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    environment_install,
+    wheels,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
 from wheel_factory import make_mindspore, make_paddle, make_wheel
 
 DIGEST = "ab" * 8
@@ -257,7 +260,7 @@ def test_a_paddle_that_lacks_a_package_says_which(run_module, arguments, wheelho
 def test_an_installer_that_is_killed_leaves_no_marker_and_the_next_run_repairs(
     run_module, arguments, target, monkeypatch
 ):
-    real = python_environment.subprocess.run
+    real = environment_install.subprocess.run
 
     def killed(argv, **options):
         if "install" in argv:
@@ -268,7 +271,7 @@ def test_an_installer_that_is_killed_leaves_no_marker_and_the_next_run_repairs(
             )
         return real(argv, **options)
 
-    monkeypatch.setattr(python_environment.subprocess, "run", killed)
+    monkeypatch.setattr(environment_install.subprocess, "run", killed)
     result = run_module(python_environment, arguments)
     assert (
         result["failed"] and "uv was ended by SIGKILL; run the same command again" in result["msg"]
@@ -303,7 +306,7 @@ def test_what_another_installation_made_meanwhile_is_not_made_again(
     run_module(python_environment, dict(arguments, keep_wheels=True))
     marker = (target / core.MARKER).rename(target / "aside")
     monkeypatch.setattr(
-        python_environment, "wait_for_lock", lambda *_: marker.rename(target / core.MARKER)
+        environment_install, "wait_for_lock", lambda *_: marker.rename(target / core.MARKER)
     )
     result = run_module(python_environment, arguments)
     assert not result["changed"] and DIGEST in result["environments"] and not wheelhouse.exists()
@@ -312,15 +315,15 @@ def test_what_another_installation_made_meanwhile_is_not_made_again(
 def test_the_installer_inherits_the_lock(tmp_path):
     path = tmp_path / "lock"
     with open(path, "w") as lock:
-        python_environment.wait_for_lock(lock, 0, DIGEST)
-        text = python_environment.run(["ls", "-l", "/proc/self/fd"], lock)
+        environment_install.wait_for_lock(lock, 0, DIGEST)
+        text = environment_install.run(["ls", "-l", "/proc/self/fd"], lock)
     assert str(path) in text
 
 
 def test_programs_see_a_small_environment(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     monkeypatch.setenv("SECRET_TOKEN", "x")
-    names = python_environment.run([sys.executable, "-c", "import os; print(sorted(os.environ))"])
+    names = environment_install.run([sys.executable, "-c", "import os; print(sorted(os.environ))"])
     assert "SECRET" not in names and "PYTHONPATH" not in names and "HOME" in names
 
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import read_job as module
-from ansible.errors import AnsibleActionFail
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
@@ -105,9 +104,9 @@ def read(load_plugin, tmp_path, monkeypatch):
 
 def refused(read, **arguments):
     """Return the lines of a refusal."""
-    with pytest.raises(AnsibleActionFail) as error:
-        read(**arguments)
-    return error.value.message.splitlines()
+    result = read(**arguments)
+    assert result["failed"], result
+    return result["msg"].splitlines()
 
 
 def test_everything_a_run_needs(read):

@@ -118,3 +118,39 @@ def test_what_is_no_run_id_leads_nowhere(run_action, arguments, tmp_path, run):
         run_action("run_metrics", dict(arguments, run_id=run))["failed"]
         and sorted(tmp_path.rglob("*")) == before
     )
+
+
+@pytest.mark.parametrize(
+    "path, value",
+    [
+        (("attempts", 0, "ranks", 0, "last_step"), {"epoch": "x", "step": 1, "steps": 10}),
+        (("attempts", 0, "ranks", 0, "last_step"), {"global_step": "x", "step": [1], "ips": "x"}),
+        (("attempts", 0, "ranks", 0, "last_step"), {"step": 10**400, "ips": 10**400}),
+        (("attempts", 0, "ranks", 0, "last_step"), "x"),
+        (("attempts", 0, "ranks"), "x"),
+        (("attempts", 0, "verdict"), "x"),
+        (("attempts", 0, "number"), "x"),
+        (("attempts",), 7),
+        (("started",), "x"),
+    ],
+)
+def test_a_malformed_record_leaves_out_its_own_figures(
+    run_action, arguments, tmp_path, path, value
+):
+    file = tmp_path / "runs" / RUN / "run.json"
+    record = json.loads(file.read_text())
+    attempt = record["attempts"][0]
+    record["attempts"].append(dict(attempt, number=0))
+    entry = record
+    for key in path[:-1]:
+        entry = entry[key]
+    entry[path[-1]] = value
+    file.write_text(json.dumps(record))
+    done = run_action("run_metrics", arguments)
+    assert done["changed"] and "trainyard_run_info{" in Path(done["path"]).read_text()
+
+
+@pytest.mark.parametrize("text", ["[1]", "7", '"x"'])
+def test_a_record_that_is_not_a_mapping(run_action, arguments, tmp_path, text):
+    (tmp_path / "runs" / RUN / "run.json").write_text(text)
+    assert "run.json is missing" in run_action("run_metrics", arguments)["msg"]

@@ -358,3 +358,27 @@ def test_text_stands_out_from_its_ground(theme):
         assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
     for number in range(8):
         assert contrast(colours["c%d" % number], colours["card"]) >= 3, number
+
+
+@pytest.mark.parametrize(
+    "value", ["1e13", "-1e13", "1e308", "-1e308", "Infinity", "-Infinity", "NaN", "9" * 400]
+)
+@pytest.mark.parametrize("name", ["series/failed", "series/stopped"])
+def test_a_time_that_a_node_invents_costs_no_page(tmp_path, name, value):
+    """The file is the node's own, and json.loads accepts more than JSON has."""
+    run = bring(tmp_path, name)
+    for path in (tmp_path / run).glob("attempt-1/exit.*.json"):
+        text = json.dumps(dict(json.loads(path.read_text()), time="TIME", service_result="oom"))
+        path.write_text(text.replace('"TIME"', value))
+    page = page_of(facts_of(tmp_path, run))
+    assert len(page) < 2_000_000 and "lanes" in page
+
+
+@pytest.mark.parametrize("value", ["1e13", "1e308", "Infinity", "NaN", "9" * 400])
+def test_a_rank_time_that_a_node_invents_costs_no_page(tmp_path, value):
+    run = bring(tmp_path, "series/failed")
+    for path in (tmp_path / run).glob("attempt-1/ranks.*.jsonl"):
+        events = [dict(json.loads(line), time="TIME") for line in path.read_text().splitlines()]
+        lines = [json.dumps(event).replace('"TIME"', value) for event in events]
+        path.write_text("\n".join(lines) + "\n")
+    assert len(page_of(facts_of(tmp_path, run))) < 2_000_000

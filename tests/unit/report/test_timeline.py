@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.report import timeline as core
 
 RANKS = [{"rank": rank, "node": "node%d" % (rank // 2 + 1)} for rank in range(4)]
@@ -175,3 +176,10 @@ def test_thousands_of_phases_are_thinned_and_the_long_ones_stay():
 def test_an_attempt_of_which_nothing_is_known_has_no_line():
     assert core.timeline({"begin": None, "phases": [], "marks": []}, RANKS) is None
     assert core.timeline({"begin": 1.0, "phases": [], "marks": []}, RANKS) is None
+
+
+@pytest.mark.parametrize("seconds", [1.0, 3600.0, 86400.0, 9e6, 1e8, 1e13, 1e18])
+def test_an_axis_of_any_length_has_few_ticks(seconds):
+    found = core.ticks(seconds)
+    assert 1 <= len(found) <= 9
+    assert found[0]["at"] == 0.0 and found[-1]["at"] <= 1000.0

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The marker of an environment: the file that says that everything before it is there."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .python_env import MARKER
+
+
+def write_marker(home, marker):
+    """Put an environment's marker in place at once and for good."""
+    target = os.path.join(home, "env", marker["digest"])
+    os.makedirs(target, mode=0o700, exist_ok=True)
+    path = os.path.join(target, MARKER)
+    with open(path + ".new", "w", encoding="utf-8") as handle:
+        json.dump(marker, handle, indent=1, sort_keys=True)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(path + ".new", path)
