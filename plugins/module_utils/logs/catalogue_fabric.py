@@ -143,7 +143,7 @@ FABRIC = (
         "grade": "primary",
         "pattern": r"\bEI00(?:01|03|16)\b|Environment variable ?\[ ?HCCL_\w+",
         "meaning": "HCCL refuses one of its settings or the arguments of a collective operation.",
-        "remedy": "mend the variable or argument that the message names",
+        "remedy": "fix the variable or argument that the message names",
         "source": _HIASCEND + ": EI0001, EI0003, EI0016",
     },
     {
@@ -297,7 +297,7 @@ FABRIC = (
             r" message"
         ),
         "meaning": (
-            "Open MPI's daemon on one of the nodes did not start, or went while the training ran."
+            "Open MPI's daemon on one of the nodes did not start, or ended while the training ran."
         ),
         "remedy": (
             "look at that node's launcher log and unit: Open MPI of the same version, passwordless"

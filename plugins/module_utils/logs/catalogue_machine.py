@@ -221,7 +221,7 @@ LOST = (
         "pattern": r"^Killed\b|SIGKILL|killed by signal: Killed",
         "meaning": "Something killed the process with SIGKILL, which leaves no message of its own.",
         "remedy": (
-            "something killed this process with SIGKILL: most often the kernel for want of memory"
+            "something killed this process with SIGKILL: most often the kernel, out of memory"
             " (`dmesg`, the cgroup's memory.events), else a person or a scheduler"
         ),
         "source": "signal 9 leaves no message of the process itself",

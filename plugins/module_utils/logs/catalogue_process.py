@@ -116,7 +116,7 @@ PROCESS = (
             " damaged or empty."
         ),
         "remedy": (
-            "mend or leave out the named file (the lines above show which); compare its digest with"
+            "repair or leave out the named file (the lines above show which); compare its digest with"
             " another node's, then sync again"
         ),
         "source": "Pillow, OpenCV, Python's json, zipfile, zlib and xml; mindspore.dataset.vision",
@@ -134,7 +134,7 @@ PROCESS = (
             " damaged or empty."
         ),
         "remedy": (
-            "mend or leave out the named file (the lines above show which); compare its digest with"
+            "repair or leave out the named file (the lines above show which); compare its digest with"
             " another node's, then sync again"
         ),
         "source": (
@@ -164,7 +164,7 @@ PROCESS = (
         ),
         "meaning": "A file or directory that the training needs is not on this node.",
         "remedy": (
-            "the named path is not on this node: synchronise code and data again, or mend the path"
+            "the named path is not on this node: synchronise code and data again, or correct the path"
             " in the job"
         ),
         "source": "errno 2 of Linux, Open MPI 4.1 (help-orterun.txt)",
@@ -195,7 +195,7 @@ PROCESS = (
             r"|could not find the config|configparser\.\w*Error"
         ),
         "meaning": "The training's configuration file cannot be read.",
-        "remedy": "mend the configuration file at the line that the message names",
+        "remedy": "fix the configuration file at the line that the message names",
         "source": "PyYAML, which all four suites read their configs with",
     },
 )
@@ -207,7 +207,7 @@ FALLBACK = {
         "grade": "primary",
         "meaning": "The training's Python code raised an exception that nothing caught.",
         "remedy": (
-            "mend what the message names, in the code, the job or the data; the context in the log"
+            "fix what the message names, in the code, the job or the data; the context in the log"
             " shows the line of code"
         ),
         "source": "Python's traceback",
@@ -237,25 +237,25 @@ FALLBACK = {
 _OBSERVED = (
     (
         "silent_exit",
-        "The process ended by itself with an exit code and said nothing.",
+        "The process ended with an exit code and without a message.",
         (
-            "the process ended by itself and said nothing: see the end of its log, and look for"
+            "the process ended without a message: see the end of its log, and look for"
             " sys.exit or os._exit in the code"
         ),
         "exit code without a message",
     ),
     (
         "silent_end",
-        "The process went without a message, as after SIGKILL; how it ended was not seen.",
+        "The process ended without a message, as after SIGKILL, and its exit was not seen.",
         (
-            "the process went without a message, as after SIGKILL: look for the out-of-memory"
+            "the process ended without a message, as after SIGKILL: look for the out-of-memory"
             " killer (`dmesg`) or who killed it"
         ),
         "a log that stops, and peers that lost contact with this rank",
     ),
     (
         "sigterm",
-        "Somebody outside the product sent the rank SIGTERM before anything else had failed.",
+        "The rank received SIGTERM from outside the product before anything else had failed.",
         (
             "look for who stops processes on this node: an operator, a scheduler, a shutdown"
             " (`journalctl --since`, `last -x`)"
@@ -266,7 +266,7 @@ _OBSERVED = (
         "launcher_failed",
         "The launcher itself failed or was killed; no rank began it.",
         (
-            "no rank began it, the launcher ended by itself or was killed: read its log and the"
+            "no rank failed first, the launcher ended or was killed: read its log and the"
             " unit's journal on this node"
         ),
         "exit.json of the node",

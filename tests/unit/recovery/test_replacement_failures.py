@@ -52,13 +52,13 @@ def test_where_all_are_new_whoever_is_named_is_meant():
 def test_whom_a_task_means():
     came = chosen(nodes=("n1", "s1", "s2"), new=("s1", "s2"))
     came.failed("t1", "s1", "Install the wheels")
-    came.failed("t2", "s2", "Say why nothing runs")  # it ends as the first one's consequence
+    came.failed("t2", "s2", "Report why nothing runs")  # it ends as the first one's consequence
     assert came.unready(["s1", "s2"]) == {"s1": "not ready: Install the wheels"}
     # what was made good again is none, and neither is what was wrong on a node of before, or on all
     assert came.unready(["n1"]) == {}
     came.play()
     came.failed("t3", "n1", "Install the wheels")
-    came.failed("t4", "s1", "Say why nothing runs")
+    came.failed("t4", "s1", "Report why nothing runs")
     assert came.unready(["n1", "s1"]) == {}
     came.play()
     for name in ("n1", "s1", "s2"):
