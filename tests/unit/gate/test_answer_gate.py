@@ -456,11 +456,14 @@ CONTROLLERS = set(
         "read_job",
         "replacement",
         "resumed_run",
+        "run_choice",
+        "run_info",
         "run_logs",
         "run_metrics",
         "run_plan",
         "run_record",
         "run_report",
+        "stop_summary",
         "wheelhouse",
     ]
 )
