@@ -440,6 +440,8 @@ def test_an_endless_answer_costs_bounded_memory(monkeypatch):
 CONTROLLERS = set(
     [
         "check_report",
+        "checkpoint_compare",
+        "checkpoint_install",
         "conform",
         "drill",
         "environment_compare",
