@@ -453,6 +453,8 @@ CONTROLLERS = set(
         "mesh_sign",
         "plan",
         "proof",
+        "prune_choice",
+        "prune_summary",
         "rank_index",
         "rank_table",
         "read_job",
