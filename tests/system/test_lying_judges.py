@@ -32,9 +32,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import
     outcome,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    history,
     prune_report,
     record_attempt,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.history_text import (
+    describe_history,
 )
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
@@ -337,10 +339,10 @@ def test_what_a_node_says_of_its_past_is_told():
                 "steps": 4, "bytes": 9},
     }  # fmt: skip
     honest = {"history": {"run": RUN, "node": HONEST, "attempts": [attempt]}}
-    lines = history.lines([honest["history"]])
+    lines = describe_history([honest["history"]])
 
     def judge(lied):
-        told = history.lines([honest["history"], dict(lied["history"], node=LIAR)])
+        told = describe_history([honest["history"], dict(lied["history"], node=LIAR)])
         assert len(told) >= len(lines)
 
     every("run_history", honest, judge)
