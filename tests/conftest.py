@@ -27,7 +27,6 @@ ROOT = Path(__file__).resolve().parent.parent
 # The states of a module that run on a node, where it has others that run on the controller.
 FROM_NODES = {
     "placement": ("full", "named", "outline", "base"),
-    "resume_point": ("found", "brought"),
 }  # fmt: skip
 
 

@@ -11,9 +11,6 @@ import jsonschema
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    finder,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate, isolation
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_index
@@ -35,6 +32,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     prune_report,
     record_attempt,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.history_text import (
     describe_history,
 )
@@ -381,8 +379,8 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
 
     def judge(lied):
         if "found" in lied:
-            best, skipped = finder.choose({HONEST: honest["found"], LIAR: lied["found"]})
-            assert best["digest"] and finder.lines(best, skipped)
+            best, skipped = resume_choice.choose({HONEST: honest["found"], LIAR: lied["found"]})
+            assert best["digest"] and resume_choice.describe_choice(best, skipped)
 
     every("resume_point", honest, judge)
 

@@ -459,6 +459,7 @@ CONTROLLERS = set(
         "rank_table",
         "read_job",
         "replacement",
+        "resume_choice",
         "resumed_run",
         "run_choice",
         "run_info",
