@@ -451,6 +451,7 @@ CONTROLLERS = set(
         "mesh_authority",
         "mesh_compile",
         "mesh_sign",
+        "placement_compare",
         "plan",
         "proof",
         "prune_choice",
@@ -468,6 +469,7 @@ CONTROLLERS = set(
         "run_plan",
         "run_record",
         "run_report",
+        "shared_base_check",
         "stop_summary",
         "wheelhouse",
     ]
