@@ -1,22 +1,19 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Describe the runs of a place, or remove some of them."""
+"""Describe the runs of a node, or remove some of them."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: prune
-short_description: Describe the runs of a place, or remove some of them
+short_description: Describe the runs of a node, or remove some of them
 description:
-  - C(looked) describes the runs of this place. C(removed) looks once more, and removes the runs of O(names).
+  - C(looked) describes the runs of this node. C(removed) looks once more, and removes the runs of O(names).
   - What runs or is held stays, and so does what is not understood from top to bottom. M(prune_choice) applies the rule.
+  - M(prune_controller) does the same on the controller.
 options:
   state: {description: What is done., type: str, choices: [looked, removed], required: true}
-  folder:
-    description: "At home: the directory of runs. On a node: the product's directory; relative paths start at the user's home."
-    type: str
-    default: .trainyard
-  home: {description: Whether the place is the controller's., type: bool, default: false}
+  folder: {description: "The product's directory; relative paths start at the user's home.", type: str, default: .trainyard}
   names: {description: Runs to remove here (C(removed) only)., type: list, elements: str, default: []}
 attributes:
   check_mode: {support: full, description: Removes nothing.}
@@ -42,8 +39,6 @@ freed: {description: Bytes., type: int, returned: removed}
 problems: {description: What was left, and why., type: list, elements: str, returned: removed}
 """
 
-import contextlib
-import functools
 import os
 
 from ansible.module_utils.basic import AnsibleModule
@@ -59,26 +54,24 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
 )
 
 
-def at_place(given, run, write):
+def on_node(given, run, write):
     """Return the result of a state."""
     base = os.path.join(os.path.expanduser("~"), os.path.expanduser(given["folder"]))
-    folder = base if given["home"] else os.path.join(base, "runs")
-    describe = functools.partial(prune_scan.at_home if given["home"] else prune_scan.on_node, base)
-
-    def held():
-        return prune_scan.held_at_home(base) if given["home"] else prune_scan.held_here(run)
-
+    folder = os.path.join(base, "runs")
     if given["state"] == "looked":
-        running = held()
-        return {
-            "changed": False,
-            "look": printable_data(prune_scan.look(folder, lambda name: describe(name, running))),
-        }
+        running = prune_scan.held_here(run)
+        found = prune_scan.look(folder, lambda name: prune_scan.on_node(base, name, running))
+        return {"changed": False, "look": printable_data(found)}
     if not write:
         return {"changed": bool(given["names"]), "removed": [], "freed": 0, "problems": []}
-    # on a node no start may come between the look and the removal
-    with contextlib.nullcontext() if given["home"] else attempt_dir.hold(base):
-        found = prune_scan.remove(folder, given["names"], lambda name: describe(name, {}), held)
+    # no start may come between the look and the removal
+    with attempt_dir.hold(base):
+        found = prune_scan.remove(
+            folder,
+            given["names"],
+            lambda name: prune_scan.on_node(base, name, {}),
+            lambda: prune_scan.held_here(run),
+        )
     return dict(printable_data(found), changed=bool(found["removed"]))
 
 
@@ -87,7 +80,6 @@ def main():
         argument_spec={
             "state": {"type": "str", "choices": ["looked", "removed"], "required": True},
             "folder": {"type": "str", "default": ".trainyard"},
-            "home": {"type": "bool", "default": False},
             "names": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
@@ -101,7 +93,7 @@ def main():
 
     given = module.params
     try:
-        module.exit_json(**at_place(given, run, not module.check_mode))
+        module.exit_json(**on_node(given, run, not module.check_mode))
     except (attempt_dir.AttemptError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

@@ -455,6 +455,7 @@ CONTROLLERS = set(
         "plan",
         "proof",
         "prune_choice",
+        "prune_controller",
         "prune_summary",
         "rank_index",
         "rank_table",

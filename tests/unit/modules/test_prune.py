@@ -12,12 +12,11 @@ import time
 
 import prune as module
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import stream_lock
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     prune_scan,
 )
-from core_support import ROOT, program, put
+from core_support import program, put
 from system.test_playbooks import ansible, site
 
 NOW = 1_795_000_000.0
@@ -390,108 +389,7 @@ def test_what_belongs_to_somebody_else_keeps_it(tmp_path, monkeypatch):
     )
 
 
-def test_what_home_says_of_a_run(tmp_path):
-    name = run_id(9)
-    record = {"run": name, "attempts": [{"verdict": {"outcome": "completed", "unreachable": []}}]}
-    put(
-        tmp_path / name,
-        {
-            "plan.json": json.dumps(PLAN),
-            "run.json": json.dumps(record),
-            "attempt-1/checkpoint/best_model.pdparams": "w",
-        },
-    )
-    found = prune_scan.at_home(str(tmp_path), name, {})
-    assert (found["settled"], found["completed"], found["checkpoint"], found["odd"]) == (
-        True,
-        True,
-        "best_model",
-        "",
-    )
-    for changes, settled in (
-        ({"outcome": "lost"}, False),
-        ({"unreachable": ["node2"]}, False),
-        ({"outcome": "failed"}, True),
-        ({"outcome": None}, False),
-    ):
-        verdict = dict(record["attempts"][0]["verdict"], **changes)
-        put(
-            tmp_path / name,
-            {"run.json": json.dumps({"run": name, "attempts": [{"verdict": verdict}]})},
-        )
-        assert prune_scan.at_home(str(tmp_path), name, {})["settled"] is settled, changes
-    for attempts, begun in (
-        ([], 5),
-        ([{"started": 7, "verdict": None}], 7),
-        ([{"ended": 9, "verdict": verdict, "again": {"again": True}}], 9),
-    ):
-        put(
-            tmp_path / name,
-            {"run.json": json.dumps({"run": name, "started": 5, "attempts": attempts})},
-        )
-        said = prune_scan.at_home(str(tmp_path), name, {})
-        assert (said["settled"], said["begun"]) == (False, begun), attempts
-    put(tmp_path / name, {"run.json": json.dumps({"run": "other"})})
-    assert prune_scan.at_home(str(tmp_path), name, {})["odd"]
-
-
-def test_what_is_being_brought_home_is_in_use(tmp_path, run_module):
-    name = run_id(9)
-    put(
-        tmp_path / name,
-        {
-            "plan.json": json.dumps(PLAN),
-            "run.json": json.dumps({"run": name}),
-            "attempt-1/.stream.node2": "",
-        },
-    )
-    assert prune_scan.held_at_home(str(tmp_path)) == {}, (
-        "a lock that nobody holds is what a killed process has left"
-    )
-    lock = stream_lock.Lock(str(tmp_path / name / "attempt-1"), "node1")
-    try:
-        look = run_module(module, {"state": "looked", "folder": str(tmp_path), "home": True})[
-            "look"
-        ]
-        assert [run["held"] for run in look["runs"]] == ["its logs are being brought home"]
-        result = run_module(
-            module, {"state": "removed", "folder": str(tmp_path), "home": True, "names": [name]}
-        )
-        assert result["removed"] == [] and result["problems"] == [
-            f"{name} stays: its logs are being brought home"
-        ]
-    finally:
-        lock.close()
-    assert run_module(
-        module, {"state": "removed", "folder": str(tmp_path), "home": True, "names": [name]}
-    )["removed"] == [name]
-
-
-def test_the_real_runs_are_understood():
-    """What other trainings on this machine have left; nothing where there is none."""
-    folder = ROOT / "runs"
-    found = prune_scan.look(str(folder), lambda name: prune_scan.at_home(str(folder), name, {}))
-    assert [run for run in found["runs"] if not run["nodes"] and not run["odd"]] == []
-
-
 # --- the removal
-
-
-def test_a_run_that_was_begun_after_the_look_stays(tmp_path, run_module):
-    name, asked = (
-        run_id(9),
-        {"state": "removed", "folder": str(tmp_path), "home": True, "names": [run_id(9)]},
-    )
-    put(
-        tmp_path / name,
-        {
-            "plan.json": json.dumps(PLAN),
-            "run.json": json.dumps({"run": name, "started": time.time(), "attempts": []}),
-        },
-    )
-    assert run_module(module, asked)["problems"] == [f"{name} stays: it was begun just now"]
-    put(tmp_path / name, {"run.json": json.dumps({"run": name, "started": 5, "attempts": []})})
-    assert run_module(module, asked)["removed"] == [name]
 
 
 def removed(folder, names, held=None):
