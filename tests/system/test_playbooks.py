@@ -337,7 +337,7 @@ HERE = """---
     - ansible.builtin.copy: {content: "{{ VALUES }}", dest: SAID, mode: "600"}
 """
 PLACES = {
-    "__launch_runs": "runs", "__collect_runs": "runs", "__report_runs": "runs", "__preflight_runs": "runs", "__launch_prune_folder": "runs",
+    "__launch_runs": "runs", "__collect_runs": "runs", "__report_runs": "runs", "__preflight_runs": "runs", "__launch_prune_runs": "runs",
     "preflight_cache_dir": "cache", "workspace_cache_dir": "cache", "runtime_cache_dir": "cache", "preflight_state_dir": "state",
     "__report_state_dir": "state", "__ssh_trust_ca_dir": "state/ca", "__ssh_trust_known_hosts": "state/known_hosts",
 }  # fmt: skip
