@@ -15,15 +15,11 @@ description:
     fails where they met and is taken back.
   - Stopping also ends processes that carry the mark of the run and stand outside its unit, of all its attempts where a person stops it; TERM first,
     KILL after some seconds. It looks whether the attempt's ports and devices are free again.
-  - C(planned), C(chosen) and C(told) run on the controller. C(chosen) says which run, attempt and nodes a command is about, from what all nodes said.
-    C(planned) says what its own record knows of a run that may be on its way to the nodes, or
-    without a run of those that may be started again, C(told) puts
-    into words what all nodes said.
 options:
-  state: {description: What to do., type: str, choices: [started, stopped, planned, chosen, told], required: true}
+  state: {description: What to do., type: str, choices: [started, stopped], required: true}
   run_id: {description: "The run; for C(stopped), empty means the run that holds the node now.", type: str, default: ""}
   number: {description: The attempt's number., type: int, default: 1}
-  node: {description: "The node's name in the plan (C(started) and C(stopped)).", type: str}
+  node: {description: The node's name in the plan., type: str, required: true}
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
   plan: {description: The plan's bytes (C(started) only)., type: str}
   plan_sha256: {description: Their digest (C(started) only)., type: str}
@@ -60,15 +56,6 @@ options:
         (C(stopped) only)."
     type: list
     elements: list
-    default: []
-  runs_dir: {description: "Where the controller keeps its runs (C(planned) and C(chosen)).", type: path}
-  site: {description: "The site's name, whose runs count where none is named (C(planned) only).", type: str}
-  results: {description: "{node: what C(stopped) returned there} (C(told) only).", type: dict, default: {}}
-  found: {description: "{node: what M(attempt_status) said before} (C(told) and C(chosen)).", type: dict, default: {}}
-  members:
-    description: Nodes on which something of the run can be (C(told)), the inventory's trainers and spares (C(chosen)).
-    type: list
-    elements: str
     default: []
 attributes:
   check_mode: {support: full, description: Tells whether it would change anything.}
@@ -111,20 +98,6 @@ occupied:
   type: list
   elements: dict
   returned: stopped
-known: {description: Whether the controller's record knows nodes of the run., type: bool, returned: planned}
-number: {description: Its newest attempt., type: int, returned: planned}
-nodes: {description: Its nodes., type: list, elements: str, returned: planned}
-choice:
-  description: >-
-    The run, number and nodes that are meant, next (a number that no attempt has used), claimed (the nodes that have this attempt) and notes (lines about
-    nodes that say otherwise); empty where no node has a run.
-  type: dict
-  returned: chosen
-known_runs: {description: "Runs that the nodes know, newest first.", type: list, elements: str, returned: chosen}
-holding: {description: "[[run, number, nodes]] of what holds any node.", type: list, elements: list, returned: chosen}
-waiting: {description: "[[run, number, nodes]] of runs whose restart may wait, where none is named.", type: list, elements: list, returned: planned}
-summary: {description: The end in lines for people., type: list, elements: str, returned: told}
-verdict: {description: "outcome (stopped, nothing, problems) and text, the last line.", type: dict, returned: told}
 """
 
 import json
@@ -137,7 +110,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     ownership,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 
 
@@ -216,30 +188,16 @@ def started(module, run, base, params):
     )
 
 
-def chosen(module, params):
-    """Return which run a command is about; a node that says otherwise is named."""
-    answers = {
-        node: said.get("status") for node, said in params["found"].items() if isinstance(said, dict)
-    }
-    site, runs_dir = params["members"], params["runs_dir"]
-    run_choice.check(params["run_id"])
-    choice = run_choice.choose(runs_dir, site, answers, params["run_id"]) or {}
-    for note in choice.get("notes", ()):
-        module.warn(printable(note))
-    known, holding = run_choice.known_runs(answers), run_choice.holding(runs_dir, site, answers)
-    return {"changed": False, "choice": choice, "known_runs": known, "holding": holding}
-
-
 ARGUMENTS = {
     "state": {
         "type": "str",
-        "choices": ["started", "stopped", "planned", "chosen", "told"],
+        "choices": ["started", "stopped"],
         "required": True,
     },
     "run_id": {"type": "str", "default": ""},
     "start": {"type": "str", "default": ""},
     "number": {"type": "int", "default": 1},
-    "node": {"type": "str"},
+    "node": {"type": "str", "required": True},
     "base": {"type": "str", "default": ".trainyard"},
     # -vvv prints what a module says of its arguments, and this holds the environment
     "plan": {"type": "str", "no_log": True},
@@ -251,11 +209,6 @@ ARGUMENTS = {
     "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},
     "by": {"type": "str", "default": "the user"},
     "also": {"type": "list", "elements": "list", "default": []},
-    "runs_dir": {"type": "path"},
-    "site": {"type": "str"},
-    "results": {"type": "dict", "default": {}},
-    "found": {"type": "dict", "default": {}},
-    "members": {"type": "list", "elements": "str", "default": []},
 }
 
 
@@ -263,10 +216,7 @@ def main():
     module = AnsibleModule(
         argument_spec=ARGUMENTS,
         required_if=[
-            ("state", "started", ("run_id", "node", "plan", "plan_sha256", "programs")),
-            ("state", "stopped", ("node",)),
-            ("state", "planned", ("runs_dir",)),
-            ("state", "chosen", ("runs_dir",)),
+            ("state", "started", ("run_id", "plan", "plan_sha256", "programs")),
         ],
         supports_check_mode=True,
     )
@@ -282,11 +232,6 @@ def main():
     states = {
         "started": lambda: started(module, run, base, given),
         "stopped": lambda: stopping.stop(run, base, given, not module.check_mode),
-        "planned": lambda: stopping.planned(given["runs_dir"], given["run_id"], given["site"]),
-        "chosen": lambda: chosen(module, given),
-        "told": lambda: stopping.told(
-            given["results"], given["found"], given["run_id"], given["members"]
-        ),
     }
     try:
         module.exit_json(**states[given["state"]]())

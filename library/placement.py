@@ -1,12 +1,12 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Look at what lies on a node already, more closely than the probe."""
+"""Read what lies on a node already, more closely than the probe."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: placement
-short_description: Verify code, data and weights on a node in full, name differing files, and tell whose product directory is shared
+short_description: Verify code, data and weights on a node in full, or name their files
 description:
   - Reads only; what it remembers of what it has read lies below the product's directory. The probe has said how the places look in short.
 options:
@@ -14,21 +14,19 @@ options:
     description:
       - C(full) reads every byte of the trees and places of this node. C(named) shows the files of the given parts by name.
       - C(outline) describes a code tree that lies on this node, with the texts of a suite config and of the files that it builds on.
-      - C(base) says which directory the product's is. The others run on the controller, C(unlike) tells which nodes are to be asked for C(named),
-        C(estimated) how long C(full) will take, C(apart) fails where two nodes' C(base) is one directory.
+      - C(base) describes the product's directory, for M(shared_base_check).
     type: str
-    choices: [full, named, outline, base, unlike, estimated, apart]
+    choices: [full, named, outline, base]
     required: true
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
   node: {description: The node's name., type: str, default: ""}
   nodes: {description: The names of all nodes., type: list, elements: str, default: []}
   trees: {description: As job_inputs gives them., type: list, elements: dict, default: []}
   places: {description: "As job_inputs gives them (C(placed)).", type: list, elements: dict, default: []}
-  buckets: {description: "Place to numbers of its parts (C(named)), as C(unlike) gives them.", type: dict, default: {}}
+  buckets: {description: "Place to numbers of its parts (C(named)), as M(placement_compare) returns them.", type: dict, default: {}}
   path: {description: The code's directory (C(outline))., type: str}
   config: {description: The suite's config in it (C(outline))., type: str}
   exclude: {description: "Directories in it that the training never sees (C(outline)).", type: list, elements: str, default: []}
-  facts: {description: "Node name to facts (C(unlike)), to what C(base) returned (C(apart)), of this node (C(estimated)).", type: dict, default: {}}
   full: {description: "Whether every byte has been read (C(named)).", type: bool, default: false}
 attributes:
   check_mode: {support: full, description: Reads only.}
@@ -47,9 +45,6 @@ summary: {description: "As node_probe's placement.summary (C(full)).", type: str
 places: {description: "As node_probe's placement.places (C(full)), or the files by name (C(named)).", type: dict, returned: "full, named"}
 outline: {description: "digest, files, bytes, names, texts, commit, dirty.", type: dict, returned: outline}
 found: {description: "identity and nonce (C(base)).", type: dict, returned: base}
-nodes: {description: "Nodes to ask, the reference first.", type: list, elements: str, returned: unlike}
-buckets: {description: Place to numbers of its parts., type: dict, returned: unlike}
-lines: {description: What will be read and how long it will take., type: list, elements: str, returned: estimated}
 """
 
 import os
@@ -96,28 +91,13 @@ def named(given, base):
     }
 
 
-def apart(given, base):
-    """Fail where two nodes have one product directory."""
-    found = placement.homes(given["facts"])
-    if found:
-        raise manifest.ManifestError(
-            "; ".join("{} -> {}".format(item["text"], item["remedy"]) for item in found)
-        )
-    return {}
-
-
 DO = {
     "full": full,
     "named": named,
-    "apart": apart,
     "outline": lambda given, base: {
         "outline": remote_outline.of(base, given["path"], given["config"], given["exclude"])
     },
     "base": lambda given, base: {"found": placement.of_base(base, given["node"], given["nodes"])},
-    "unlike": lambda given, base: placement.unlike(given["facts"]),
-    "estimated": lambda given, base: {
-        "lines": placement.estimates(given["node"], given["facts"], given["trees"])
-    },
 }
 
 
@@ -131,7 +111,7 @@ def main():
         argument_spec={
             "state": {
                 "type": "str",
-                "choices": ["full", "named", "outline", "base", "unlike", "estimated", "apart"],
+                "choices": ["full", "named", "outline", "base"],
                 "required": True,
             },
             "base": {"type": "str", "default": ".trainyard"},
@@ -143,7 +123,6 @@ def main():
             "path": {"type": "str"},
             "config": {"type": "str"},
             "exclude": words,
-            "facts": dicts,
             "full": {"type": "bool", "default": False},
         },
         required_if=[("state", "outline", ("path", "config"))],

@@ -1,30 +1,25 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Find what a run can be resumed from, choose it, and bring it from a node that holds it."""
+"""Find what a run can be resumed from on a node, or bring it from another node."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: resume_point
-short_description: Find the newest complete checkpoint of a run, choose among the places that hold one, bring it to a node
+short_description: Find the newest complete checkpoint of a run on a node, or bring it there
 description:
-  - C(found) looks at all attempts of a run in one place, on a node or at home (O(runs_dir)). It reads the files of a checkpoint to their end, executes
-    nothing of them, and names what is newer but not complete. Nothing is deleted.
-  - C(chosen) takes the best of what every place has found, and says whether a restart should wait for a node that has said nothing. It changes nothing.
+  - C(found) looks at all attempts of a run on this node. It reads the files of a checkpoint to their end, executes nothing of them, and names what is
+    newer but not complete. Nothing is deleted. M(resume_choice) takes the best of what all machines have found.
   - C(brought) runs on a node that lacks the chosen checkpoint. It is copied from the node's own attempt, else from another node over the mesh, held
     against its digest, and becomes C(checkpoints/<digest>), read-only. Where no node can give it, RV(brought) is false and nothing is changed.
     Copies of other checkpoints that no start has asked for within the hour are removed there, unless an attempt holds the node.
 options:
-  state: {description: What is done., type: str, choices: [found, chosen, brought], required: true}
-  run_id: {description: "The run (not C(brought)).", type: str, default: ""}
-  runs_dir: {description: "Where the controller keeps its runs; C(found) looks there if it is given (not C(brought)).", type: path}
+  state: {description: What is done., type: str, choices: [found, brought], required: true}
+  run_id: {description: "The run (C(found) only).", type: str, default: ""}
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
   rule: {description: "The suite table's C(resume) (C(found) only).", type: dict, default: {}}
-  found: {description: "Node's name, or C(home), to what C(found) returned (C(chosen) only).", type: dict, default: {}}
-  silent: {description: "Nodes that gave no answer (C(chosen) only).", type: list, elements: str, default: []}
-  tries: {description: "Which try of a restart this is; 0 where a person asks (C(chosen) only).", type: int, default: 0}
   node: {description: "This node's name (C(brought) only).", type: str, default: ""}
-  point: {description: "As C(chosen) returned it (C(brought) only).", type: dict, default: {}}
+  point: {description: "As M(resume_choice) returned it (C(brought) only).", type: dict, default: {}}
 attributes:
   check_mode: {support: full, description: Brings nothing.}
 author: Trainyard
@@ -37,15 +32,6 @@ EXAMPLES = r"""
     run_id: 20261120-103501-ppyoloe-1f2e
     rule: "{{ hostvars.localhost.preflight_read.suite.resume }}"
   register: looked
-
-- name: Choose the newest
-  resume_point:
-    state: chosen
-    run_id: 20261120-103501-ppyoloe-1f2e
-    runs_dir: runs
-    found: {node1: "{{ hostvars.node1.looked.found }}"}
-  delegate_to: localhost
-  register: chosen
 
 - name: Bring it from a node that holds it
   resume_point:
@@ -61,15 +47,6 @@ found:
     ([{attempt, name, why}] of what is newer and not complete).
   type: dict
   returned: found
-point:
-  description: >-
-    The best of all, with source, sources ([{source, path}] that hold it), home (where its copy at home lies or will lie) and note; {} where there is
-    none.
-  type: dict
-  returned: chosen
-incomplete: {description: "[{attempt, name, node, why}] of what is not complete.", type: list, elements: dict, returned: chosen}
-waits: {description: "Why a restart should wait for the silent nodes, else empty.", type: str, returned: chosen}
-lines: {description: The choice in words., type: list, elements: str, returned: chosen}
 brought: {description: Whether the node holds the checkpoint now., type: bool, returned: brought}
 said: {description: "Why a source could not give it, one line each.", type: list, elements: str, returned: brought}
 """
@@ -91,58 +68,24 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints impo
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     checkpoint_transfer,
-    unseen_checkpoints,
 )
 
 
 def find(given):
-    """Return what the run has in this place."""
+    """Return what the run has on this node."""
     if not attempt_dir.RUN_ID.match(given["run_id"]):
         raise attempt_dir.AttemptError("{!r} is no run id".format(given["run_id"]))
-    at_home = bool(given["runs_dir"])
-    if not at_home:
-        mesh_credential.register(
-            os.path.expanduser("~"), os.path.join(os.path.expanduser("~"), given["base"])
-        )
-    runs = (
-        given["runs_dir"]
-        if at_home
-        else os.path.join(os.path.expanduser("~"), given["base"], "runs")
-    )
-    return {
-        "changed": False,
-        "found": printable_data(
-            finder.of_run(os.path.join(runs, given["run_id"]), given["rule"], at_home)
-        ),
-    }
-
-
-def choose(given):
-    """Return the best of what all places have found."""
-    point, skipped = finder.choose(given["found"])
-    if point:
-        attempt = os.path.join(
-            given["runs_dir"] or "runs", given["run_id"], "attempt-%d" % point["attempt"]
-        )
-        point = dict(point, home=os.path.join(attempt, model_collector.PLACE))
-    found = unseen_checkpoints.holders(
-        os.path.join(given["runs_dir"] or "runs", given["run_id"]), given["silent"], point
-    )
-    return {
-        "changed": False,
-        "point": point or {},
-        "waits": printable(unseen_checkpoints.waits(found, given["tries"])),
-        "incomplete": skipped,  # (`skipped` would mean to Ansible that the task was left out)
-        "lines": [printable(line) for line in finder.lines(point, skipped)],
-    }
+    home = os.path.expanduser("~")
+    base = os.path.join(home, given["base"])
+    mesh_credential.register(home, base)
+    found = finder.of_run(os.path.join(base, "runs", given["run_id"]), given["rule"])
+    return {"changed": False, "found": printable_data(found)}
 
 
 def result(given, run, write):
     """Return the module's result; see RETURN."""
     if given["state"] == "found":
         return find(given)
-    if given["state"] == "chosen":
-        return choose(given)
     home = os.path.expanduser("~")
     changed, brought, said = checkpoint_transfer.bring(
         run, home, os.path.join(home, given["base"]), given["node"], given["point"], write
@@ -153,14 +96,10 @@ def result(given, run, write):
 def main():
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["found", "chosen", "brought"], "required": True},
+            "state": {"type": "str", "choices": ["found", "brought"], "required": True},
             "run_id": {"type": "str", "default": ""},
-            "runs_dir": {"type": "path"},
             "base": {"type": "str", "default": ".trainyard"},
             "rule": {"type": "dict", "default": {}},
-            "found": {"type": "dict", "default": {}},
-            "silent": {"type": "list", "elements": "str", "default": []},
-            "tries": {"type": "int", "default": 0},
             "node": {"type": "str", "default": ""},
             "point": {"type": "dict", "default": {}},
         },

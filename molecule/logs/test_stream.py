@@ -130,9 +130,9 @@ def test_each_byte_crossed_once_and_nothing_was_left_for_the_end(streamed, node)
     assert stream["bytes"] == here > 0
     assert stream["restarts"] == (2 if node == "node1" else 0)
     assert (
-        streamed["results"]["Find the logs that were not copied while the run was followed"]["node1"][
-            "missing"
-        ][node]
+        streamed["results"]["Find the logs that were not copied while the run was followed"][
+            "node1"
+        ]["missing"][node]
         == {}
     )
 

@@ -77,7 +77,10 @@ HOLD_SECRETS = (
     "read_job",
     "replacement",
     "resumed_run",
+    "run_choice",
+    "run_info",
     "run_record",
+    "stop_summary",
 )
 
 

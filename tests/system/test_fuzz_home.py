@@ -15,9 +15,6 @@ import time
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
-from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    finder,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
     archive,
     log_index,
@@ -28,6 +25,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.report import se
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     plan_directory,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -199,8 +197,10 @@ def test_a_plan_and_a_job_of_any_bytes_are_refused_in_words(data):
 @FUZZ
 @given(point=VALUES, rows=VALUES)
 def test_points_of_any_shape_are_believed_or_skipped(point, rows):
-    best, skipped = finder.choose({"node1": {"point": point, "skipped": rows}, "node2": point})
-    assert best is None and isinstance(finder.lines(best, skipped), list)
+    best, skipped = resume_choice.choose(
+        {"node1": {"point": point, "skipped": rows}, "node2": point}
+    )
+    assert best is None and isinstance(resume_choice.describe_choice(best, skipped), list)
 
 
 @FUZZ

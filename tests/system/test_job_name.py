@@ -26,6 +26,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     prune_scan,
     record_attempt,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import controller_runs
 from core_support import ROOT, RUN, attempt_files, compiled, put
 
 NAMES = ("a+b", "检测", "my job (1)", "det=1,é", "-x", "..", "模" * 83, "x" * 251)
@@ -85,7 +86,9 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
     schema = yaml.safe_load((ROOT / "docs/schemas/run.yml").read_text(encoding="utf-8"))
     jsonschema.validate(run_json.read(run_dir), schema)
     assert run_json.read(run_dir)["job"] == name
-    assert prune_scan.at_home(str(tmp_path / "home"), RUN, {})["job"].split("/")[0] == name
+    assert (
+        controller_runs.describe_run(str(tmp_path / "home"), RUN, {})["job"].split("/")[0] == name
+    )
     # Another controller takes both files from the nodes.
     assert (
         plan_directory.plan_of(text, given["plan_sha256"], ["node1", "node2"])["job"]["name"]

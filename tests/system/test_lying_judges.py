@@ -12,9 +12,6 @@ import jsonschema
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
-    finder,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate, isolation
 from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_index
@@ -33,9 +30,12 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import
     outcome,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    history,
     prune_report,
     record_attempt,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.history_text import (
+    describe_history,
 )
 from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
@@ -351,10 +351,10 @@ def test_what_a_node_says_of_its_past_is_told():
                 "steps": 4, "bytes": 9},
     }  # fmt: skip
     honest = {"history": {"run": RUN, "node": HONEST, "attempts": [attempt]}}
-    lines = history.lines([honest["history"]])
+    lines = describe_history([honest["history"]])
 
     def judge(lied):
-        told = history.lines([honest["history"], dict(lied["history"], node=LIAR)])
+        told = describe_history([honest["history"], dict(lied["history"], node=LIAR)])
         assert len(told) >= len(lines)
 
     every("run_history", honest, judge)
@@ -396,8 +396,8 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
 
     def judge(lied):
         if "found" in lied:
-            best, skipped = finder.choose({HONEST: honest["found"], LIAR: lied["found"]})
-            assert best["digest"] and finder.lines(best, skipped)
+            best, skipped = resume_choice.choose({HONEST: honest["found"], LIAR: lied["found"]})
+            assert best["digest"] and resume_choice.describe_choice(best, skipped)
 
     every("resume_point", honest, judge)
 

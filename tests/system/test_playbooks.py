@@ -338,7 +338,7 @@ HERE = """---
 """
 PLACES = {
     "__launch_runs": "runs", "__collect_runs": "runs", "__report_runs": "runs",
-    "__preflight_runs": "runs", "__launch_prune_folder": "runs",
+    "__preflight_runs": "runs", "__launch_prune_runs": "runs",
     "preflight_cache_dir": "cache", "workspace_cache_dir": "cache", "runtime_cache_dir": "cache",
     "preflight_state_dir": "state",
     "__report_state_dir": "state", "__ssh_trust_ca_dir": "state/ca",

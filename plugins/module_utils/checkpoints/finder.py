@@ -27,7 +27,7 @@ import os
 import re
 import stat
 
-from ..base import manifest, safe_names
+from ..base import manifest
 from ..base.safe_open import DIRECTORY, open_below
 from . import (
     model_collector,
@@ -39,7 +39,7 @@ HOME = "home"
 UNFINISHED = (".tmp", ".part")
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-_LARGEST = 2**53
+LARGEST = 2**53
 # A training may write any number of names. What is above these bounds is left out, and `skipped`
 # says so.
 MOST_ATTEMPTS = 200  # of a run, the newest
@@ -59,7 +59,7 @@ def state(rule, name, read):
     numbers = {"epoch": None, "step": None, "lr": None}
     for key in numbers:
         value = _state_number(rule.get(key), name, read, numbers["step"])
-        if value is None or not abs(value) < _LARGEST:  # (nan is not smaller either)
+        if value is None or not abs(value) < LARGEST:  # (nan is not smaller either)
             continue
         if key != "lr":
             value = int(value)
@@ -231,7 +231,7 @@ def _fits(name, patterns):
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _skip(number, why, name=""):
+def skip(number, why, name=""):
     """Return an entry of `skipped`.
 
     name: of the checkpoint; empty for a directory.
@@ -248,14 +248,14 @@ def of_attempt(attempt_dir, number, folders, rule):
     try:
         root = _open_folder(attempt_dir)
     except OSError as error:
-        return None, [_skip(number, f"cannot be read: {error.strerror}")]
+        return None, [skip(number, f"cannot be read: {error.strerror}")]
     try:
         rows, skipped = _attempt_rows(root, number, folders, rule)
         for folder, (instead, saved, name, files) in rows[:MOST_READ]:
             try:
                 numbers = examine(root, folder, name, files, rule)
             except validate.Broken as error:
-                skipped.append(_skip(number, str(error), name))
+                skipped.append(skip(number, str(error), name))
                 continue
             point = {
                 "attempt": number,
@@ -272,7 +272,7 @@ def of_attempt(attempt_dir, number, folders, rule):
         os.close(root)
     if len(rows) > MOST_READ:
         older = len(rows) - MOST_READ
-        skipped.append(_skip(number, f"{older} older checkpoints are not looked at"))
+        skipped.append(skip(number, f"{older} older checkpoints are not looked at"))
     return None, skipped
 
 
@@ -288,7 +288,7 @@ def _attempt_rows(root, number, folders, rule):
         rows += [(folder, row) for row in folder_rows]
         if is_cut:
             why = f"{folder} has more than {MOST_ENTRIES} entries; the rest is left out"
-            skipped.append(_skip(number, why))
+            skipped.append(skip(number, why))
     rows.sort(key=lambda row: (row[1][0], -row[1][1]))
     return rows, skipped
 
@@ -322,13 +322,13 @@ def of_run(run_dir, rule, at_home=False):
         try:
             files = _describe_files(point["path"], point.pop("paths"))
         except OSError as error:
-            skipped.append(_skip(point["attempt"], f"cannot be read: {error}", point["name"]))
+            skipped.append(skip(point["attempt"], f"cannot be read: {error}", point["name"]))
             continue
         point["files"] = files
         point["bytes"] = sum(entry[1] for entry in files.values())
         point["digest"] = manifest.digest(files)
-        return {"point": point, "skipped": _ordered(skipped)}
-    return {"point": None, "skipped": _ordered(skipped)}
+        return {"point": point, "skipped": ordered(skipped)}
+    return {"point": None, "skipped": ordered(skipped)}
 
 
 def _run_points(run_dir, rule, at_home):
@@ -337,7 +337,7 @@ def _run_points(run_dir, rule, at_home):
     numbers = _numbers(run_dir)
     if len(numbers) > MOST_ATTEMPTS:
         why = f"{len(numbers) - MOST_ATTEMPTS} older attempts are not looked at"
-        skipped.append(_skip(numbers[MOST_ATTEMPTS], why))
+        skipped.append(skip(numbers[MOST_ATTEMPTS], why))
     for number in numbers[:MOST_ATTEMPTS]:
         attempt_dir = os.path.join(run_dir, f"attempt-{number}")
         plan = manifest.read_mapping(os.path.join(attempt_dir, "plan.json"))
@@ -401,174 +401,8 @@ def _first(plan):
     return str(nodes[0]["name"])
 
 
-def _ordered(skipped):
+def ordered(skipped):
     return sorted(skipped, key=lambda row: (-row["attempt"], row["name"], row.get("node", "")))
-
-
-# --- all machines
-
-
-def unsound(point):
-    """Return why a machine's description of a point cannot be one, or None.
-
-    The digest is computed anew from the files, since it names directories.
-    """
-    if not isinstance(point, dict):
-        return "is not a description of a checkpoint"
-    return _unsound_files(point) or _unsound_names(point) or _unsound_numbers(point)
-
-
-def _unsound_files(point):
-    files = point.get("files")
-    try:
-        model_collector.check(files)
-    except model_collector.CheckpointError as error:
-        return str(error)
-    if not files or not all(model_collector.plain(path) for path in files):
-        return "has no files, or names that no checkpoint has"
-    if point.get("digest") != manifest.digest(files):
-        return "has a digest that is not that of its files"
-    return None
-
-
-def _unsound_names(point):
-    for key in ("name", "stem"):
-        if safe_names.part_problem(point.get(key)):
-            return f"has no {key} that can be used"
-    path = point.get("path")
-    if not isinstance(path, str) or not path.startswith("/") or safe_names.problem(path[1:]):
-        return "lies at no path that can be used"
-    return None
-
-
-def _unsound_numbers(point):
-    whole = [point.get("attempt")]
-    whole += [point[key] for key in ("epoch", "step") if point.get(key) is not None]
-    if not all(_is_number(number, int) for number in whole):
-        return "has no whole numbers for attempt, epoch and step"
-    numbers = [point.get("saved")]
-    if point.get("lr") is not None:
-        numbers.append(point["lr"])
-    if not all(_is_number(number, (int, float)) for number in numbers):
-        return "has no times and rates that are numbers"
-    if not 0 < point["attempt"] < 10**6:
-        return "has no attempt's number"
-    if not isinstance(point.get("instead"), bool) or not isinstance(point.get("first", ""), str):
-        return "has no attempt's number"
-    return None
-
-
-def _is_number(value, types):
-    return isinstance(value, types) and not isinstance(value, bool) and abs(value) < _LARGEST
-
-
-def believed(found):
-    """Return `found` of `choose` without the points that cannot be one.
-
-    Each of them becomes an entry of skipped, with the reason.
-    """
-    answers = {}
-    for machine, answer in found.items():
-        if not isinstance(answer, dict):
-            answer = {}
-        rows = answer.get("skipped")
-        if not isinstance(rows, list):
-            rows = []
-        skipped = [_skipped(row) for row in rows[:1000] if isinstance(row, dict)]
-        point = answer.get("point")
-        problem = point and unsound(point)
-        if problem:
-            skipped.append(_skip(_attempt_number(point), problem))
-            point = None
-        answers[machine] = {"point": point, "skipped": skipped}
-    return answers
-
-
-def _attempt_number(row):
-    """Return the attempt's number in a machine's answer; 0 where it is not valid."""
-    if not isinstance(row, dict):
-        return 0
-    number = row.get("attempt")
-    if not isinstance(number, int) or isinstance(number, bool):
-        return 0
-    return number
-
-
-def _skipped(row):
-    name, why = str(row.get("name") or "")[:200], str(row.get("why") or "")[:1000]
-    return _skip(_attempt_number(row), why, name)
-
-
-def choose(found):
-    """Return (point or None, skipped) of the answers of all machines; pure.
-
-    found: {node's name or HOME: {point, skipped}}. The best point is taken. Where two machines have
-    different bytes under one name of one attempt, that of the node on which rank 0 saved it counts,
-    and the others are skipped. The point gets source (the machine that it is taken from, a node
-    rather than the controller), sources ([{source, path}] of all machines with the same digest, the
-    likeliest first) and note.
-    """
-    skipped, points = [], []
-    for machine, answer in sorted(believed(found).items()):
-        skipped += [dict(row, node=machine) for row in answer["skipped"]]
-        if answer["point"]:
-            points.append(dict(answer["point"], source=machine))
-    if not points:
-        return None, _ordered(skipped)
-    points.sort(key=_preference, reverse=True)
-    best = points[0]
-    same = [
-        point
-        for point in points
-        if (point["attempt"], point["name"]) == (best["attempt"], best["name"])
-    ]
-    chosen = next((point for point in same if _is_first(point)), best)
-    for point in same:
-        if point["digest"] != chosen["digest"]:
-            why = f"differs from the one on {chosen['source']}, which is taken"
-            row = _skip(point["attempt"], why, point["name"])
-            skipped.append(dict(row, node=point["source"]))
-    equal = [point for point in points if point["digest"] == chosen["digest"]]
-    equal.sort(key=lambda point: (point["source"] == HOME, not _is_first(point), point["source"]))
-    sources = [{"source": point["source"], "path": point["path"]} for point in equal]
-    return dict(chosen, **sources[0], sources=sources, note=_remark(chosen)), _ordered(skipped)
-
-
-def _is_first(point):
-    """Return whether the point lies on the node whose rank 0 saved it."""
-    return point["source"] == point.get("first")
-
-
-def _preference(point):
-    return order(point), _is_first(point), point["source"] != HOME
-
-
-def _remark(point):
-    if point["instead"]:
-        return (
-            f"no other checkpoint is complete; the epoch in which {point['name']} was saved may not"
-            " have been done to its end"
-        )
-    return ""
-
-
-def lines(point, skipped):
-    """Return the choice as lines for people: the point, then the skipped checkpoints."""
-    passed_over = []
-    for row in skipped:
-        name = row["name"] or "the directory"
-        passed_over.append(
-            f"skipped: {name} of attempt {row['attempt']} on {row['node']}: {row['why']}"
-        )
-    if point is None:
-        nothing = (
-            "there is no complete checkpoint to resume from: the training starts from the beginning"
-        )
-        return [*passed_over, nothing]
-    result = [f"resumed from {said(point)}"]
-    if point["note"]:
-        result.append("note: " + point["note"])
-    return result + passed_over
 
 
 def said(point):

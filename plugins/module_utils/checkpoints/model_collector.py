@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trained model on its node, and its way to the controller.
+"""The trained model on its node.
 
-It is copied as a whole or not at all. The suite's table says which files belong to it. On a node,
-only regular files below the attempt's directory are read. On the controller a checkpoint is copied
-into STAGING beside its final place. An interrupted copy stays there, where it is not taken for a
-model, and the next one goes on from it.
+The suite's table says which files belong to it. Only regular files below the attempt's directory
+are read.
 """
 
 from __future__ import annotations
@@ -14,22 +12,16 @@ import fnmatch
 import hashlib
 import os
 import re
-import shutil
 import stat
 
 from ..base import manifest, safe_names
 from ..base.safe_open import (
     DIRECTORY,
     open_below,
-    open_folder,
-    open_root,
-    parent_of,
 )
 
 WANTED = ("best", "last", "none")
-PLACE, STAGING = "checkpoint", ".checkpoint.part"
-# The new and the previous checkpoint while they are exchanged.
-_NEW, _OLD = ".checkpoint.new", ".checkpoint.old"
+PLACE = "checkpoint"
 MOST_FILES = 2000
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 # Plain names only: a checkpoint's file also goes from node to node, in a list of lines.
@@ -42,7 +34,7 @@ def plain(path):
 
 
 class CheckpointError(Exception):
-    """A copy that differs from the node's files, or cannot be put in its place.
+    """Files that cannot be a checkpoint's, or a copy that cannot be installed.
 
     The message is for people.
     """
@@ -115,7 +107,7 @@ def _open_folder(path):
 def _has_content(root, path):
     """Return whether a file is readable and not empty."""
     try:
-        return _size_of(root, path) > 0
+        return size_of(root, path) > 0
     except OSError:
         return False
 
@@ -181,13 +173,13 @@ def _name_of(entry, info):
 def _entry_files(descriptor, entry, info):
     """Return the paths of the regular files that an entry is or holds."""
     if stat.S_ISDIR(info.st_mode):
-        return _files_of(descriptor, entry)
+        return files_of(descriptor, entry)
     if stat.S_ISREG(info.st_mode):
         return [entry]
     return []
 
 
-def _files_of(root, folder):
+def files_of(root, folder):
     """Return the paths of the regular files in a folder of a directory descriptor.
 
     Links and everything else are left out.
@@ -257,154 +249,7 @@ def _folders_of(paths):
     return folders
 
 
-def lacking(folder, files):
-    """Return how a folder on the controller differs from files, as sentences.
-
-    files: as `find` gave them. Further files are not a difference: another checkpoint that was
-    copied before stays. Raises CheckpointError for names that no checkpoint has.
-    """
-    check(files)
-    expected, existing = {name: list(entry) for name, entry in files.items()}, {}
-    try:
-        root = os.open(folder, DIRECTORY)
-    except OSError:
-        return manifest.differences(expected, {})
-    try:
-        for name, entry in expected.items():
-            with contextlib.suppress(OSError):
-                existing[name] = _describe_if_equal_size(root, name, entry[1])
-    finally:
-        os.close(root)
-    return manifest.differences(expected, existing)
-
-
-def _describe_if_equal_size(root, path, size):
-    """Return ['f', bytes, sha256] of a file; one of another size is not read."""
-    actual = _size_of(root, path)
-    if actual != size:
-        return ["f", actual, ""]
-    return described(root, path)
-
-
-def _size_of(root, path):
+def size_of(root, path):
+    """Return the bytes of a regular file below a directory descriptor."""
     with os.fdopen(open_below(root, path), "rb") as handle:
         return os.fstat(handle.fileno()).st_size
-
-
-def take(attempt_dir, files, write=True):
-    """Move the files from STAGING into PLACE; return whether that changes anything.
-
-    All of them are moved or none. attempt_dir: on the controller. write: False only looks. Raises
-    CheckpointError with every difference; a differing file is removed, so that the next copy brings
-    it anew. Nothing outside the attempt's directory is changed: no link in it is followed.
-    """
-    check(files)
-    place, staging = os.path.join(attempt_dir, PLACE), os.path.join(attempt_dir, STAGING)
-    if write:
-        _finish_exchange(attempt_dir)
-    if not lacking(place, files):
-        if write:
-            _clear(staging)
-        return False
-    if os.path.islink(place):
-        raise CheckpointError(f"{place} is a link; nothing was put there")
-    differences = lacking(staging, files)
-    if differences:
-        if write:
-            _drop(staging, files)
-        raise CheckpointError(f"{staging}: differs from the node's: {'; '.join(differences)}")
-    if write:
-        _exchange(attempt_dir, files)
-    return True
-
-
-def _finish_exchange(attempt_dir):
-    """Put the previous checkpoint back after an interrupted exchange.
-
-    The interruption came between the two renames.
-    """
-    place, old = os.path.join(attempt_dir, PLACE), os.path.join(attempt_dir, _OLD)
-    if not os.path.lexists(place) and os.path.isdir(old) and not os.path.islink(old):
-        os.rename(old, place)
-
-
-def _exchange(attempt_dir, files):
-    """Make the new checkpoint of the staged and the kept files and put it into PLACE."""
-    place, staging = os.path.join(attempt_dir, PLACE), os.path.join(attempt_dir, STAGING)
-    new, old = os.path.join(attempt_dir, _NEW), os.path.join(attempt_dir, _OLD)
-    _clear(new)
-    os.mkdir(new, 0o700)
-    root = open_root(attempt_dir)
-    try:
-        for name in _kept(root, files):
-            _move(root, (PLACE, name), _link)
-        for name in files:
-            _move(root, (STAGING, name), os.rename)
-    finally:
-        os.close(root)
-    _clear(old)
-    if os.path.isdir(place):
-        os.rename(place, old)
-    os.rename(new, place)
-    _clear(old)
-    _clear(staging)
-
-
-def _clear(path):
-    """Remove a directory of the product, or the link that stands in its place."""
-    with contextlib.suppress(OSError):
-        if os.path.islink(path):
-            os.unlink(path)
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _kept(root, files):
-    """Return the regular files of the present checkpoint that the new one lacks.
-
-    Another checkpoint that was copied before stays.
-    """
-    try:
-        place = open_folder(root, PLACE)
-    except OSError:
-        return []
-    try:
-        paths = [path[len("./") :] for path in _files_of(place, ".")]
-    finally:
-        os.close(place)
-    return [path for path in paths if path not in files and not safe_names.problem(path)]
-
-
-def _link(source, target, src_dir_fd, dst_dir_fd):
-    os.link(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=False)
-
-
-def _move(root, source, move):
-    """Give a file of (folder, name) its place in the new checkpoint.
-
-    All directories on the way are held by descriptors.
-    """
-    path, target = "/".join(source), f"{_NEW}/{source[1]}"
-    with os.fdopen(open_below(root, path), "rb") as handle:
-        os.fchmod(handle.fileno(), 0o600)
-        os.fsync(handle.fileno())
-    with parent_of(root, path) as (old_folder, last):
-        with parent_of(root, target, make=True) as (new_folder, _last):
-            move(last, last, src_dir_fd=old_folder, dst_dir_fd=new_folder)
-
-
-def _drop(staging, files):
-    """Remove the differing files from a copy.
-
-    rsync takes a file of the right size and time for the right one.
-    """
-    try:
-        root = os.open(staging, DIRECTORY)
-    except OSError:
-        return
-    try:
-        for name in files:
-            if lacking(staging, {name: files[name]}):
-                with contextlib.suppress(OSError), parent_of(root, name) as (folder, last):
-                    os.unlink(last, dir_fd=folder)
-    finally:
-        os.close(root)

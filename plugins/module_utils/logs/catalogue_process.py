@@ -116,8 +116,8 @@ PROCESS = (
             " damaged or empty."
         ),
         "remedy": (
-            "repair or leave out the named file (the lines above show which); compare its digest with"
-            " another node's, then sync again"
+            "repair or leave out the named file (the lines above show which); compare its digest"
+            " with another node's, then sync again"
         ),
         "source": "Pillow, OpenCV, Python's json, zipfile, zlib and xml; mindspore.dataset.vision",
     },
@@ -134,8 +134,8 @@ PROCESS = (
             " damaged or empty."
         ),
         "remedy": (
-            "repair or leave out the named file (the lines above show which); compare its digest with"
-            " another node's, then sync again"
+            "repair or leave out the named file (the lines above show which); compare its digest"
+            " with another node's, then sync again"
         ),
         "source": (
             "cv2.imread and cv2.imdecode return None instead of failing;"
@@ -164,8 +164,8 @@ PROCESS = (
         ),
         "meaning": "A file or directory that the training needs is not on this node.",
         "remedy": (
-            "the named path is not on this node: synchronise code and data again, or correct the path"
-            " in the job"
+            "the named path is not on this node: synchronise code and data again, or correct the"
+            " path in the job"
         ),
         "source": "errno 2 of Linux, Open MPI 4.1 (help-orterun.txt)",
     },

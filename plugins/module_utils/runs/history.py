@@ -2,29 +2,21 @@
 """The history of a run, for a command that attaches to it again.
 
 It holds the attempts, how each ended, epochs, evaluations and checkpoints. The nodes have it, so
-that a controller that has seen nothing of the run can tell it. `look` runs on a node, `lines` is
-pure.
+that a controller that has seen nothing of the run can tell it.
 """
 
 from __future__ import annotations
 
-import collections
 import os
-import re
-import time
 
 from ..attempts import attempt_dir, status
 from ..base.safe_open import open_in
-from ..base.sanitize import printable, printable_data, secrets_of
-from ..base.text_layout import span
+from ..base.sanitize import printable_data, secrets_of
 from ..logs import parser
 
 # The end of a log that is read; a training of weeks must not keep the view waiting.
 MOST = 64 << 20
 KEPT = 10
-_FIGURE = re.compile(
-    r"(?!line\Z|epoch\Z|step\Z|global_step\Z|samples\Z|fps\Z|best_epoch\Z|best_of\Z).*"
-)
 
 
 class Past(parser.LogScan):
@@ -164,151 +156,3 @@ def _ended_well(end, events):
         and launcher_ended_well
         and not end.get("stopped_by")
     )
-
-
-def lines(looks, now=None):
-    """Return the history as lines for people.
-
-    looks: what `look` returned on each node that answered. now: unix seconds. An answer of another
-    shape costs its node's part and nothing else.
-    """
-    if now is None:
-        now = time.time()
-    sound, refusals = [], []
-    for answer in looks:
-        try:
-            _describe_run([answer], now)
-            sound.append(answer)
-        except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):
-            name = "a node"
-            if isinstance(answer, dict):
-                name = answer.get("node")
-            refusals.append(f"{name} gave a history that cannot be read")
-    return [printable(line) for line in _describe_run(sound, now) + refusals]
-
-
-def _describe_run(looks, now):
-    """Return the lines about a run's attempts, the oldest first."""
-    by_number = collections.defaultdict(list)
-    for answer in looks:
-        for attempt in answer["attempts"]:
-            by_number[attempt["number"]].append((answer["node"], attempt))
-    text = []
-    for _number, parts in sorted(by_number.items()):
-        nodes = ", ".join(parts[0][1]["nodes"])
-        text.append(f"{_describe_begin(parts, now)} on {nodes}: {_describe_end(parts)}")
-        log = _first_value(parts, "log")
-        if log:
-            text += ["  " + line for line in _describe_log(log, parts[0][1])]
-    return text
-
-
-def _first_value(parts, key):
-    """Return the first node's value of an attempt that is not empty, or None."""
-    return next((part[key] for _node, part in parts if part[key]), None)
-
-
-def _describe_begin(parts, now):
-    """Return the words for an attempt's number and begin.
-
-    parts: [(node, its attempt)].
-    """
-    text = f"attempt {parts[0][1]['number']:d}"
-    starts = [part["started"] for _node, part in parts if isinstance(part["started"], (int, float))]
-    start = min(starts, default=None)
-    by = _first_value(parts, "by")
-    resumed = _first_value(parts, "resumed")
-    if start:
-        date = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start))
-        text += f", begun {span(max(0, now - start))} ago ({date} UTC)"
-    if by:
-        text += f" by {by}"
-    if resumed:
-        text += f", resumed from {_describe_point(resumed)}"
-    return text
-
-
-def _describe_point(resumed):
-    """Return the words for a resume point."""
-    name = resumed.get("name") or "a checkpoint"
-    place = [f"{key} {resumed[key]}" for key in ("epoch", "step") if resumed.get(key) is not None]
-    if not place:
-        return str(name)
-    return f"{name} ({', '.join(place)})"
-
-
-def _describe_end(parts):
-    """Return the words for the state of an attempt on the nodes that were asked."""
-    open_nodes = [node for node, part in parts if part["ended"] is None]
-    if len(open_nodes) == len(parts):
-        return "goes on"
-    if open_nodes:
-        return f"goes on or has written no end on {', '.join(open_nodes)}"
-    if all(part["well"] for _node, part in parts):
-        return "completed"
-    for _node, part in parts:
-        if part["stop"] and part["stop"]["by"] == "user":
-            return f"stopped by {part['stop']['from'] or 'the user'}"
-    failures = [
-        f"rank {end['rank']} on {node} {end['signal'] or _describe_code(end)}"
-        for node, part in parts
-        for end in part["ends"]
-        if end["signal"] or end["exit_code"]
-    ]
-    if not failures:
-        return "failed"
-    return f"failed: {', '.join(failures[:4])}"
-
-
-def _describe_code(end):
-    """Return the words for an exit code."""
-    return f"exit code {end['exit_code']}"
-
-
-def _describe_log(log, part):
-    """Return the lines that the first rank's log tells of the attempt so far."""
-    first = part["first"].get("epoch", 1)
-    lines = [
-        _describe_epoch(step, first, part["epochs"])
-        for step in log["epochs"]
-        if step and step.get("epoch") is not None
-    ]
-    lines += [_describe_evaluation(item, first) for item in log["evaluations"]]
-    if log["saved"]:
-        path = str(log["saved"][-1].get("path") or "without a name")
-        lines.append(f"saved {log['saved_count']:d} times, last {path.rsplit('/', 1)[-1]}")
-    if log["steps"]:
-        lines.append(f"{log['steps']:d} step lines so far")
-    return lines
-
-
-def _describe_epoch(step, first, total):
-    """Return the line about an epoch's last step.
-
-    first: the number of the first epoch.
-    """
-    line = f"epoch {step['epoch'] + 1 - first}"
-    if total:
-        line += f"/{total}"
-    line += " done"
-    if isinstance(step.get("loss"), (int, float)):
-        line += f", loss {step['loss']:.4g}"
-    return line
-
-
-def _describe_evaluation(evaluation, first):
-    """Return the line about an evaluation.
-
-    first: the number of the first epoch.
-    """
-    figures = []
-    for key, value in evaluation.items():
-        if _FIGURE.match(key):
-            text = str(value)
-            if isinstance(value, float):
-                text = f"{value:.4g}"
-            figures.append(f"{key} {text}")
-    line = "evaluation"
-    if isinstance(evaluation.get("epoch"), int):
-        line += f" after epoch {evaluation['epoch'] + 1 - first}"
-    return f"{line}: {', '.join(figures[:4]) or 'done'}"

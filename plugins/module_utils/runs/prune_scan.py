@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runs of one place, and their removal.
 
-A place is a node's base/runs, or the controller's directory of runs. Nothing is removed that is not
-understood from top to bottom: a real directory of this user with a run's name, its own records in
-it, nothing of another user's, of another file system or mounted in it. A run is renamed before it
-is removed, so that half of one is never taken for a run.
+A place is a node's base/runs, or the controller's directory of runs (controller_runs.py). Only
+what is understood completely is removed: a real directory of this user with a run's name, its own
+records in it, nothing of another user, of another file system or mounted in it. A run is renamed
+before it is removed, so that half of one is never taken for a run.
 """
 
 from __future__ import annotations
 
-import fcntl
-import glob
 import os
 import re
 import shutil
@@ -19,7 +17,7 @@ import time
 
 from ..attempts import attempt_dir as attempts
 from ..attempts import status
-from ..base import manifest, processes
+from ..base import processes
 from ..checkpoints import model_collector
 from ..records.prune_rules import JUST_SECONDS
 
@@ -107,7 +105,7 @@ def job_of(plan):
     return f"{job.get('name')}/{suite.get('name')}/{job.get('config')}"
 
 
-def _describe_plan(plan):
+def describe_plan(plan):
     """Return the part of a run's entry that its plan says."""
     nodes = [
         node["name"]
@@ -117,7 +115,7 @@ def _describe_plan(plan):
     return {"job": job_of(plan), "site": plan.get("site"), "nodes": nodes}
 
 
-def _find_checkpoint(plan, attempt_dirs, folders=None):
+def find_checkpoint(plan, attempt_dirs, folders=None):
     """Return the name of the newest checkpoint without an empty file, or ''.
 
     It is that of the newest attempt that has one. folders: the directories that hold checkpoints,
@@ -132,7 +130,7 @@ def _find_checkpoint(plan, attempt_dirs, folders=None):
     return ""
 
 
-def _attempt_dirs(folder):
+def find_attempts(folder):
     """Return the directories of a run's attempts, the oldest first."""
     names = [name for name in os.listdir(folder) if _ATTEMPT.match(name)]
     return [
@@ -148,19 +146,19 @@ def on_node(base, name, held):
     folder = os.path.join(base, "runs", name)
     entries = sorted(os.listdir(folder))
     # the directory of a start that was refused holds the note of the stop alone
-    attempt_dirs = [path for path in _attempt_dirs(folder) if os.listdir(path) != ["stop.json"]]
+    attempt_dirs = [path for path in find_attempts(folder) if os.listdir(path) != ["stop.json"]]
     plans = [status.read_json(path, "plan.json") for path in attempt_dirs]
     records = [status.read_json(path, "attempt.json") for path in attempt_dirs]
     others = [entry for entry in entries if not _ATTEMPT.match(entry)]
     if others:
-        return dict(_empty_entry(name, held), odd=f"holds {others[0]} besides its attempts")
+        return dict(empty_entry(name, held), odd=f"holds {others[0]} besides its attempts")
     are_of_run = all(record and record.get("run") == name for record in records)
     if not attempt_dirs or not all(plans) or not are_of_run:
-        return dict(_empty_entry(name, held), odd="has no attempt with its plan and record")
+        return dict(empty_entry(name, held), odd="has no attempt with its plan and record")
     return dict(
-        _empty_entry(name, held),
-        **_describe_plan(plans[-1]),
-        checkpoint=_find_checkpoint(plans[-1], attempt_dirs),
+        empty_entry(name, held),
+        **describe_plan(plans[-1]),
+        checkpoint=find_checkpoint(plans[-1], attempt_dirs),
         **_describe_end(attempt_dirs[-1]),
     )
 
@@ -175,60 +173,17 @@ def _describe_end(attempt_dir):
     completed = (
         launcher_ended_well and end.get("service_result") == "success" and not end.get("stopped_by")
     )
-    return {"ended": _number_or_none(end.get("time")), "completed": completed}
+    return {"ended": number_or_none(end.get("time")), "completed": completed}
 
 
-def _number_or_none(value):
+def number_or_none(value):
     """Return a value that is a number, else None."""
     if isinstance(value, (int, float)):
         return value
     return None
 
 
-def at_home(runs_dir, name, held):
-    """Return the entry of a run on the controller.
-
-    held: {run id: why} of what is in use there.
-    """
-    folder = os.path.join(runs_dir, name)
-    plan = manifest.read_mapping(os.path.join(folder, "plan.json"))
-    record = manifest.read_mapping(os.path.join(folder, "run.json"))
-    if not plan or record.get("run") != name:
-        return dict(_empty_entry(name, held), odd="has no plan.json and run.json of its own")
-    checkpoint = _find_checkpoint(plan, _attempt_dirs(folder), [model_collector.PLACE])
-    return dict(
-        _empty_entry(name, held),
-        **_describe_plan(plan),
-        checkpoint=checkpoint,
-        **_describe_record(record),
-    )
-
-
-def _describe_record(record):
-    """Return {settled, completed, begun} of a run by its run.json.
-
-    A restart that waits begins with the end of the attempt before it.
-    """
-    tried = [item for item in record.get("attempts") or [] if isinstance(item, dict)]
-    newest = {}
-    if tried:
-        newest = tried[-1]
-    verdict = newest.get("verdict") or {}
-    outcome = verdict.get("outcome")
-    again = newest.get("again")
-    waits = isinstance(again, dict) and bool(again.get("again"))
-    begins = [_number_or_none(item.get("started")) for item in [record, *tried]]
-    if waits:
-        begins.append(_number_or_none(newest.get("ended")))
-    is_judged = outcome and not verdict.get("unreachable") and outcome not in ("unknown", "lost")
-    return {
-        "settled": bool(is_judged) and not waits,
-        "completed": outcome == "completed",
-        "begun": max([0, *(begin for begin in begins if begin is not None)]),
-    }
-
-
-def _empty_entry(name, held):
+def empty_entry(name, held):
     """Return the entry of a run of which nothing is known yet."""
     return {
         "run": name,
@@ -262,31 +217,10 @@ def held_here(run):
     return held
 
 
-def held_at_home(runs_dir):
-    """Return {run id: why} of the runs whose logs are being collected now.
-
-    A stream or a collection holds its lock (stream_lock.py).
-    """
-    held = {}
-    for path in glob.glob(os.path.join(glob.escape(runs_dir), "*", "attempt-*", ".stream.*")):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            run_id = os.path.relpath(path, runs_dir).split(os.sep)[0]
-            held[run_id] = "its logs are being brought home"
-        finally:
-            os.close(descriptor)
-    return held
-
-
 def look(folder, describe):
     """Return {runs, strange, unfinished, bytes} of a directory of runs.
 
-    strange: [{name, why}]. unfinished: [names]. describe(name): on_node or at_home. Raises OSError.
+    strange: [{name, why}]. unfinished: [names]. describe(name): describes a run. Raises OSError.
     """
     result = {"runs": [], "strange": [], "unfinished": [], "bytes": 0}
     if not os.path.isdir(folder):
@@ -317,7 +251,7 @@ def _describe_mount(folder):
 def remove(folder, names, describe, held):
     """Remove runs that were judged before.
 
-    Return {removed, freed (bytes), problems}. describe(name): on_node or at_home. held(): looks
+    Return {removed, freed (bytes), problems}. describe(name): describes a run. held(): looks
     once more at what runs here. What has changed since, or cannot be removed whole, is left and
     named. Raises OSError and AttemptError before anything is removed.
     """

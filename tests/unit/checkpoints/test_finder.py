@@ -17,6 +17,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints impo
     finder,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
 from core_support import ROOT, RUN
 
 REAL = ROOT / "tests" / "fixtures" / "checkpoints"
@@ -95,7 +96,7 @@ def attempt(tmp_path):
 
 def chosen(**runs):
     """Choose among {node: directory of the run there}; `home` is the controller's."""
-    return finder.choose(
+    return resume_choice.choose(
         {name: finder.of_run(path, {}, name == "home") for name, path in runs.items()}
     )
 
@@ -319,7 +320,7 @@ def test_different_bytes_under_one_name_are_named_and_rank_0s_are_taken(attempt)
 def test_nothing_to_resume_from(attempt):
     run = attempt("node1", 1, "paddledetection")
     assert chosen(node1=run) == (None, []) and chosen(node1=run + "-other") == (None, [])
-    assert finder.lines(None, []) == [
+    assert resume_choice.describe_choice(None, []) == [
         "there is no complete checkpoint to resume from: the training starts from the beginning"
     ]
     with open(run + "/attempt-1/plan.json", "w", encoding="utf-8") as handle:
@@ -337,7 +338,7 @@ def test_the_choice_in_words(attempt):
     run = attempt("node1", 1, "paddledetection", detection(1), detection(2))
     cut(run, "attempt-1/output/1.pdparams", 0)
     point, skipped = chosen(node1=run)
-    assert finder.lines(point, skipped) == [
+    assert resume_choice.describe_choice(point, skipped) == [
         "resumed from 0 of attempt 1 (on node1), 1 epoch done, 12 steps done, learning rate 0.5,"
         " digest {}".format(point["digest"][:12]),
         "skipped: 1 of attempt 1 on node1: 1.pdparams is empty",

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 
 import prune as module
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import stream_lock
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    prune_report,
     prune_scan,
 )
-from core_support import ROOT, program, put
+from core_support import program, put
 from system.test_playbooks import ansible, site
 
 NOW = 1_795_000_000.0
@@ -399,108 +396,7 @@ def test_what_belongs_to_somebody_else_keeps_it(tmp_path, monkeypatch):
     )
 
 
-def test_what_home_says_of_a_run(tmp_path):
-    name = run_id(9)
-    record = {"run": name, "attempts": [{"verdict": {"outcome": "completed", "unreachable": []}}]}
-    put(
-        tmp_path / name,
-        {
-            "plan.json": json.dumps(PLAN),
-            "run.json": json.dumps(record),
-            "attempt-1/checkpoint/best_model.pdparams": "w",
-        },
-    )
-    found = prune_scan.at_home(str(tmp_path), name, {})
-    assert (found["settled"], found["completed"], found["checkpoint"], found["odd"]) == (
-        True,
-        True,
-        "best_model",
-        "",
-    )
-    for changes, settled in (
-        ({"outcome": "lost"}, False),
-        ({"unreachable": ["node2"]}, False),
-        ({"outcome": "failed"}, True),
-        ({"outcome": None}, False),
-    ):
-        verdict = dict(record["attempts"][0]["verdict"], **changes)
-        put(
-            tmp_path / name,
-            {"run.json": json.dumps({"run": name, "attempts": [{"verdict": verdict}]})},
-        )
-        assert prune_scan.at_home(str(tmp_path), name, {})["settled"] is settled, changes
-    for attempts, begun in (
-        ([], 5),
-        ([{"started": 7, "verdict": None}], 7),
-        ([{"ended": 9, "verdict": verdict, "again": {"again": True}}], 9),
-    ):
-        put(
-            tmp_path / name,
-            {"run.json": json.dumps({"run": name, "started": 5, "attempts": attempts})},
-        )
-        said = prune_scan.at_home(str(tmp_path), name, {})
-        assert (said["settled"], said["begun"]) == (False, begun), attempts
-    put(tmp_path / name, {"run.json": json.dumps({"run": "other"})})
-    assert prune_scan.at_home(str(tmp_path), name, {})["odd"]
-
-
-def test_what_is_being_brought_home_is_in_use(tmp_path, run_module):
-    name = run_id(9)
-    put(
-        tmp_path / name,
-        {
-            "plan.json": json.dumps(PLAN),
-            "run.json": json.dumps({"run": name}),
-            "attempt-1/.stream.node2": "",
-        },
-    )
-    assert prune_scan.held_at_home(str(tmp_path)) == {}, (
-        "a lock that nobody holds is what a killed process has left"
-    )
-    lock = stream_lock.Lock(str(tmp_path / name / "attempt-1"), "node1")
-    try:
-        look = run_module(module, {"state": "looked", "folder": str(tmp_path), "home": True})[
-            "look"
-        ]
-        assert [run["held"] for run in look["runs"]] == ["its logs are being brought home"]
-        result = run_module(
-            module, {"state": "removed", "folder": str(tmp_path), "home": True, "names": [name]}
-        )
-        assert result["removed"] == [] and result["problems"] == [
-            f"{name} stays: its logs are being brought home"
-        ]
-    finally:
-        lock.close()
-    assert run_module(
-        module, {"state": "removed", "folder": str(tmp_path), "home": True, "names": [name]}
-    )["removed"] == [name]
-
-
-def test_the_real_runs_are_understood():
-    """What other trainings on this machine have left; nothing where there is none."""
-    folder = ROOT / "runs"
-    found = prune_scan.look(str(folder), lambda name: prune_scan.at_home(str(folder), name, {}))
-    assert [run for run in found["runs"] if not run["nodes"] and not run["odd"]] == []
-
-
 # --- the removal
-
-
-def test_a_run_that_was_begun_after_the_look_stays(tmp_path, run_module):
-    name, asked = (
-        run_id(9),
-        {"state": "removed", "folder": str(tmp_path), "home": True, "names": [run_id(9)]},
-    )
-    put(
-        tmp_path / name,
-        {
-            "plan.json": json.dumps(PLAN),
-            "run.json": json.dumps({"run": name, "started": time.time(), "attempts": []}),
-        },
-    )
-    assert run_module(module, asked)["problems"] == [f"{name} stays: it was begun just now"]
-    put(tmp_path / name, {"run.json": json.dumps({"run": name, "started": 5, "attempts": []})})
-    assert run_module(module, asked)["removed"] == [name]
 
 
 def removed(folder, names, held=None):
@@ -562,44 +458,6 @@ def test_what_only_looks_like_half_of_a_removal_stays(tmp_path, odd):
 # --- in words
 
 
-def test_what_is_shown():
-    looks = {
-        "node1": place(entry(9, bytes=3 << 30), entry(1)),
-        "node2": None,
-        "home": place(entry(9, bytes=2048), entry(1, bytes=0), unfinished=[".pruning-x"]),
-    }
-    found = prune_rules.decide(prune_rules.rule_of(keep=1), looks, "lab", NOW)
-    lines = prune_report.plan_lines(prune_rules.rule_of(keep=1), looks, found, NOW, ["node2"])
-    assert lines[0] == "rule: runs go that are not among the newest 1 of their job"
-    assert re.match(
-        rf"  {run_id(9)} +9 days ago  node1 3.0 GiB, home 2.0 KiB",
-        lines[2].replace("days   ago", "days ago"),
-    )
-    text = "\n".join(lines)
-    for words in (
-        "node1: 1 of 2 runs, 3.0 GiB of 3.0 GiB",
-        "node2 did not answer; nothing of it goes",
-        "home: .pruning-x",
-        "code, data, weights",
-    ):
-        assert words in text
-    last = prune_report.last_line(looks, found, {}, False, ["node2"])
-    assert (
-        last
-        == "WOULD REMOVE 1 run and free 3.0 GiB (node1 3.0 GiB, home 2.0 KiB); nothing was done, -e"
-        " confirm=true does it; no answer from node2"
-    )
-    done = {
-        "node1": {"removed": ["a"], "freed": 512, "problems": []},
-        "home": {"removed": ["a", "b"], "freed": 512, "problems": ["x"]},
-    }
-    assert (
-        prune_report.last_line(looks, found, done, True)
-        == "REMOVED 2 runs, 1.0 KiB freed (node1 512 B, home 512 B); 1 not, see above"
-    )
-    assert prune_report.last_line({}, {"remove": {}}, {}, False) == "NOTHING to remove"
-
-
 # --- the module, and the verb on two "nodes" of this machine
 
 
@@ -628,21 +486,6 @@ def test_the_module(run_module, tmp_path, quiet, marked, check):
         [run_id(9), run_id(8)] if check else [run_id(8)]
     )
     assert check or "bears its mark" in result["problems"][0]
-
-
-def test_the_module_names_a_run_that_nobody_knows(run_module):
-    result = run_module(
-        module,
-        {
-            "state": "decided",
-            "run": run_id(9),
-            "looks": {"node1": {"look": place()}, "home": {}},
-            "site": "lab",
-        },
-    )
-    assert (
-        result["failed"] and "no place that was asked knows the run " + run_id(9) in result["msg"]
-    )
 
 
 @pytest.fixture(scope="module")
@@ -733,20 +576,3 @@ def test_the_verb(verb):
     assert "REMOVED 2 runs" in output
     code, output, _left = verb("-e", "keep=0", "-e", "confirm=true")
     assert code == 0 and "REMOVED 0 runs" in output and "changed=0" in output
-
-
-def test_a_place_that_names_what_is_no_run_chooses_nothing(run_module):
-    look = dict(place(entry(2)), runs=[entry(2), dict(entry(3), run="../../x"), 7, {"run": None}])
-    found = run_module(
-        module,
-        {
-            "state": "decided",
-            "site": "lab",
-            "keep": "0",
-            "looks": {"node1": {"look": look}, "node2": {"look": "x"}},
-        },
-    )
-    assert found["remove"] == {"node1": [run_id(2)]}
-    assert run_module(module, {"state": "decided", "site": "lab", "run": "../../x", "looks": {}})[
-        "failed"
-    ]

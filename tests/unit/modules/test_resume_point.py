@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resume_point module: found, chosen, brought by real rsync from the node itself or from
-others; and what a point adds to a plan.
-"""
+"""The resume_point module: found, brought by real rsync from the node itself or from others; and what a point adds to a plan."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 import tracemalloc
@@ -32,13 +29,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
     proof_cache,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     checkpoint_transfer,
-    restart_policy,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
-from core_support import ROOT, RUN, compiled, gang, program, programs, put
+from core_support import RUN, compiled, gang, program, programs, put
 
 RULE = suite_table.load("paddledetection")["resume"]
 POINT = {
@@ -60,32 +55,13 @@ TRUE = dict(
 )
 
 
-# --- found and chosen
+# --- found
 
 
-def test_found_on_a_node_and_at_home_then_chosen(run_module, tmp_path, monkeypatch):
+def test_found_on_a_node(run_module, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     asked = {"state": "found", "run_id": RUN, "rule": RULE}
     assert run_module(module, asked)["found"] == {"point": None, "skipped": []}
-    put(tmp_path / "runs" / RUN / "attempt-2" / "checkpoint", {"best_model.pdparams": "\x00"})
-    at_home = run_module(module, dict(asked, runs_dir=str(tmp_path / "runs")))["found"]
-    assert at_home["skipped"][0]["why"] == "best_model.pdopt is missing"
-    found = {"node1": {"point": dict(TRUE), "skipped": []}, "home": at_home}
-    chosen = run_module(
-        module,
-        {"state": "chosen", "run_id": RUN, "runs_dir": str(tmp_path / "runs"), "found": found},
-        check=True,
-    )
-    assert (
-        chosen["point"]["home"] == str(tmp_path / "runs" / RUN / "attempt-1" / "checkpoint")
-        and chosen["point"]["source"] == "node1"
-    )
-    assert (
-        chosen["incomplete"][0]["node"] == "home"
-        and "skipped" not in chosen
-        and chosen["changed"] is False
-    )
-    assert run_module(module, {"state": "chosen", "run_id": RUN, "found": {}})["point"] == {}
 
 
 def test_what_is_no_run_is_refused(run_module):
@@ -315,46 +291,6 @@ def test_a_digest_that_is_not_that_of_the_files_names_no_directory(
     assert not (tmp_path / "home").exists()
 
 
-LONG, MANY = "n" * 300, {"%d.pdopt" % number: ["f", 1, "b" * 64] for number in range(2001)}
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        {"digest": "/etc/passwd"}, {"digest": "0" * 64}, {"files": {}}, {"files": None},
-        {"files": MANY}, {"name": "../x"}, {"name": "a\nb"},
-        *({"files": {name: ["f", 1, "b" * 64]}} for name in ("../../x", "/etc/x", "-e",
-        "a b --rsh=x", "a\nb", LONG, "a/../b", "", "a//b", "\x1b[2J")),
-        {"files": {"4.pdopt": ["f", -1, "b" * 64]}}, {"files": {"4.pdopt": ["l", 1, "b" * 64]}},
-        {"files": {"4.pdopt": "f"}},
-        {"attempt": 0}, {"attempt": "1"}, {"attempt": True}, {"epoch": "5"}, {"epoch": 10**400},
-        {"lr": "x"}, {"saved": None}, {"stem": ".."},
-        {"path": "/a/../b"}, {"path": "x"}, {"path": None}, {"instead": "no"}, {"first": []},
-    ],
-    ids=lambda harm: "-".join(harm),
-)  # fmt: skip
-def test_a_point_that_cannot_be_one_is_skipped_and_the_others_count(run_module, harm):
-    wrong = dict(TRUE, attempt=9, **{key: value for key, value in harm.items() if key != "attempt"})
-    wrong.update({key: value for key, value in harm.items() if key == "attempt"})
-    if (
-        harm.get("files")
-        and "digest" not in harm
-        and all(isinstance(entry, list) for entry in wrong["files"].values())
-    ):
-        wrong["digest"] = manifest.digest(wrong["files"])
-    asked = {
-        "state": "chosen",
-        "run_id": RUN,
-        "found": {
-            "node2": {"point": wrong, "skipped": []},
-            "node1": {"point": TRUE, "skipped": []},
-        },
-    }
-    chosen = run_module(module, asked)
-    assert chosen["point"]["source"] == "node1" and chosen["point"]["attempt"] == 1
-    assert [row["node"] for row in chosen["incomplete"]] == ["node2"]
-
-
 @pytest.mark.parametrize(
     "holds, gone", [("", True), (f"trainyard-{RUN}-1.service loaded active running d", False)]
 )
@@ -513,117 +449,3 @@ def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
         tmp_path / "manifests" / (point["digest"] + ".files")
     ).read_text() == "./4.pdopt\n" and describe.point_tree({}, str(tmp_path)) == []
     assert finder.said(dict(POINT, sources=[])).startswith("4 of attempt 1, 5 epochs done")
-
-
-# --- what lies out of sight
-
-
-@pytest.mark.parametrize(
-    "ranks, silent, point, waits",
-    [
-        (
-            [],
-            ["node1"],
-            None,
-            "node1 (attempt 1)",
-        ),  # a node that was lost has said nothing of what it saved
-        ([{"rank": 0, "saved_count": 3}], ["node1"], None, "node1 (attempt 1)"),
-        (
-            [{"rank": 0, "saved_count": 3}],
-            ["node1"],
-            {"attempt": 1, "source": "home"},
-            "node1 (attempt 1)",
-        ),
-        ([{"rank": 0, "saved_count": 3}], ["node1"], {"attempt": 1, "source": "node1"}, ""),
-        ([{"rank": 0, "saved_count": 3}], ["node1"], {"attempt": 2, "source": "home"}, ""),
-        ([{"rank": 0, "saved_count": 0}], ["node1"], None, ""),
-        ([{"rank": 0, "saved_count": 3}], ["node2"], None, ""),
-    ],
-)
-def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(
-    run_module, tmp_path, ranks, silent, point, waits
-):
-    run = put(
-        tmp_path / RUN,
-        {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}, {"name": "node2"}]})},
-    )
-    run_json.write(run, run_json.empty(RUN, "a", 1.0), run_json.entry(1, ranks=ranks))
-    found = {point["source"]: {"point": dict(TRUE, **point)}} if point else {}
-    asked = {
-        "state": "chosen",
-        "run_id": RUN,
-        "runs_dir": str(tmp_path),
-        "found": found,
-        "silent": silent,
-        "tries": 1,
-    }
-    said = run_module(module, asked)["waits"]
-    assert waits in said and bool(said) == bool(waits)
-    # its last try, and a person, take what there is
-    assert (
-        run_module(module, dict(asked, tries=restart_policy.TRIES))["waits"]
-        == run_module(module, dict(asked, tries=0))["waits"]
-        == ""
-    )
-
-
-def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
-    run = put(
-        tmp_path / "runs" / RUN, {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}]})}
-    )
-    run_json.write(run, run_json.empty(RUN, "a", 1.0), run_json.entry(1))
-    known = {
-        "preflight_read": {"suite": {"resume": RULE}, "project": "/"},
-        "preflight_resumed": {"run": RUN},
-    }
-    play = [
-        {
-            "hosts": "localhost",
-            "gather_facts": False,
-            "tasks": [{"import_role": {"name": "preflight", "tasks_from": "point"}}],
-        }
-    ]
-    path = (
-        put(
-            tmp_path,
-            {
-                "play.yml": json.dumps(play),
-                "hosts.yml": json.dumps({"trainers": {"hosts": {"node1": None}}}),
-            },
-        )
-        + "/play.yml"
-    )
-    given = json.dumps(
-        dict(
-            known,
-            preflight_runs_dir=str(tmp_path / "runs"),
-            ansible_python_interpreter=sys.executable,
-        )
-    )
-    argv = [
-        os.path.join(os.path.dirname(sys.executable), "ansible-playbook"),
-        "-i",
-        str(tmp_path / "hosts.yml"),
-        "-c",
-        "local",
-        path,
-        "-e",
-        given,
-    ]
-    environment = dict(os.environ, ANSIBLE_CONFIG=str(ROOT / "ansible.cfg"), TRAINYARD_RESTART="0")
-    codes = {}
-    for words in ("again_try=5", "again=1 again_try=5", "again=1"):
-        done = subprocess.run(
-            [*argv, "-e", words],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        codes[words] = done.returncode
-    assert (
-        codes == {"again_try=5": 0, "again=1 again_try=5": 0, "again=1": 2}
-        and "may lie on node1 (attempt 1)" in done.stdout
-    ), done.stdout

@@ -14,6 +14,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import history
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.history_text import (
+    describe_end,
+    describe_history,
+)
 from core_support import RUN, compiled, put
 
 STEP = (
@@ -76,10 +80,8 @@ def lines(run_module, monkeypatch, nodes, *names):
     looks = []
     for name in names:
         monkeypatch.setenv("HOME", str(nodes / name))
-        looks.append(
-            run_module(module, {"state": "looked", "run_id": RUN, "node": name})["history"]
-        )
-    return history.lines(looks, now=2720.0)
+        looks.append(run_module(module, {"run_id": RUN, "node": name})["history"])
+    return describe_history(looks, now=2720.0)
 
 
 def test_the_history_of_a_run_that_was_resumed(run_module, monkeypatch, nodes):
@@ -118,7 +120,7 @@ def test_how_an_attempt_ended(parts, words):
     whole = [
         dict({"ended": None, "well": False, "stop": None, "ends": []}, **part) for part in parts
     ]
-    assert history._describe_end(list(zip("ab", whole))) == words
+    assert describe_end(list(zip("ab", whole))) == words
 
 
 def test_the_end_of_a_long_log_is_enough(tmp_path):
@@ -136,6 +138,6 @@ def test_the_end_of_a_long_log_is_enough(tmp_path):
 def test_a_history_of_another_shape_costs_its_node_only(run_module, monkeypatch, nodes, wrong):
     honest = lines(run_module, monkeypatch, nodes, "node2")
     monkeypatch.setenv("HOME", str(nodes / "node2"))
-    look = run_module(module, {"state": "looked", "run_id": RUN, "node": "node2"})["history"]
-    found = history.lines([{"run": RUN, "node": "node1", "attempts": wrong}, look], now=2720.0)
+    look = run_module(module, {"run_id": RUN, "node": "node2"})["history"]
+    found = describe_history([{"run": RUN, "node": "node1", "attempts": wrong}, look], now=2720.0)
     assert found[:-1] == honest and "node1" in found[-1]

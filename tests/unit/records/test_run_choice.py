@@ -10,7 +10,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.records import r
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     resume_decision,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 from core_support import RUN, put
 
 SITE = ["node1", "node2", "node3"]
@@ -114,12 +113,6 @@ def test_a_stop_of_what_holds_the_nodes_goes_to_names_of_the_inventory(tmp_path)
         [RUN, 1, SITE],
         [FAKE, 99, ["node1"]],
     ]
-
-
-@pytest.mark.parametrize("run", ["../" + RUN, RUN + "\n", "/etc"])
-def test_the_controller_looks_for_no_run_outside_of_its_runs(tmp_path, run):
-    with pytest.raises(ValueError):
-        stopping.planned(str(tmp_path), run)
 
 
 # --- a run that is to go on

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stopping: whose a start is, what else holds the gang, a start that comes later, ports that are
-free again, and what is said of all nodes.
+free again.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 
 import attempt as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    restart_policy,
     resume_decision,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.stop_summary import (
+    summarize_stop,
+)
 from core_support import RUN, compiled, program, put, recorded
 
 UNIT = f"trainyard-{RUN}-1.service"
@@ -165,7 +165,7 @@ def test_who_listens_on_the_runs_port_after_the_stop_is_named(run_module, node, 
         ("port %d" % port, False)
     ]
     assert "taken by pid %d of " % os.getpid() in result["occupied"][0]["text"]
-    told = stopping.told({"node2": result}, {}, RUN, ["node2"])
+    told = summarize_stop({"node2": result}, {}, RUN, ["node2"])
     assert (
         "not of this run and left alone: port %d" % port in told["summary"][1]
         and told["verdict"]["outcome"] == "stopped"
@@ -181,7 +181,7 @@ def test_a_listener_of_the_run_itself_is_no_stop(port, monkeypatch, tmp_path):
     found = stopping.occupied(None, str(tmp_path), RUN, 1, "node2", settle=0)
     assert [item["own"] for item in found] == [True]
     said = {"stopped": [RUN], "ended": [], "left": [], "occupied": found}
-    told = stopping.told({"node2": said}, {}, RUN, ["node2"])
+    told = summarize_stop({"node2": said}, {}, RUN, ["node2"])
     assert (
         told["verdict"]["outcome"] == "problems"
         and "NOT STOPPED on node2" in told["verdict"]["text"]
@@ -206,71 +206,6 @@ def test_devices_that_the_run_still_has(tmp_path, monkeypatch):
 
 
 # --- a run that is on its way
-
-
-def test_what_the_controller_knows_of_a_run_that_no_node_knows_yet(tmp_path, run_module):
-    asked = {"state": "planned", "runs_dir": str(tmp_path), "run_id": RUN}
-    assert run_module(module, asked)["known"] is False
-    put(
-        tmp_path / RUN,
-        {"plan.json": json.dumps(compiled(count=2)), "attempt-2/x": "", "attempt-1/x": ""},
-    )
-    assert {key: run_module(module, asked)[key] for key in ("known", "number", "nodes")} == {
-        "known": True, "number": 2, "nodes": ["node1", "node2"],
-    }  # fmt: skip
-
-
-def decided(run_id, ended, again=True, number=1, more=()):
-    """A run's record with an attempt that is to be started again."""
-    entry = dict(
-        run_json.entry(number),
-        ended=ended,
-        verdict={"outcome": "failed", "cause": "killed"},
-        again={"again": again},
-    )
-    return dict(run_json.empty(run_id, "job", ended), attempts=[entry, *more])
-
-
-def test_whose_restart_may_wait(tmp_path, run_module):
-    """What was decided so, is not begun, and is not of yesterday; of this site; in the place of the
-    next attempt.
-    """
-    now = time.time()
-    refused = dict(
-        run_json.entry(2), ended=now, verdict={"outcome": "failed", "cause": run_json.NOT_STARTED}
-    )
-    kept = {
-        "a": decided("", now), "b": decided("", now, again=False),
-        "c": decided("", now - restart_policy.UNDER_WAY - 60),
-        "d": decided("", now, more=[run_json.entry(2)]), "e": decided("", now, more=[refused]),
-        "f": dict(decided("", now), version=9),
-        "7": dict(decided("", now), attempts=["x"]), "6": dict(decided("", now),
-        attempts=[{"again": 1}]),
-        "8": None, "9": decided("", now),
-    }  # fmt: skip
-    for mark, record in kept.items():
-        made = dict(compiled(count=2), site="other" if mark == "9" else "here")
-        files = {
-            "attempt-1/plan.json": json.dumps(made),
-            **({"run.json": json.dumps(record)} if record else {}),
-        }
-        files.update({"attempt-2/plan.json": json.dumps(made)} if mark in "de" else {})
-        put(tmp_path / (OTHER[:-4] + mark * 4), files)
-    put(
-        tmp_path,
-        {
-            "conform.json": "{}",
-            "notes/run.json": json.dumps(kept["a"]),
-            "notes/attempt-1/plan.json": json.dumps(made | {"site": "here"}),
-        },
-    )
-    asked = {"state": "planned", "runs_dir": str(tmp_path), "run_id": "", "site": "here"}
-    waiting = run_module(module, asked)["waiting"]
-    assert waiting == [
-        [OTHER[:-4] + "eeee", 3, ["node1", "node2"]],
-        [OTHER[:-4] + "aaaa", 2, ["node1", "node2"]],
-    ]
-    assert run_module(module, dict(asked, runs_dir=str(tmp_path / "none")))["waiting"] == []
 
 
 @pytest.mark.parametrize(
@@ -298,128 +233,7 @@ def test_a_restart_that_waits_gives_up_and_a_person_may_resume(noted, after, ref
         )
 
 
-# --- what is said
-
-DONE = {"stopped": [RUN], "ended": [], "left": [], "occupied": [], "noted": []}
-GONE = {"unreachable": True, "msg": "Connection timed out"}
-
-
-@pytest.mark.parametrize(
-    "results, found, members, outcome, words",
-    [
-        (
-            {"node1": DONE, "node2": DONE},
-            {},
-            ["node1", "node2"],
-            "stopped",
-            f"STOPPED {RUN} on node1, node2",
-        ),
-        ({"node1": dict(DONE, stopped=[])}, {}, ["node1"], "nothing", "NOTHING TO STOP"),
-        (
-            {"node1": DONE, "node2": {"skipped": True}},
-            {"node2": GONE},
-            ["node1", "node2"],
-            "problems",
-            "NO ANSWER from node2",
-        ),
-        (
-            {"node1": DONE, "node2": GONE},
-            {},
-            ["node1", "node2"],
-            "problems",
-            f"when it answers again: playbooks/stop.yml -e run={RUN}",
-        ),
-        ({"node1": DONE, "node3": GONE}, {}, ["node1"], "stopped", f"STOPPED {RUN} on node1"),
-        ({"node1": dict(DONE, left=[7])}, {}, ["node1"], "problems", "NOT STOPPED on node1"),
-        (
-            {"node1": {"failed": True, "msg": "does not stop"}},
-            {},
-            ["node1"],
-            "problems",
-            "NOT STOPPED on node1",
-        ),
-        (
-            {"node1": {}},
-            {"node1": {"failed": True, "msg": "no manager"}},
-            ["node1"],
-            "problems",
-            "NOT STOPPED on node1",
-        ),
-        (
-            {"node1": dict(DONE, stopped=[], noted=[RUN])},
-            {},
-            ["node1"],
-            "nothing",
-            "a start or restart of it that is under way gives up",
-        ),
-    ],
-)
-def test_nothing_is_hidden(run_module, results, found, members, outcome, words):
-    told = run_module(
-        module,
-        {"state": "told", "run_id": RUN, "results": results, "found": found, "members": members},
-    )
-    assert (
-        told["verdict"]["outcome"] == outcome
-        and words in told["verdict"]["text"]
-        and told["summary"][-1] == told["verdict"]["text"]
-    )
-    assert len(told["summary"]) == len(results) + 2
-
-
-def test_whose_restart_gives_up_is_named_where_nobody_named_a_run():
-    said = {"node1": dict(DONE, stopped=[], noted=[RUN, OTHER])}
-    text = stopping.told(said, {}, "", ["node1"])["verdict"]["text"]
-    assert (
-        text
-        == "NOTHING TO STOP: no run of yours holds a node; a start or restart of {} that is under"
-        " way gives up".format(", ".join(sorted((RUN, OTHER))))
-    )
-
-
-@pytest.mark.parametrize(
-    "state, named", [("failed", True), ("lost", True), ("completed", False), ("stopped", False)]
-)
-def test_without_a_name_a_run_that_may_wait_for_its_restart_elsewhere_is_named(state, named):
-    found = {
-        "node1": {"status": {"found": True, "run": RUN, "state": state}},
-        "node2": GONE,
-        "node3": {"status": {"found": False}},
-    }
-    nothing = {node: dict(DONE, stopped=[]) for node in ("node1", "node3")}
-    text = stopping.told(nothing, found, "", ["node1"])["verdict"]["text"]
-    assert (
-        text.startswith("NOTHING TO STOP")
-        and ("restart: playbooks/stop.yml -e run=" + RUN in text) is named
-    )
-    assert "restart" not in stopping.told(nothing, found, RUN, ["node1"])["verdict"]["text"]
-
-
-def test_what_is_shown_obeys_no_terminal():
-    said = dict(DONE, ended=[{"pid": 1, "signal": "KILL", "command": "x\x1b]0;y"}])
-    assert "\x1b" not in "".join(stopping.told({"node1": said}, {}, "", ["node1"])["summary"])
-
-
 def test_check_mode_stops_nothing(run_module, node):
     node.hold()
     assert stop(run_module, check=True, run_id=RUN)["changed"] is True and node.running() == [UNIT]
     assert not any(line.startswith("--user stop") for line in recorded(node.bin, "systemctl"))
-
-
-@pytest.mark.parametrize(
-    "lie",
-    [
-        {"noted": "x"}, {"stopped": [5]}, {"stopped": "x"}, {"ended": [{"pid": 1}]},
-        {"ended": ["x"]}, {"occupied": [{"own": True}]},
-        {"occupied": [None]}, {"left": None},
-    ],
-)  # fmt: skip
-def test_an_answer_of_another_shape_is_no_stop(lie):
-    sound = {
-        "stopped": ["r"],
-        "ended": [{"pid": 1, "signal": "TERM", "command": "x"}],
-        "left": [],
-        "occupied": [],
-        "noted": None,
-    }
-    assert stopping._is_sound(sound) and not stopping._is_sound(dict(sound, **lie))

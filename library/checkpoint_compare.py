@@ -1,0 +1,53 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Compare a checkpoint's copy on the controller with the node's files."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: checkpoint_compare
+short_description: Compare a checkpoint's copy on the controller with the node's files
+description:
+  - Reads the copy in C(checkpoint) below O(path) and names each file that is missing or differs.
+  - Further files are no difference, since another checkpoint may have been copied before.
+  - Runs on the controller and changes nothing.
+options:
+  path: {description: "The attempt's directory on the controller.", type: path, required: true}
+  files: {description: "{path: [kind, size, sha256]}, as M(checkpoint) or M(resume_point) returned them.", type: dict, required: true}
+attributes:
+  check_mode: {support: full, description: Reads only.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Compare the copy on the controller
+  checkpoint_compare:
+    path: runs/20261120-103501-ppyoloe-1f2e/attempt-1
+    files: "{{ found.saved.files }}"
+  register: kept
+"""
+
+RETURN = r"""
+lacking: {description: "What the controller lacks yet, one sentence per file.", type: list, elements: str, returned: success}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main():
+    AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "files": {"type": "dict", "required": True},
+        },
+        supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "checkpoint_compare is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

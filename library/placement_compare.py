@@ -1,0 +1,50 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the nodes that are to name their files, where code, data or weights differ."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: placement_compare
+short_description: Choose the nodes that name their files
+description:
+  - Compares what the nodes know of code, data and weights that lie there already, and returns the nodes that differ and one that agrees with most.
+  - M(placement) with C(state=named) then names the files of these nodes.
+  - Runs on the controller and changes nothing.
+options:
+  facts: {description: "{node: facts}, as M(node_probe) returned them.", type: dict, required: true}
+attributes:
+  check_mode: {support: full, description: Reads only.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Choose the nodes that name their files
+  placement_compare:
+    facts: {node1: "{{ hostvars.node1.preflight_probe.facts }}"}
+"""
+
+RETURN = r"""
+nodes: {description: "Nodes to ask, the reference first.", type: list, elements: str, returned: success}
+buckets: {description: Place to numbers of its parts., type: dict, returned: success}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main():
+    AnsibleModule(
+        argument_spec={
+            "facts": {"type": "dict", "required": True},
+        },
+        supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "placement_compare is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the runs that are to be removed."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: prune_choice
+short_description: Choose the runs that a rule removes
+description:
+  - Applies a rule to the runs of all places (the nodes, and C(home) for the controller) and returns what may be removed at each place.
+  - A run that runs or is held stays, and so does a job's last good checkpoint and a run that cannot be read.
+  - Runs on the controller and removes nothing.
+options:
+  keep: {description: "So many of each job's newest runs stay; empty for no such rule.", type: str, default: ""}
+  older_than: {description: "Only runs that began longer ago are removed: V(12h), V(30d), V(8w).", type: str, default: ""}
+  run: {description: The one run that is removed., type: str, default: ""}
+  looks: {description: "{place: what M(prune) returned there with C(state=looked), if anything}.", type: dict, required: true}
+  site: {description: The site's name; runs of other sites stay., type: str, required: true}
+attributes:
+  check_mode: {support: full, description: Reads only.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Choose the runs by the rule
+  prune_choice:
+    site: lab
+    keep: "5"
+    looks: {node1: "{{ hostvars.node1.launch_look }}"}
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+remove: {description: "{place: [run ids]}.", type: dict, returned: success}
+stay: {description: "[{run, places, why}]: what the rule would remove and why it stays.", type: list, elements: dict, returned: success}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main():
+    AnsibleModule(
+        argument_spec={
+            "keep": {"type": "str", "default": ""},
+            "older_than": {"type": "str", "default": ""},
+            "run": {"type": "str", "default": ""},
+            "looks": {"type": "dict", "required": True},
+            "site": {"type": "str", "required": True},
+        },
+        supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "prune_choice is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

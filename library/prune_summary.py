@@ -1,0 +1,70 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Describe what was removed, or what would be."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: prune_summary
+short_description: Describe what was removed, or what would be
+description:
+  - Writes lines about the rule, the runs and the places, and a last line with the verdict. A place that was asked and did not answer is a problem.
+  - Runs on the controller and changes nothing.
+options:
+  keep: {description: "So many of each job's newest runs stay; empty for no such rule.", type: str, default: ""}
+  older_than: {description: "Only runs that began longer ago are removed: V(12h), V(30d), V(8w).", type: str, default: ""}
+  run: {description: The one run that is removed., type: str, default: ""}
+  looks: {description: "{place: what M(prune) returned there with C(state=looked), if anything}.", type: dict, required: true}
+  asked: {description: Places that were asked; some may not have answered., type: list, elements: str, required: true}
+  decided: {description: What M(prune_choice) returned., type: dict, required: true}
+  done: {description: "{place: what M(prune) returned there with C(state=removed), if anything}.", type: dict, default: {}}
+  confirmed: {description: Whether the runs were to be removed., type: bool, default: false}
+attributes:
+  check_mode: {support: full, description: Reads only.}
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Summarize what was removed
+  prune_summary:
+    keep: "5"
+    looks: {node1: "{{ hostvars.node1.launch_look }}"}
+    asked: [node1]
+    decided: "{{ launch_prune }}"
+    done: {node1: "{{ hostvars.node1.launch_removed }}"}
+    confirmed: true
+  delegate_to: localhost
+  run_once: true
+"""
+
+RETURN = r"""
+summary: {description: The end in lines for people., type: list, elements: str, returned: success}
+verdict: {description: "outcome (pruned, shown, problems) and text, the last line.", type: dict, returned: success}
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main():
+    AnsibleModule(
+        argument_spec={
+            "keep": {"type": "str", "default": ""},
+            "older_than": {"type": "str", "default": ""},
+            "run": {"type": "str", "default": ""},
+            "looks": {"type": "dict", "required": True},
+            "asked": {"type": "list", "elements": "str", "required": True},
+            "decided": {"type": "dict", "required": True},
+            "done": {"type": "dict", "default": {}},
+            "confirmed": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "prune_summary is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compare a checkpoint's copy; see library/checkpoint_compare.py for the documentation."""
+
+from __future__ import annotations
+
+import os
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import model_collector
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import checkpoint_copy
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+
+class ActionModule(ControllerAction):
+    """Compare the copy on the controller with the node's files."""
+
+    ARGUMENTS = {
+        "path": {"type": "path", "required": True},
+        "files": {"type": "dict", "required": True},
+    }
+    FAILURES = (model_collector.CheckpointError, manifest.ManifestError, OSError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return what the controller lacks."""
+        place = os.path.join(arguments["path"], model_collector.PLACE)
+        lacking = checkpoint_copy.compare_copy(place, arguments["files"])
+        return {"changed": False, "lacking": lacking}

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Install a checkpoint's copy; see library/checkpoint_install.py for the documentation."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import model_collector
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import checkpoint_copy
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+
+class ActionModule(ControllerAction):
+    """Move a copy that is whole into its place."""
+
+    ARGUMENTS = {
+        "path": {"type": "path", "required": True},
+        "files": {"type": "dict", "required": True},
+    }
+    FAILURES = (model_collector.CheckpointError, manifest.ManifestError, OSError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Install the copy, all files or none."""
+        path, files = arguments["path"], arguments["files"]
+        return {"changed": checkpoint_copy.install_copy(path, files, not self.check_mode)}

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Choose the nodes that name their files; documented in library/placement_compare.py."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import placement
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+
+class ActionModule(ControllerAction):
+    """Compare what lies on the nodes already."""
+
+    ARGUMENTS = {
+        "facts": {"type": "dict", "required": True},
+    }
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return the nodes, and the parts of each place."""
+        return {"changed": False, **placement.unlike(arguments["facts"])}

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Choose the runs that a rule removes; see library/prune_choice.py for the documentation."""
+
+from __future__ import annotations
+
+import time
+
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import pruning
+
+
+class ActionModule(ControllerAction):
+    """Apply a rule to the runs of all places."""
+
+    ARGUMENTS = {
+        "keep": {"type": "str", "default": ""},
+        "older_than": {"type": "str", "default": ""},
+        "run": {"type": "str", "default": ""},
+        "looks": {"type": "dict", "required": True},
+        "site": {"type": "str", "required": True},
+    }
+    FAILURES = (OSError, ValueError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return what may be removed at each place."""
+        return {"changed": False, **pruning.choose_runs(arguments, time.time())}

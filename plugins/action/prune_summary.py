@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Describe a removal; see library/prune_summary.py for the documentation."""
+
+from __future__ import annotations
+
+import time
+
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import pruning
+
+
+class ActionModule(ControllerAction):
+    """Describe what was removed at all places, or would be."""
+
+    ARGUMENTS = {
+        "keep": {"type": "str", "default": ""},
+        "older_than": {"type": "str", "default": ""},
+        "run": {"type": "str", "default": ""},
+        "looks": {"type": "dict", "required": True},
+        "asked": {"type": "list", "elements": "str", "required": True},
+        "decided": {"type": "dict", "required": True},
+        "done": {"type": "dict", "default": {}},
+        "confirmed": {"type": "bool", "default": False},
+    }
+    FAILURES = (OSError, ValueError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return the lines and the verdict."""
+        return {"changed": False, **pruning.summarize_removal(arguments, time.time())}

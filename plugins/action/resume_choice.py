@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Choose the resume point of a run; see library/resume_choice.py for the documentation."""
+
+from __future__ import annotations
+
+import os
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    printable,
+    printable_data,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    finder,
+    model_collector,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import unseen_checkpoints
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+
+class ActionModule(ControllerAction):
+    """Compare the checkpoints of all machines."""
+
+    ARGUMENTS = {
+        "runs_dir": {"type": "path", "required": True},
+        "run_id": {"type": "str", "required": True},
+        "rule": {"type": "dict", "required": True},
+        "found": {"type": "dict", "required": True},
+        "silent": {"type": "list", "elements": "str", "default": []},
+        "tries": {"type": "int", "default": 0},
+    }
+    FAILURES = (model_collector.CheckpointError, OSError, ValueError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return the best checkpoint, and why a restart should wait."""
+        if not attempt_dir.RUN_ID.match(arguments["run_id"]):
+            raise ValueError(f"{arguments['run_id']!r} is no run id")
+        run_dir = os.path.join(arguments["runs_dir"], arguments["run_id"])
+        at_home = finder.of_run(run_dir, arguments["rule"], at_home=True)
+        found = {finder.HOME: printable_data(at_home), **arguments["found"]}
+        point, skipped = resume_choice.choose(found)
+        if point:
+            attempt = os.path.join(run_dir, f"attempt-{point['attempt']}")
+            point = dict(point, home=os.path.join(attempt, model_collector.PLACE))
+        holders = unseen_checkpoints.holders(run_dir, arguments["silent"], point)
+        return {
+            "changed": False,
+            "point": point or {},
+            "waits": printable(unseen_checkpoints.waits(holders, arguments["tries"])),
+            "incomplete": skipped,  # (`skipped` would mean to Ansible that the task was left out)
+            "lines": [printable(line) for line in resume_choice.describe_choice(point, skipped)],
+        }

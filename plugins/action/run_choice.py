@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Choose the run of a command; see library/run_choice.py for the documentation."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+
+class ActionModule(ControllerAction):
+    """Compare the nodes' answers with the controller's record."""
+
+    ARGUMENTS = {
+        "runs_dir": {"type": "path", "required": True},
+        "run_id": {"type": "str", "default": ""},
+        "found": {"type": "dict", "default": {}},
+        "members": {"type": "list", "elements": "str", "default": []},
+    }
+    FAILURES = (OSError, ValueError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return the run, and warn of each node whose answer differs."""
+        runs_dir, members = arguments["runs_dir"], arguments["members"]
+        statuses = {
+            node: answer.get("status")
+            for node, answer in arguments["found"].items()
+            if isinstance(answer, dict)
+        }
+        run_choice.check(arguments["run_id"])
+        choice = run_choice.choose(runs_dir, members, statuses, arguments["run_id"]) or {}
+        for note in choice.get("notes", ()):
+            self.warn(printable(note))
+        return {
+            "changed": False,
+            "choice": choice,
+            "known_runs": run_choice.known_runs(statuses),
+            "holding": run_choice.holding(runs_dir, members, statuses),
+        }

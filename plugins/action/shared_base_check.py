@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Refuse a shared product directory; see library/shared_base_check.py for the documentation."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import placement
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+
+class ActionModule(ControllerAction):
+    """Compare the product directories of the nodes."""
+
+    ARGUMENTS = {
+        "facts": {"type": "dict", "required": True},
+    }
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Fail where two nodes have one product directory."""
+        found = placement.homes(arguments["facts"])
+        if found:
+            texts = (f"{item['text']} -> {item['remedy']}" for item in found)
+            self.fail(printable("; ".join(texts), newlines=True))
+        return {"changed": False}

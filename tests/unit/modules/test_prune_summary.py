@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""prune_summary: the lines about a removal, or about what would be removed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_report
+from unit.modules.test_prune import NOW, entry, place, run_id
+
+
+def test_what_is_shown():
+    looks = {
+        "node1": place(entry(9, bytes=3 << 30), entry(1)),
+        "node2": None,
+        "home": place(entry(9, bytes=2048), entry(1, bytes=0), unfinished=[".pruning-x"]),
+    }
+    found = prune_rules.decide(prune_rules.rule_of(keep=1), looks, "lab", NOW)
+    lines = prune_report.plan_lines(prune_rules.rule_of(keep=1), looks, found, NOW, ["node2"])
+    assert lines[0] == "rule: runs go that are not among the newest 1 of their job"
+    assert re.match(
+        rf"  {run_id(9)} +9 days ago  node1 3.0 GiB, home 2.0 KiB",
+        lines[2].replace("days   ago", "days ago"),
+    )
+    text = "\n".join(lines)
+    for words in (
+        "node1: 1 of 2 runs, 3.0 GiB of 3.0 GiB",
+        "node2 did not answer; nothing of it goes",
+        "home: .pruning-x",
+        "code, data, weights",
+    ):
+        assert words in text
+    last = prune_report.last_line(looks, found, {}, False, ["node2"])
+    assert (
+        last
+        == "WOULD REMOVE 1 run and free 3.0 GiB (node1 3.0 GiB, home 2.0 KiB); nothing was done, -e"
+        " confirm=true does it; no answer from node2"
+    )
+    done = {
+        "node1": {"removed": ["a"], "freed": 512, "problems": []},
+        "home": {"removed": ["a", "b"], "freed": 512, "problems": ["x"]},
+    }
+    assert (
+        prune_report.last_line(looks, found, done, True)
+        == "REMOVED 2 runs, 1.0 KiB freed (node1 512 B, home 512 B); 1 not, see above"
+    )
+    assert prune_report.last_line({}, {"remove": {}}, {}, False) == "NOTHING to remove"
+
+
+@pytest.mark.parametrize(
+    "done, confirmed, outcome",
+    [
+        ({}, False, "shown"),
+        ({"node1": {"removed": ["a"], "freed": 1, "problems": []}}, True, "pruned"),
+        ({"node1": {"removed": [], "freed": 0, "problems": ["x"]}}, True, "problems"),
+        ({"node1": {"skipped": True}}, True, "pruned"),
+    ],
+)
+def test_the_outcome(run_action, done, confirmed, outcome):
+    looks = {"node1": {"look": place(entry(9))}, "home": {}}
+    decided = {"remove": {"node1": [run_id(9)]}, "stay": [], "foreign": []}
+    asked = {"keep": "0", "looks": looks, "decided": decided, "done": done, "confirmed": confirmed}
+    result = run_action("prune_summary", dict(asked, asked=["node1"]))
+    assert result["verdict"]["outcome"] == outcome and result["changed"] is False
+    assert result["summary"][-1] == result["verdict"]["text"]
+    if outcome == "problems":
+        assert "not removed: node1: x" in result["summary"]
+    silent = run_action("prune_summary", dict(asked, asked=["node1", "home"]))
+    assert silent["verdict"]["outcome"] == "problems"
+    assert "no answer from home" in silent["verdict"]["text"]
