@@ -8,9 +8,11 @@ no other file of ours, and holds no dollar sign, which systemd would take for a 
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import resource
+import sys
 
 # A unit that hangs is ended by its own manager after so many seconds. The caller gives up a little
 # later.
@@ -145,7 +147,8 @@ def in_unit(run):
     It leaves nothing behind. The unit's name differs from an attempt's (trainyard-...) and from the
     network check's (yardcheck-...), so that no program takes it for one.
     """
-    source = __spec__.loader.get_source(__name__)  # from the zip that Ansible sends, too
+    # inspect finds the text also in the zip that Ansible sends.
+    source = inspect.getsource(sys.modules[__name__])
     argv = [
         "timeout",
         str(SECONDS + 5),

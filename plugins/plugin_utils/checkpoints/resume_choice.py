@@ -116,10 +116,10 @@ def choose(found: dict[str, Any]) -> tuple[Point | None, list[Row]]:
     """Return (point or None, skipped) of the answers of all machines; pure.
 
     found: {node's name or finder.HOME: {point, skipped}}. The best point is taken. Where two
-    machines have different bytes under one name of one attempt, that of the node on which rank 0 saved it counts,
-    and the others are skipped. The point gets source (the machine that it is taken from, a node
-    rather than the controller), sources ([{source, path}] of all machines with the same digest, the
-    likeliest first) and note.
+    machines have different bytes under one name of one attempt, that of the node on which rank 0
+    saved it counts, and the others are skipped. The point gets source (the machine that it is taken
+    from, a node rather than the controller), sources ([{source, path}] of all machines with the
+    same digest, the likeliest first) and note.
     """
     skipped, points = [], []
     for machine, answer in sorted(believed(found).items()):
