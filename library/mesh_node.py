@@ -240,6 +240,23 @@ def is_private(path):
     return os.path.isdir(path) and os.stat(path).st_mode & 0o077 == 0
 
 
+def lines_of(home, site, run_command):
+    """Return the site's lines in authorized_keys, {} where no site is named."""
+    if not site:
+        return {}
+    return store.held_lines(home, site, lambda: store.is_busy(run_command))
+
+
+def files_of(home, place, name):
+    """Return what is known of the mesh's files on this node."""
+    return {
+        "ssh_directory": os.path.isdir(os.path.join(home, ".ssh")),
+        "mesh_directory": is_private(place),
+        "replace_key": store.key_to_replace(place, name),
+        "authorized_keys_mode": mode_of(os.path.join(home, ".ssh", "authorized_keys")),
+    }
+
+
 def main():
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     given = module.params
@@ -273,17 +290,8 @@ def main():
         changed=changed,
         node=node,
         state=store.mesh_state(home, time.time(), given["directory"]),
-        held=(
-            store.held_lines(home, given["site"], lambda: store.is_busy(module.run_command))
-            if given["site"]
-            else {}
-        ),
-        found={
-            "ssh_directory": os.path.isdir(os.path.join(home, ".ssh")),
-            "mesh_directory": is_private(place),
-            "replace_key": store.key_to_replace(place, given["name"]),
-            "authorized_keys_mode": mode_of(os.path.join(home, ".ssh", "authorized_keys")),
-        },
+        held=lines_of(home, given["site"], module.run_command),
+        found=files_of(home, place, given["name"]),
     )
 
 

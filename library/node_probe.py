@@ -96,19 +96,21 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
+ARGUMENTS = {
+    "base": {"type": "str", "default": ".trainyard"},
+    "trees": {"type": "list", "elements": "dict", "default": []},
+    "peers": {"type": "list", "elements": "str", "default": []},
+    "accelerator": {"type": "str", "default": "cpu"},
+    "programs": {"type": "dict", "default": {}},
+    "python": {"type": "str", "default": ""},
+    "asked": {"type": "dict", "default": {}},
+    "credential": {"type": "dict", "default": {}},
+}
+
 
 def main():
     module = AnsibleModule(
-        argument_spec={
-            "base": {"type": "str", "default": ".trainyard"},
-            "trees": {"type": "list", "elements": "dict", "default": []},
-            "peers": {"type": "list", "elements": "str", "default": []},
-            "accelerator": {"type": "str", "default": "cpu"},
-            "programs": {"type": "dict", "default": {}},
-            "python": {"type": "str", "default": ""},
-            "asked": {"type": "dict", "default": {}},
-            "credential": {"type": "dict", "default": {}},
-        },
+        argument_spec=ARGUMENTS,
         supports_check_mode=True,
     )
 
