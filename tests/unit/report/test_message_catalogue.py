@@ -118,7 +118,8 @@ def test_the_roles_name_only_known_codes(root):
     known = {code for section in TEXTS.values() for code in section}
     found = set()
     for path in (root / "roles").rglob("*.yml"):
-        found |= set(re.findall(r"'code': '([^']+)'", path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        found |= set(re.findall(r"^ +code: ([a-z_]+\.[a-z_]+)$", text, re.MULTILINE))
     assert found and found <= known
 
 
