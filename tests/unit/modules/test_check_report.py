@@ -14,7 +14,7 @@ def test_the_table_is_shown_and_only_a_stop_fails(run_action, level, fails):
         {"findings": [finding("clock.off", "is 31 s ahead\x1b[2J", "start NTP", "node1", level)]},
     )
     assert bool(result.get("failed")) == fails
-    assert result["lines"][-1].startswith("NOT READY: 1 finding keeps" if fails else "READY: ")
+    assert result["lines"][-1].startswith("NOT READY: 1 finding" if fails else "READY: ")
     assert (
         any("node1" in line and "is 31 s ahead" in line for line in result["lines"])
         and "start NTP" in result["lines"][1]
@@ -23,6 +23,5 @@ def test_the_table_is_shown_and_only_a_stop_fails(run_action, level, fails):
 
 
 def test_nothing_found_is_said(run_action):
-    assert run_action("check_report", {"findings": []})["lines"] == [
-        "READY: nothing keeps this job from starting"
-    ]
+    (line,) = run_action("check_report", {"findings": []})["lines"]
+    assert line.startswith("READY: nothing ")

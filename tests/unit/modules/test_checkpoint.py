@@ -88,11 +88,9 @@ def test_the_wanted_one_of_every_suite(found, suite, wanted):
 def test_without_an_evaluation_the_last_one_and_it_is_said(found, suite):
     saved = found(suite, "best", best=False)
     assert saved["kind"] == "last" and sorted(saved["files"]) == sorted(SAVED[suite][2])
-    assert saved[
-        "note"
-    ] == "there is no {} (was anything evaluated?), so the last one was taken".format(
-        suite_table.load(suite)["checkpoints"]["best"]
-    )
+    best = suite_table.load(suite)["checkpoints"]["best"]
+    assert f" no {best} (" in saved["note"] and "evaluated" in saved["note"]
+    assert "so the last one" in saved["note"]
 
 
 @pytest.mark.parametrize("wanted", ["best", "last"])
@@ -134,10 +132,8 @@ def test_a_training_that_was_cut_off_has_its_best_one(found, suite):
 
 
 def test_none_stays_where_it_is_and_nothing_saved_is_said(found, run_module, tmp_path):
-    assert (lambda saved: (saved["kind"], saved["files"], saved["note"]))(found("mindocr",
-        "none")) == (
-        "", {}, "left on the nodes, as collect_checkpoint says",
-    )  # fmt: skip
+    left = found("mindocr", "none")
+    assert (left["kind"], left["files"]) == ("", {}) and "collect_checkpoint" in left["note"]
     (tmp_path / "empty").mkdir()
     arguments = {
         "path": str(tmp_path / "empty"),
@@ -145,7 +141,7 @@ def test_none_stays_where_it_is_and_nothing_saved_is_said(found, run_module, tmp
         "best": "best",
         "last": "last",
     }
-    assert run_module(module, arguments)["saved"]["note"] == "the training has saved none"
+    assert run_module(module, arguments)["saved"]["note"].endswith(" saved none")
 
 
 def test_an_empty_file_is_said(found, run_module, tmp_path):

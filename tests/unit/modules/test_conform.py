@@ -142,7 +142,7 @@ class Bench:
                     (here / entry.name).symlink_to(entry)
         target = self.project / path
         text = target.read_text(encoding="utf-8") if target.exists() else ""
-        assert old in text, f"{path}: the text to change is not there"
+        assert old in text, (path, old)
         target.parent.mkdir(exist_ok=True)
         target.unlink(missing_ok=True)
         target.write_text(text.replace(old, new) if old else text + new, encoding="utf-8")
@@ -264,9 +264,8 @@ def test_without_the_machines_their_lines_are_not_proven_and_never_hold(bench):
     lines = bench.lines()
     assert [line["id"] for line in lines if line["holds"] is None] == SITE
     verdict = runner.verdict([line for line in lines if line["holds"] is not False])
-    assert verdict["outcome"] == "completed" and verdict["text"].endswith(
-        "; not asked, not proven: A4, A5, B4, C4, E1"
-    )
+    assert verdict["outcome"] == "completed"
+    assert verdict["text"].endswith("not proven: " + ", ".join(SITE))
     assert runner.verdict(lines)["text"].startswith(
         "%d of 37 promises hold" % (32 - len(bench.before))
     )
@@ -549,20 +548,23 @@ def test_every_line_has_something_that_breaks_it():
 # --- how it is said
 
 
+def difference(text):
+    """Return (case, number of the word, expected word, word got) of a difference."""
+    return re.fullmatch(r"(.+): word (\d+): expected (\S+), got (\S+)", text).groups()
+
+
 def test_the_first_word_that_differs_is_named(bench):
     bench.launcher("fleetrun", devices=dict(FLEETRUN["devices"], gpu=["--gpus", "{devices}"]))
     (line,) = bench.lines(only=["C2"])
-    assert line["evidence"] == "2 x 8: word 3: expected --selected_gpu, got --gpus"
+    assert difference(line["evidence"]) == ("2 x 8", "3", "--selected_gpu", "--gpus")
     assert line["rendered"]["2 x 8"].startswith(
         "fleetrun --ips=10.127.6.17,10.127.5.142 --gpus 0,1,2,3,4,5,6,7 tools/train.py"
     )
     bench.launcher("fleetrun", argv=[], devices=FLEETRUN["devices"])
     (line,) = bench.lines(only=["C1"])
-    assert line["evidence"] == "1 x 8: word 1: expected fleetrun, got --selected_gpu"
-    assert (
-        findings_check.difference(dict(line["compared"][0], got=["fleetrun"]))
-        == "1 x 8: word 2: expected --selected_gpu, got nothing"
-    )
+    assert difference(line["evidence"]) == ("1 x 8", "1", "fleetrun", "--selected_gpu")
+    short = findings_check.difference(dict(line["compared"][0], got=["fleetrun"]))
+    assert difference(short) == ("1 x 8", "2", "--selected_gpu", "nothing")
 
 
 def test_what_is_rendered_is_the_whole_command(bench):
@@ -570,7 +572,7 @@ def test_what_is_rendered_is_the_whole_command(bench):
     assert "--hostfile" in line["rendered"]["2 x 8"] and not [
         item for item in line["compared"] if "--hostfile" in item["got"]
     ]
-    assert line["evidence"].endswith("on many machines besides: --hostfile --wdir -x")
+    assert line["evidence"].split(": ")[-1].split() == ["--hostfile", "--wdir", "-x"]
 
 
 def test_a_check_that_cannot_be_made_does_not_hold_and_the_others_are_made(bench):
@@ -615,16 +617,18 @@ def test_the_table_has_a_line_for_each_promise(bench):
 def test_failed_logins_and_missing_runs_say_what_to_do(bench):
     wrong_login(bench.site)
     (line,) = bench.lines(only=["A4"])
-    assert line["evidence"].endswith(
-        "node1 -> node2: no route to its address; remedy: check the fabric"
-    )
+    (failure,) = bench.site.answers["node1"]["proof"]["failures"]
+    assert line["evidence"].endswith("{from} -> {to}: {cause}; remedy: {remedy}".format(**failure))
     bench.site.found = []
     (line,) = bench.lines(only=["C4"])
     bench.site.answers["node1"]["proof"]["failures"] = []
     (line,) = bench.lines(only=["C4"])
-    assert line["evidence"].endswith(
-        "there is none in runs; run: ansible-playbook playbooks/train.yml -e config=ppyoloe.yml"
-    )
+    assert line["evidence"].split("; run: ")[1].split() == [
+        "ansible-playbook",
+        "playbooks/train.yml",
+        "-e",
+        "config=ppyoloe.yml",
+    ]
 
 
 # --- which runs count
@@ -758,9 +762,8 @@ def test_the_action_takes_what_the_nodes_registered(act, bench):
         for line in act(registered, **names)["lines"]
         if line["holds"] is False
     }
-    assert set(silent) == {*SITE, "E2", "E4"} and silent["A4"].startswith(
-        "every node answers: node2 did not"
-    )
+    assert set(silent) == {*SITE, "E2", "E4"}
+    assert "answers: node2 did not" in silent["A4"] and "node1" not in silent["A4"].split("; ")[0]
 
 
 def test_the_action_asks_nobody_where_it_is_told_so_and_writes_nothing_in_a_check(act, bench):
@@ -768,7 +771,7 @@ def test_the_action_asks_nobody_where_it_is_told_so_and_writes_nothing_in_a_chec
     assert [line["id"] for line in found["lines"] if line["holds"] is None] == SITE
     assert not (bench.folder / "runs" / "conform.json").exists()
     result = act(ask="no machines")
-    assert result["failed"] and "'no machines' is not a valid boolean" in result["msg"]
+    assert result["failed"] and "'no machines'" in result["msg"] and "boolean" in result["msg"]
 
 
 def test_the_module_that_documents_it_says_so_where_the_action_is_missing(run_module):
@@ -785,13 +788,10 @@ def test_the_playbook_ends_with_the_list_and_an_error_where_the_nodes_are_silent
     code, output = ansible(
         str(tmp_path), "-i", inventory, "playbooks/conform.yml", "-e", "sit=false"
     )
-    assert code != 0 and "command line sit: unknown variable; allowed: site" in output
+    assert code != 0 and "command line sit:" in output and "allowed: site" in output
     code, output = ansible(str(tmp_path), "-i", inventory, "playbooks/conform.yml", timeout=240)
-    assert code != 0 and re.search(
-        r"A4 FAILS .* every node answers: node1, node2 did not", output
-    ), output
-    assert re.search(r"A1 holds one machine", output) and re.search(
-        r"NOT HELD: A4, A5, B4, C4, E1$", output
-    ), output[-400:]
+    assert code != 0 and re.search(r"A4 FAILS .*: node1, node2 did", output), output
+    assert "A1 holds one machine" in output, output[-400:]
+    assert re.search(rf"NOT HELD: {', '.join(SITE)}$", output), output[-400:]
     report = json.loads((tmp_path / "runs" / "conform.json").read_text(encoding="utf-8"))
     assert yaml.safe_load(json.dumps(report))["version"] == 1 and len(report["lines"]) == 37

@@ -180,11 +180,8 @@ def test_check_mode_starts_nothing(run_module, arguments, node, tmp_path):
 def test_an_absent_image_is_not_pulled_but_named(run_module, arguments, node):
     (node / "image").unlink()
     result = run_module(container_environment, arguments)
-    assert (
-        result["failed"]
-        and f"podman pull {IMAGE} (or podman load -i ARCHIVE), as the training user"
-        in result["msg"]
-    )
+    assert result["failed"] and f"podman pull {IMAGE} " in result["msg"]
+    assert "podman load -i" in result["msg"] and "training user" in result["msg"]
     assert (node / "podman.log").read_text() == "image inspect --format\n"
 
 
@@ -205,7 +202,7 @@ def test_the_next_form_is_taken_where_one_cannot_run(run_module, arguments, node
 
 def test_an_engine_that_leaves_the_unit_is_refused(run_module, arguments, node, tmp_path):
     result = run_module(container_environment, arguments)
-    assert result["failed"] and "leaves the unit that it was started in" in result["msg"]
+    assert result["failed"] and "leaves the unit" in result["msg"]
     assert not (tmp_path / "home" / "env").exists()
 
 
@@ -222,7 +219,7 @@ def test_an_image_whose_files_the_node_does_not_see_is_refused(
 ):
     (node / "elsewhere").touch()
     result = run_module(container_environment, arguments)
-    assert result["failed"] and "what it writes is not seen on the node" in result["msg"]
+    assert result["failed"] and "not seen on the node" in result["msg"]
 
 
 @pytest.mark.parametrize(

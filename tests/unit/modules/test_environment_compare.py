@@ -24,9 +24,9 @@ def test_equal_nodes_pass(run_action):
 def test_a_node_that_differs_is_named_with_its_package(run_action):
     nodes = {"node1": node(numpy="1"), "node2": node(numpy="1"), "node3": node(numpy="2")}
     result = run_action("environment_compare", {"digest": DIGEST, "nodes": nodes})
-    assert result["failed"] and result["msg"].startswith(
-        "node3 differs from node1: numpy is 2 (want 1)\n"
-    )
+    assert result["failed"]
+    odd, values = result["msg"].splitlines()[0].split(": ")
+    assert odd.split()[::3] == ["node3", "node1"] and values == "numpy is 2 (want 1)"
 
 
 def test_a_node_without_the_environment_is_named_outside_check_mode(run_action):
@@ -34,7 +34,8 @@ def test_a_node_without_the_environment_is_named_outside_check_mode(run_action):
         "digest": DIGEST,
         "nodes": {"node1": node(numpy="1"), "node2": {"environments": {}}},
     }
-    assert "node2: no complete environment" in run_action("environment_compare", arguments)["msg"]
+    said = run_action("environment_compare", arguments)["msg"]
+    assert "node2: no " in said and "node1: " not in said
     assert run_action("environment_compare", arguments, check=True)["fingerprint"] == "f"
     assert (
         run_action("environment_compare", dict(arguments, nodes={"node1": {}}), check=True)[

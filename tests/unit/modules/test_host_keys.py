@@ -5,6 +5,7 @@ replaced.
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -207,7 +208,12 @@ def test_unknown_keys_are_shown_and_not_pinned(net, run_action, tmp_path):
     result = contact(run_action, tmp_path)
     assert (result["changed"], result["pinned"], result["recorded"]) == (False, [], [])
     assert result["unknown"] == {"node1": [core.fingerprint(ONE)], "node2": [core.fingerprint(TWO)]}
-    assert result["shown"][0] == f"node1 (198.51.100.11): ssh-ed25519 {core.fingerprint(ONE)}"
+    assert result["shown"][0].split() == [
+        "node1",
+        "(198.51.100.11):",
+        "ssh-ed25519",
+        core.fingerprint(ONE),
+    ]
     assert not (tmp_path / "known_hosts").exists()
 
 
@@ -234,14 +240,15 @@ def test_a_key_that_changed_between_question_and_answer_is_refused(net, run_acti
     net["198.51.100.12"] = host_key(9)
     result = contact(run_action, tmp_path, fingerprints=shown)
     assert result["failed"] is True
-    assert "node2 (198.51.100.12): its host key is not one of" in result["msg"]
+    assert re.search(r"node2 \(198.51.100.12\): .* not one of", result["msg"])
     assert not (tmp_path / "known_hosts").exists()
 
 
 def test_a_changed_key_is_refused_and_the_pinned_one_stays(net, run_action, tmp_path):
     (tmp_path / "known_hosts").write_text(f"198.51.100.11 {host_key(9)}\n")
     result = contact(run_action, tmp_path, fingerprints={"node1": [core.fingerprint(ONE)]})
-    assert "node1 (198.51.100.11): HOST KEY CHANGED" in result["msg"]
+    assert re.search(r"node1 \(198.51.100.11\): HOST", result["msg"])
+    assert result["msg"].count("HOST KEY CHANGED") == 1
     assert (tmp_path / "known_hosts").read_text() == f"198.51.100.11 {host_key(9)}\n"
 
 
@@ -259,8 +266,10 @@ def test_the_users_own_file_is_honoured_and_never_written(net, run_action, tmp_p
 def test_every_problem_at_once(net, run_action, tmp_path):
     net.clear()
     message = contact(run_action, tmp_path)["msg"]
-    assert "node1 (198.51.100.11): no host key is pinned" in message
-    assert "node2 (198.51.100.12): no host key is pinned" in message
+    assert re.findall(r"(\w+ \S+): no host key", message) == [
+        "node1 (198.51.100.11)",
+        "node2 (198.51.100.12)",
+    ]
 
 
 def test_check_mode_writes_nothing(net, run_action, tmp_path):

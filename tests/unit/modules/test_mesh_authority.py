@@ -108,12 +108,10 @@ def test_a_key_that_is_kept_elsewhere_is_taken_by_its_public_half(settle, folder
     found = settle(public_key=str(tmp_path / "kept.pub"))
     assert found["public_key"] == primitives.public_key((tmp_path / "kept.pub").read_text())
     assert first["authority"]["fingerprint"] in found["own"]
-    assert (
-        "make a new one where it is kept"
-        in settle(public_key=str(tmp_path / "kept.pub"), rotate=True)["msg"]
-    )
+    said = settle(public_key=str(tmp_path / "kept.pub"), rotate=True)["msg"]
+    assert "a new one where it is" in said
     (tmp_path / "kept.pub").write_text("no key\n")
-    assert "does not hold a public key" in settle(public_key=str(tmp_path / "kept.pub"))["msg"]
+    assert "not hold a public key" in settle(public_key=str(tmp_path / "kept.pub"))["msg"]
 
 
 # --- two controllers
@@ -144,10 +142,8 @@ def test_another_controllers_authority_is_refused_by_name_and_nothing_is_made(
 
 
 def test_an_authority_that_no_record_names_is_refused_too(settle):
-    assert (
-        "node1, node2: a controller that is not recorded"
-        in settle(nodes={n: [held("SHA256:x"), {}] for n in ("node1", "node2")})["msg"]
-    )
+    said = settle(nodes={n: [held("SHA256:x"), {}] for n in ("node1", "node2")})["msg"]
+    assert "node1, node2: " in said and "not recorded" in said
 
 
 def test_a_rotation_does_not_pass_another_controller(settle, folder):
@@ -185,10 +181,8 @@ def test_a_node_is_taken_back_before_any_key_is_there(settle, folder):
 
 def test_a_node_is_taken_in_again(settle):
     settle(state="noted", take_back="node3", known=["node3"])
-    assert (
-        "node2 was not taken back; taken back: node3"
-        in settle(state="noted", take_in=["node2"])["msg"]
-    )
+    said = settle(state="noted", take_in=["node2"])["msg"]
+    assert "node2 was not" in said and "; taken back: node3" in said
     assert settle(state="noted", take_in=["node3"])["taken_back"] == {}
     assert settle(nodes={"node3": [held(), {}]})["changed"] is True
 
@@ -196,7 +190,7 @@ def test_a_node_is_taken_in_again(settle):
 @pytest.mark.parametrize("name", ["nod3", "../x", "-x", "node3\n"])
 def test_only_a_node_can_be_taken_back(settle, folder, name):
     known = ["node1", "node3"] + [name] * (name != "nod3")
-    assert "is not a node of this site" in settle(state="noted", take_back=name, known=known)["msg"]
+    assert "is not a node" in settle(state="noted", take_back=name, known=known)["msg"]
     assert not folder.exists()
 
 
@@ -218,7 +212,7 @@ def test_a_node_that_left_the_inventory_can_be_taken_back(settle, folder):
 def test_an_authority_is_removed_and_nothing_else_is(settle, folder):
     settle()
     (folder / "certs.txt").write_text("somebody else's")
-    assert "holds what no authority has (certs.txt)" in settle(state="absent")["msg"]
+    assert "authority has (certs.txt)" in settle(state="absent")["msg"]
     assert (folder / "certs.txt").exists() and (folder / "id_ed25519").exists()
     (folder / "certs.txt").unlink()
     assert settle(state="absent", check=True)["changed"] is True and folder.exists()

@@ -153,15 +153,14 @@ def test_what_a_node_gives_for_its_key_is_checked(sign, folder, key):
     if key == "":
         assert sign(keys={"node1": key})["certificates"] == {}
         return
-    assert "node1: its public key is not an ed25519 key" in sign(keys={"node1": key})["msg"]
+    said = sign(keys={"node1": key})["msg"]
+    assert "node1: its public key" in said and "not an ed25519 key" in said
     assert os.listdir(folder / "signed") == []
 
 
 def test_two_nodes_do_not_get_certificates_for_one_key(sign, node_keys):
-    assert (
-        "node2: has the key of node1"
-        in sign(keys={"node1": node_keys["node1"], "node2": node_keys["node1"]})["msg"]
-    )
+    said = sign(keys={"node1": node_keys["node1"], "node2": node_keys["node1"]})["msg"]
+    assert "node2: " in said and "key of node1" in said
 
 
 def test_a_node_that_was_taken_back_gets_none(sign, folder):

@@ -125,10 +125,10 @@ def test_listen_connect_close(node, run_module):
         dict(arguments("connected", "node2", book=book, depth="quick", ports=[port]), id="0a1b1"),
     )
     assert found["unreached"] == [] and port in found["reached"]["node1"]
-    assert found["complete"] is False and found["own"]["msg"] == "its listener did not start"
+    assert found["complete"] is False and found["own"]["msg"] == book["node2"]["msg"]
     deadline = time.monotonic() + 30
     while answers("0a1b1", node / "r"):  # everybody who was expected came: it ends by itself
-        assert time.monotonic() < deadline, "the listener does not end"
+        assert time.monotonic() < deadline
         time.sleep(0.1)
     bound_again(port)
     closed = run_module(network_proof, arguments("closed", "node1"))

@@ -200,9 +200,8 @@ def test_programs_that_are_missing_or_hang_are_answers():
 def test_a_limit_that_is_no_number_is_refused(capsys):
     with patch_module_args({"packages": {}, "memlock": "lots"}), pytest.raises(SystemExit) as end:
         node_system.main()
-    assert (
-        end.value.code == 1 and "want a number or infinity; got 'lots'" in capsys.readouterr().out
-    )
+    output = capsys.readouterr().out
+    assert end.value.code == 1 and "infinity" in output and "got 'lots'" in output
 
 
 @pytest.mark.parametrize("name", ["1234567", "CORP\\alice", "first+last"])

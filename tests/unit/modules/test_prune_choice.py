@@ -15,9 +15,7 @@ def test_the_module_names_a_run_that_nobody_knows(run_action):
             "site": "lab",
         },
     )
-    assert (
-        result["failed"] and "no place that was asked knows the run " + run_id(9) in result["msg"]
-    )
+    assert result["failed"] and f" knows the run {run_id(9)}" in result["msg"]
 
 
 def test_a_place_that_names_what_is_no_run_chooses_nothing(run_action):

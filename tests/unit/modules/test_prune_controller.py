@@ -68,21 +68,19 @@ def test_what_is_being_brought_home_is_in_use(tmp_path, run_action):
             "attempt-1/.stream.node2": "",
         },
     )
-    assert controller_runs.held_runs(str(tmp_path)) == {}, (
-        "a lock that nobody holds is what a killed process has left"
-    )
+    # a lock that nobody holds is what a killed process has left
+    assert controller_runs.held_runs(str(tmp_path)) == {}
     lock = stream_lock.Lock(str(tmp_path / name / "attempt-1"), "node1")
     try:
         look = run_action("prune_controller", {"state": "looked", "runs_dir": str(tmp_path)})[
             "look"
         ]
-        assert [run["held"] for run in look["runs"]] == ["its logs are being brought home"]
+        (held,) = [run["held"] for run in look["runs"]]
+        assert "its logs" in held
         result = run_action(
             "prune_controller", {"state": "removed", "runs_dir": str(tmp_path), "names": [name]}
         )
-        assert result["removed"] == [] and result["problems"] == [
-            f"{name} stays: its logs are being brought home"
-        ]
+        assert (result["removed"], result["problems"]) == ([], [f"{name} stays: {held}"])
     finally:
         lock.close()
     assert run_action(
@@ -111,9 +109,8 @@ def test_a_run_that_was_begun_after_the_look_stays(tmp_path, run_action):
             "run.json": json.dumps({"run": name, "started": time.time(), "attempts": []}),
         },
     )
-    assert run_action("prune_controller", asked)["problems"] == [
-        f"{name} stays: it was begun just now"
-    ]
+    (problem,) = run_action("prune_controller", asked)["problems"]
+    assert problem.startswith(f"{name} stays: ") and "begun" in problem
     put(tmp_path / name, {"run.json": json.dumps({"run": name, "started": 5, "attempts": []})})
     assert run_action("prune_controller", asked)["removed"] == [name]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -169,7 +170,8 @@ def test_a_changed_environment_is_made_again(run_module, arguments, target):
     info = next(target.glob("lib/python3.*/site-packages/some_package-1.5.dist-info"))
     info.rename(info.with_name("some_package-9.9.dist-info"))
     result = run_module(python_environment, arguments)
-    assert result["reason"] == "changed: some-package is 9.9 (want 1.5)"
+    assert result["reason"].startswith("changed: some-package ")
+    assert re.findall(r"\d\.\d", result["reason"]) == ["9.9", "1.5"]
     assert result["environments"][DIGEST]["packages"]["some-package"] == "1.5"
 
 
@@ -178,9 +180,7 @@ def test_a_wheel_damaged_on_the_way_is_named_and_removed(run_module, arguments, 
     damaged.write_bytes(b"x" * damaged.stat().st_size)
     result = run_module(python_environment, arguments)
     assert (
-        result["failed"]
-        and damaged.name in result["msg"]
-        and "run the same command again" in result["msg"]
+        result["failed"] and damaged.name in result["msg"] and "same command again" in result["msg"]
     )
     assert (
         not damaged.exists()
@@ -190,11 +190,9 @@ def test_a_wheel_damaged_on_the_way_is_named_and_removed(run_module, arguments, 
 
 
 def test_a_missing_wheel_is_named(run_module, arguments, wheelhouse):
-    (wheelhouse / "some_package-1.5-py3-none-any.whl").unlink()
-    assert (
-        "some_package-1.5-py3-none-any.whl: No such file"
-        in run_module(python_environment, arguments)["msg"]
-    )
+    wheel = wheelhouse / "some_package-1.5-py3-none-any.whl"
+    wheel.unlink()
+    assert f"{wheel.name}: No such file" in run_module(python_environment, arguments)["msg"]
 
 
 def test_a_manifest_that_is_not_the_controllers_is_refused(run_module, arguments, wheelhouse):
@@ -219,7 +217,7 @@ def test_a_package_that_is_not_in_the_manifest_is_noticed(
     )
     assert (
         result["failed"]
-        and "stray 2.0 is not in the list" in result["msg"]
+        and "stray 2.0 is not in" in result["msg"]
         and not (target / core.MARKER).exists()
     )
 
@@ -251,10 +249,8 @@ def test_a_paddle_that_lacks_a_package_says_which(run_module, arguments, wheelho
     result = run_module(
         python_environment, dict(arguments, manifest_sha256=write_manifest(wheelhouse))
     )
-    assert (
-        "ModuleNotFoundError: No module named 'nowhere_to_be_found'; pin the package"
-        in result["msg"]
-    )
+    for words in ("ModuleNotFoundError: ", "'nowhere_to_be_found'", "; pin the package"):
+        assert words in result["msg"]
 
 
 def test_an_installer_that_is_killed_leaves_no_marker_and_the_next_run_repairs(
@@ -273,9 +269,7 @@ def test_an_installer_that_is_killed_leaves_no_marker_and_the_next_run_repairs(
 
     monkeypatch.setattr(environment_install.subprocess, "run", killed)
     result = run_module(python_environment, arguments)
-    assert (
-        result["failed"] and "uv was ended by SIGKILL; run the same command again" in result["msg"]
-    )
+    assert result["failed"] and "SIGKILL" in result["msg"] and "same command" in result["msg"]
     assert target.exists() and not (target / core.MARKER).exists()
     monkeypatch.undo()
     assert run_module(python_environment, arguments)["reason"].startswith("incomplete")
@@ -291,10 +285,8 @@ def test_two_installations_at_once_are_kept_apart(run_module, arguments, target)
         ):
             pass
         result = run_module(python_environment, dict(arguments, wait=0))
-        assert (
-            result["failed"]
-            and "another installation has been running here for 0 s" in result["msg"]
-        )
+        assert result["failed"] and "another installation" in result["msg"]
+        assert " 0 s" in result["msg"]
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
@@ -371,10 +363,7 @@ def test_an_own_python_is_looked_at_and_not_touched(run_module, own, tmp_path, t
     assert os.listdir(target) == [core.MARKER]
     assert not run_module(python_environment, arguments)["changed"]
     (site / "extra-1.0.dist-info").mkdir()
-    assert (
-        run_module(python_environment, arguments)["reason"]
-        == "changed: extra 1.0 is not in the list"
-    )
+    assert run_module(python_environment, arguments)["reason"].startswith("changed: extra 1.0 ")
 
 
 def test_an_own_python_with_mindspore_alone_is_looked_at(run_module, own, tmp_path):
@@ -404,10 +393,8 @@ def test_an_own_python_with_another_paddle_is_refused(run_module, own, tmp_path)
 
 @pytest.mark.parametrize("digest", ["../../etc", "", "AB" * 8, "ab" * 9])
 def test_a_digest_that_is_a_path_is_refused(run_module, arguments, digest):
-    assert (
-        "want 16 hexadecimal digits"
-        in run_module(python_environment, dict(arguments, digest=digest))["msg"]
-    )
+    said = run_module(python_environment, dict(arguments, digest=digest))["msg"]
+    assert "16 hexadecimal digits" in said
 
 
 def test_an_interpreter_that_is_not_there_is_named(run_module, arguments):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -465,10 +466,8 @@ def test_no_link_is_followed(make_attempt, tmp_path):
         found["launcher"]
     )
     assert [f["file"] for f in found["files"]] == ["log/workerlog.1"]
-    assert found["problems"] == [
-        f"{name}: not read: Too many levels of symbolic links"
-        for name in ("logs.txt", "log/workerlog.0")
-    ]
+    assert [text.split(": ")[0] for text in found["problems"]] == ["logs.txt", "log/workerlog.0"]
+    assert all(text.endswith(os.strerror(errno.ELOOP)) for text in found["problems"])
 
 
 def test_a_linked_log_directory_is_not_entered(make_attempt, tmp_path):
@@ -511,10 +510,11 @@ def test_a_pipe_a_directory_and_an_unreadable_file(make_attempt):
     (home / "log" / "workerlog.1").mkdir()
     found = read(home)
     assert found["files"] == []
-    assert found["problems"] == [
-        "log/workerlog.0: not read: log/workerlog.0 is not a regular file",
-        "log/workerlog.1: not read: log/workerlog.1 is not a regular file",
+    assert [text.split(": ")[0] for text in found["problems"]] == [
+        "log/workerlog.0",
+        "log/workerlog.1",
     ]
+    assert all(text.endswith("not a regular file") for text in found["problems"])
 
 
 def test_logs_that_no_rank_owns_come_home_too(make_attempt):
@@ -523,7 +523,8 @@ def test_logs_that_no_rank_owns_come_home_too(make_attempt):
     assert ("log/workerlog.7", "stray-workerlog.7.node2.log") in {
         (f["file"], f["home"]) for f in found["files"]
     }
-    assert found["problems"] == ["log/workerlog.7: no rank of the plan owns this log"]
+    (problem,) = found["problems"]
+    assert problem.startswith("log/workerlog.7: no rank ")
 
 
 def test_a_log_that_no_rank_owns_has_a_name_that_the_controller_takes(make_attempt):

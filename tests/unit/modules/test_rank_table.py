@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import stat
 
 import pytest
@@ -131,7 +132,10 @@ def test_servers_are_merged_in_their_order_with_ranks_counted_through(count, nam
 
 
 def test_fewer_than_eight_devices_of_several_servers_are_taken_with_a_word():
-    assert "2 servers with 2 devices each" in core.advice(table(2, range(2)))[0]
+    assert re.findall(r"\d \w+", core.advice(table(2, range(2)))[0])[:2] == [
+        "2 servers",
+        "2 devices",
+    ]
 
 
 # -- refused: each with its reason --
@@ -401,7 +405,8 @@ def test_a_bad_table_is_not_written(run_module, tmp_path):
     result = run_module(module, {"nodes": [node(1, [3, 4])], "dest": str(tmp_path / "t.json")})
     assert (
         result["failed"]
-        and "node1: devices 0-3 and 4-7 are separate networks" in result["msg"]
+        and "node1: " in result["msg"]
+        and "devices 0-3 and 4-7" in result["msg"]
         and list(tmp_path.iterdir()) == []
     )
 
@@ -413,11 +418,8 @@ def test_the_module_checks_a_users_file(run_module, document):
     )
     document.write_text(DOCUMENT.replace('"7"', '"8"').replace("completed", "x"))
     result = run_module(module, {"path": str(document)})
-    assert (
-        result["failed"]
-        and f'{document}: the table: status is "x"' in result["msg"]
-        and 'device_id is "8"' in result["msg"]
-    )
+    assert result["failed"] and f"{document}: " in result["msg"]
+    assert 'status is "x"' in result["msg"] and 'device_id is "8"' in result["msg"]
     assert "No such file" in run_module(module, {"path": str(document) + "x"})["msg"]
     document.write_bytes(b"\xff\xfe")
     assert run_module(module, {"path": str(document)})["failed"]
@@ -440,15 +442,13 @@ def test_a_users_file_must_be_the_table_of_the_nodes(run_module, document, chang
     assert result.get("failed", False) == bool(reason) and (
         reason is None or reason in result["msg"]
     )
-    assert (
-        "it has 1 servers, the nodes make 2"
-        in run_module(module, {"path": str(document), "nodes": [node(1), node(2)]})["msg"]
-    )
+    said = run_module(module, {"path": str(document), "nodes": [node(1), node(2)]})["msg"]
+    assert "1 servers" in said and "the nodes make 2" in said
 
 
 def test_advice_is_a_warning(run_module, monkeypatch):
     said = []  # Ansible itself shows a warning once a process
     monkeypatch.setattr(module.AnsibleModule, "warn", lambda _self, text: said.append(text))
     result = run_module(module, {"nodes": [node(1, range(2)), node(2, range(2))]})
-    assert "2 servers with 2 devices each" in result["advice"][0] and not result.get("failed")
-    assert "2 servers with 2 devices each" in said[0]
+    assert result["advice"] == core.advice(table(2, range(2))) and not result.get("failed")
+    assert said == result["advice"] != []

@@ -151,10 +151,9 @@ def test_the_next_source_is_asked_where_one_is_down_or_has_other_bytes(
     os.utime(other / "4.pdopt", ns=(info.st_atime_ns, info.st_mtime_ns))
     found = bring(run_module, point, ("down", root), ("node3", str(other)), ("node2", root))
     assert found["brought"] is True and manifest.scan(place_of(tmp_path, point)) == point["files"]
-    assert (
-        found["said"][0].startswith("down: ")
-        and "4.pdopt: other content in the same 9 bytes" in found["said"][1]
-    )
+    down, other_bytes = found["said"]
+    assert down.startswith("down: ") and other_bytes.startswith("node3: ")
+    assert "4.pdopt: other content" in other_bytes and " 9 bytes" in other_bytes
 
 
 def test_where_no_node_can_give_it_nothing_is_left(run_module, holder, tmp_path):
@@ -198,11 +197,9 @@ def test_a_source_that_sends_more_than_it_announced_leaves_nothing_and_the_next_
         honest + "for TO; do :; done\ncat > /dev/null\n" + HOSTILE_RSYNC[lie],
     )
     found = bring(run_module, point, ("node3", root))
-    assert (
-        found["brought"] is False
-        and found["said"] == ["node3: sends more than was announced"]
-        and staged(tmp_path) == 0
-    )
+    (said,) = found["said"]
+    assert found["brought"] is False and staged(tmp_path) == 0
+    assert said.startswith("node3: ") and "more than" in said
     found = bring(run_module, point, ("node3", root), ("node2", root))
     assert found["brought"] is True and manifest.scan(place_of(tmp_path, point)) == point["files"]
 
@@ -345,11 +342,11 @@ def test_the_suites_own_words_and_a_link_that_is_the_same_on_every_node():
     todo = readiness.todo(made, facts, 0)
     assert todo["checkpoints"] == todo["trees"] == ["node2"]
     shown = render.summary(made, facts, todo)
-    assert (
-        "note: resumed from 4 of attempt 1, 5 epochs done, 60 steps done, learning rate 0.01,"
-        " digest aaaaaaaaaaaa" in shown
-    )
-    assert "before the start: checkpoints on node2" in shown
+    (note,) = [line for line in shown if line.startswith("note: resumed ")]
+    values = ["4 of attempt 1", "5 epochs done", "60 steps done", "rate 0.01", "digest " + "a" * 12]
+    parts = note.split(", ")
+    assert len(parts) == 5 and all(map(str.endswith, parts, values))
+    assert any(line.endswith(": checkpoints on node2") for line in shown)
 
 
 def test_where_it_lies_now_is_no_part_of_the_plan_and_a_rehearsal_is_not_repeated_for_it():
@@ -394,9 +391,8 @@ def test_a_training_that_has_reached_its_end_is_refused(name, point, config, wor
 
 
 def test_a_suite_that_knows_no_way_is_refused():
-    assert "does not say how a training is resumed" in resume_inputs.problem(
-        POINT, dict(suite_table.load("mindocr"), resume={}), {}
-    )
+    said = resume_inputs.problem(POINT, dict(suite_table.load("mindocr"), resume={}), {})
+    assert "how a training is resumed" in said
 
 
 @pytest.mark.parametrize(
@@ -448,4 +444,7 @@ def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
     assert (
         tmp_path / "manifests" / (point["digest"] + ".files")
     ).read_text() == "./4.pdopt\n" and describe.point_tree({}, str(tmp_path)) == []
-    assert finder.said(dict(POINT, sources=[])).startswith("4 of attempt 1, 5 epochs done")
+    assert finder.said(dict(POINT, sources=[])).split(", ")[:2] == [
+        "4 of attempt 1",
+        "5 epochs done",
+    ]

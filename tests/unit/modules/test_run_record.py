@@ -269,11 +269,9 @@ def test_endpoints_that_were_not_taken_fail_a_run_that_completed(run_action, sta
             started[1], nodes=[node("node1", rank(0)), node("node2", rank(1), endpoints=elsewhere)]
         ),
     )
-    assert (
-        result["verdict"]["outcome"] == "failed"
-        and "node2 reports the endpoints 10.127.6.17:6070, 10.127.5.142:6070, planned were"
-        in result["summary"][-1]
-    )
+    assert (result["verdict"]["outcome"], result["verdict"]["cause"]) == ("failed", "endpoints")
+    assert "node2 " in result["summary"][-1]
+    assert f" endpoints {', '.join(elsewhere)}, planned were" in result["summary"][-1]
 
 
 def test_a_port_that_was_left_to_the_launcher_may_be_any(started):
@@ -288,10 +286,8 @@ def test_a_training_that_did_nothing_is_no_success(run_action, started):
     result = run_action(
         "run_record", dict(started[1], nodes=[node("node1", silent), node("node2", rank(1))])
     )
-    assert (
-        result["verdict"]["outcome"] == "unknown"
-        and "none printed a training step" in result["summary"][-1]
-    )
+    assert result["verdict"]["outcome"] == "unknown"
+    assert "printed a training step" in result["summary"][-1]
     saved = dict(silent, saved_count=1)
     assert (
         run_action(
@@ -346,10 +342,7 @@ def test_what_is_to_be_known_of_the_model_is_said_and_kept(run_action, started):
     text = "\n".join(
         run_action("run_record", dict(arguments, nodes=nodes, checkpoint=saved))["summary"]
     )
-    assert (
-        "checkpoint   none; there is no best_model (was anything evaluated?), so the last one was"
-        " taken" in text
-    )
+    assert f"checkpoint   none; {saved['note']}" in text
     assert json.loads(read(runs, "run.json"))["attempts"][0]["model"] == saved
 
 

@@ -83,9 +83,7 @@ def test_the_verb_says_where_the_page_is_and_warns_of_what_is_damaged(tmp_path):
         f"trainyard_runs_dir={runs_dir}",
     )
     assert code == 0 and f"runs/{run}/report.html" in output and "UNREACHABLE" not in output, output
-    assert (
-        "the report is not complete: run.json could not be read" in output and "\x1b" not in output
-    )
+    assert "not complete: run.json " in output and "\x1b" not in output
 
 
 def test_a_record_of_an_unheard_shape_is_told_in_words(run_action, tmp_path):
@@ -115,13 +113,9 @@ def test_a_report_that_cannot_be_made_changes_no_outcome(tmp_path):
     (runs_dir / run / "report.html").mkdir()  # whatever writes there fails
     (tmp_path / "after.yml").write_text(AFTER % (run, runs_dir), encoding="utf-8")
     code, output = ansible(str(tmp_path), "-i", site(str(tmp_path)), str(tmp_path / "after.yml"))
-    assert (
-        "report or figures were not written; mend what is named above" in output
-        and "rescued=1" in output
-    ), output
+    assert "figures were not written" in output and "rescued=1" in output, output
     said = json.loads((runs_dir / run / "run.json").read_text(encoding="utf-8"))["attempts"][0][
         "verdict"
     ]
-    assert said["text"] in output and code != 0 and "failed=1" in output, (
-        "the last task told how the run ended"
-    )
+    # the last task told how the run ended
+    assert said["text"] in output and code != 0 and "failed=1" in output

@@ -92,7 +92,7 @@ def test_an_account_gets_its_two_dropins_and_lingering_and_no_more(node):
     assert node.ran == ["systemctl daemon-reload", "loginctl enable-linger trainer"]
     again = node.account()
     again.present(ASKED)
-    assert again.changes == [] and len(node.ran) == 2, "a second time nothing changes"
+    assert again.changes == [] and len(node.ran) == 2  # a second time nothing changes
 
 
 def test_an_undo_leaves_the_machine_as_before(node):
@@ -143,7 +143,8 @@ def test_a_dropin_that_became_a_link_is_replaced_and_not_written_through(node):
     (node.folder / DROPINS[0]).rename(same)
     (node.folder / DROPINS[0]).symlink_to(same)
     node.account().present(dict(ASKED, nofile="1024"))
-    assert not (node.folder / DROPINS[0]).is_symlink(), "what is behind the link may change later"
+    # what is behind the link may change later
+    assert not (node.folder / DROPINS[0]).is_symlink()
 
 
 def test_a_directory_that_became_a_link_is_refused(node):
