@@ -142,7 +142,7 @@ def test_other_content_in_the_same_size_and_time_is_found_by_sample_and_by_every
     assert judged(look()) == []  # names and sizes are all that a listing knows
     sampled = findings_of(look("sample"))[0]
     assert sampled["code"] == "placement.content_differs"
-    assert "sampled block of train/1.jpg" in sampled["text"]
+    assert "sampled" in sampled["text"] and " of train/1.jpg " in sampled["text"]
     full = {
         name: {
             "placement": {

@@ -524,7 +524,7 @@ def test_logs_that_no_rank_owns_come_home_too(make_attempt):
         (f["file"], f["home"]) for f in found["files"]
     }
     (problem,) = found["problems"]
-    assert problem.startswith("log/workerlog.7: no rank ")
+    assert problem.startswith("log/workerlog.7: no rank")
 
 
 def test_a_log_that_no_rank_owns_has_a_name_that_the_controller_takes(make_attempt):
