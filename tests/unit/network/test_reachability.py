@@ -132,6 +132,7 @@ def test_a_port_where_no_rank_listens_is_a_warning():
     found = reachability.judge(made, results, {})
     assert not said(found) and said(found, "warn")[0]["code"] == "network.port_filtered"
     assert "no rank listens" in said(found, "warn")[0]["text"]
+    assert "paddle" in said(found, "warn")[0]["text"]
 
 
 @pytest.mark.parametrize("why", ["large", "wrong"])
@@ -247,6 +248,7 @@ def test_another_check_that_two_nodes_speak_of_is_one_finding_and_nothing_else(h
         ("stop", "network.other_check", ["node1", "node3"])
     ]
     assert "(5f2a), since 7 s" in found[0]["text"]
+    assert found[0]["remedy"].startswith("run this one again ")
     results["node1"]["rival"] = {"id": "", "seconds": 46}
     results["node3"]["rival"]["id"] = "x\n[ok]" if how == "rival" else "5f2a"
     text = reachability.judge(made, results, {})[0]["text"]

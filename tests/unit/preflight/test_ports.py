@@ -158,7 +158,7 @@ def test_a_process_of_a_run_is_named_as_that_run():
         item = sockets.look(None, "/b", {"ports": [port]})["taken"][0]
         process.communicate("\n")
     assert (item["run"], item["pid"]) == (RUN, process.pid)
-    assert f"the run {RUN} (pid {process.pid}, " in ports.owner_words(item)
+    assert ports.owner_words(item).startswith(f"taken by the run {RUN} (pid {process.pid}, ")
 
 
 def test_another_users_socket_shows_its_uid_alone(server, monkeypatch):
@@ -166,7 +166,7 @@ def test_another_users_socket_shows_its_uid_alone(server, monkeypatch):
     item = sockets.look(None, "/b", {"ports": [server.getsockname()[1]]})["taken"][0]
     assert (item["pid"], item["command"], item["uid"]) == (None, None, os.getuid())
     words = ports.owner_words(item)
-    assert f" {item['user']} (uid {os.getuid()})" in words
+    assert words.startswith(f"taken by a process of {item['user']} (uid {os.getuid()}), ")
     assert "only that user and root" in words
 
 
@@ -213,7 +213,8 @@ def test_the_first_nodes_start_port_stops_with_owner_and_the_next_one_free_every
         ("port.taken", "stop", ["node1"])
     ]
     assert found[0]["text"].startswith("port 17000: ")
-    assert "pid 7 of ann: python" in found[0]["text"]
+    assert "pid 7 of ann: " in found[0]["text"]
+    assert "python server.py" in found[0]["text"]
     # 17001-17002, 17002-17003, 17003-17004 ... each has one that is taken somewhere
     assert "-e start_port=17006 " in found[0]["remedy"]
 
