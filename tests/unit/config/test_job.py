@@ -17,12 +17,17 @@ CONFIGS = str(ROOT / "playbooks" / "configs")
 GOOD = f"suite: paddledetection\nlauncher: fleetrun\nconfig: {CONFIG}\n"
 
 
-def read(folder, content):
-    """Read a job file with this content; return (job, problems as text)."""
+def parse(folder, content):
+    """Read a job file with this content; return (job, problems)."""
     path = os.path.join(str(folder), "mine.yml")
     with open(path, "wb") as handle:
         handle.write(content.encode("utf-8") if isinstance(content, str) else content)
-    job, problems = jobs.read_job(path, "mine.yml")
+    return jobs.read_job(path, "mine.yml")
+
+
+def read(folder, content):
+    """Read a job file with this content; return (job, problems as text)."""
+    job, problems = parse(folder, content)
     return job, [str(problem) for problem in problems]
 
 
@@ -204,9 +209,9 @@ def test_what_a_training_reads_stays_the_jobs(tmp_path, name):
     ],
 )
 def test_the_plans_own_environment_is_reserved(tmp_path, name):
-    assert read(tmp_path, GOOD + f"env:\n  GOOD: 1\n  {name}: 1\n")[1] == [
-        f"mine.yml:6 env.{name}: is reserved: the plan sets it; take it out"
-    ]
+    job, (problem,) = parse(tmp_path, GOOD + f"env:\n  GOOD: 1\n  {name}: 1\n")
+    assert job is None and problem.code == "job.reserved_variable"
+    assert str(problem).startswith(f"mine.yml:6 env.{name}: ")
 
 
 @pytest.mark.parametrize(
@@ -231,21 +236,21 @@ def test_every_problem_at_once(tmp_path):
 
 def test_a_directory_and_an_unreadable_file(tmp_path):
     (tmp_path / "mine.yml").mkdir()
-    assert (
-        str(jobs.read_job(str(tmp_path / "mine.yml"), "mine.yml")[1][0])
-        == "mine.yml: is a directory; a job is one YAML file"
-    )
-    assert "cannot be read: No such file" in str(
-        jobs.read_job(str(tmp_path / "none.yml"), "none.yml")[1][0]
-    )
+    (problem,) = jobs.read_job(str(tmp_path / "mine.yml"), "mine.yml")[1]
+    assert (problem.code, problem.file) == ("file.not_a_file", "mine.yml")
+    (problem,) = jobs.read_job(str(tmp_path / "none.yml"), "none.yml")[1]
+    assert (problem.code, problem.file) == ("file.unreadable", "none.yml")
+    assert "No such file" in problem.text
 
 
 def test_a_launcher_that_the_suite_cannot_take(tmp_path, monkeypatch):
     table = dict(jobs.load_suite("paddledetection"), launchers=["paddle"])
     monkeypatch.setattr(jobs, "load_suite", lambda name: table)
-    assert read(tmp_path, GOOD)[1] == [
-        "mine.yml:2 launcher: PaddleDetection cannot be started with fleetrun; allowed: paddle"
-    ]
+    (problem,) = parse(tmp_path, GOOD)[1]
+    assert problem.code == "job.launcher_not_in_suite"
+    assert str(problem).startswith("mine.yml:2 launcher: ")
+    assert "PaddleDetection" in problem.text and "fleetrun" in problem.text
+    assert problem.text.endswith(": paddle")
 
 
 # --- accepted
@@ -430,21 +435,18 @@ def test_a_job_that_there_is_not(tmp_path, config, words):
 
 
 def test_a_misspelt_variable_is_named_with_the_near_one():
-    allowed, known = (
-        {"config", "nodes", "devices", "start_port"},
-        (
-            "allowed: config, devices, nodes, start_port, the site's trainyard_* variables and the"
-            " roles' own;"
-        ),
-    )
+    allowed = {"config", "nodes", "devices", "start_port"}
     assert not jobs.command_line(
         {"config": "x", "nodes": "2", "trainyard_runs_dir": "/x", "ansible_user": "me"}, allowed
     )
-    problems = [str(problem) for problem in jobs.command_line({"confg": "x", "node": 2}, allowed)]
-    assert problems == [
-        f"command line confg: unknown variable; {known} did you mean 'config'?",
-        f"command line node: unknown variable; {known} did you mean 'nodes'?",
+    problems = jobs.command_line({"confg": "x", "node": 2}, allowed)
+    assert [(problem.code, problem.key) for problem in problems] == [
+        ("cli.unknown_option", "confg"),
+        ("cli.unknown_option", "node"),
     ]
+    for problem, near in zip(problems, ("config", "nodes")):
+        assert f"allowed: {', '.join(sorted(allowed))}, " in problem.text
+        assert "trainyard_*" in problem.text and problem.text.endswith(f"'{near}'?")
 
 
 @pytest.mark.parametrize(

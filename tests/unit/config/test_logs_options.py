@@ -148,9 +148,8 @@ def test_the_runbooks_examples_have_answers(index):
 
 def test_what_fails_with_the_values_is_said_in_jmespaths_words(index):
     lines, problem = questions.answer(index, "sum(ranks[].state)")
-    assert lines == [] and problem.startswith(
-        "the index of ranks cannot answer: In function sum(), invalid type for value: stopped"
-    )
+    assert lines == [] and "type for value: stopped, " in problem
+    assert "In function sum()," in problem
 
 
 @pytest.mark.parametrize(
@@ -163,10 +162,9 @@ def test_a_slip_that_jmespath_has_no_word_for_is_refused_all_the_same(index, exp
 
 
 def test_a_field_that_does_not_exist_is_named(index):
-    assert questions.answer(index, "ranks[].stat")[0] == [
-        "[]",
-        "# the index has no field stat; did you mean 'state'?",
-    ]
+    assert questions.answer(index, "ranks[].stat")[0][0] == "[]"
+    (comment,) = questions.answer(index, "ranks[].stat")[0][1:]
+    assert comment.startswith("# ") and " stat; " in comment and comment.endswith("'state'?")
     assert questions.answer(index, "rnks[].state")[0][0] == "null"
     assert questions.answer(index, "ranks[?state=='done']")[0] == ["[]"], (
         "nothing is found, and nothing is misspelt"

@@ -34,13 +34,18 @@ def host(number, **changes):
     )
 
 
-def site_of(*hosts, **changes):
-    """Return (site, problems as text) of a site; changes are variables of all its hosts."""
+def read_site(*hosts, **changes):
+    """Return (site, problems) of a site; changes are variables of all its hosts."""
     hosts = hosts or (host(1), host(2))
     hostvars = {
         "node%d" % (index + 1): dict(variables, **changes) for index, variables in enumerate(hosts)
     }
-    site, problems = sites.read_site({"all": list(hostvars), "trainers": list(hostvars)}, hostvars)
+    return sites.read_site({"all": list(hostvars), "trainers": list(hostvars)}, hostvars)
+
+
+def site_of(*hosts, **changes):
+    """Return (site, problems as text) of a site; changes are variables of all its hosts."""
+    site, problems = read_site(*hosts, **changes)
     return site, [str(problem) for problem in problems]
 
 
@@ -204,9 +209,9 @@ def test_what_a_host_may_not_say(changes, place, words):
 
 
 def test_one_fabric_address_for_two_nodes():
-    assert site_of(trainyard_address="10.0.0.1")[1] == [
-        "inventory node2: has the same trainyard_address as node1: one machine under two names"
-    ]
+    (problem,) = read_site(trainyard_address="10.0.0.1")[1]
+    assert (problem.code, problem.key) == ("site.machine_twice", "node2")
+    assert "trainyard_address" in problem.text and "node1" in problem.text
 
 
 @pytest.mark.parametrize(
@@ -348,6 +353,11 @@ def chosen(site, **job):
     return nodes, [str(problem) for problem in problems]
 
 
+def refused(site, **job):
+    """Return the problems of a job on a site."""
+    return sites.choose(job_of(**job), site)[1]
+
+
 def three(**changes):
     """Return a good site of three nodes."""
     site, problems = site_of(*[host(n, **changes) for n in (1, 2, 3)])
@@ -437,36 +447,30 @@ def test_what_a_job_cannot_take(site, job, words):
 def test_one_command_cannot_name_different_devices():
     """Contract A5; CUDA_VISIBLE_DEVICES and --gpus are the same words on every node."""
     site = site_of(host(1, trainyard_devices=[0, 1]), host(2, trainyard_devices=[2, 3]))[0]
-    problems = chosen(site)[1]
-    assert (
-        len(problems) == 1
-        and "need the same device ids: node1 0,1; node2 2,3; set 'devices' in the job"
-        in problems[0]
-    )
+    (problem,) = refused(site)
+    assert (problem.code, problem.key) == ("site.devices_differ", "trainyard_devices")
+    assert "node1 0,1; node2 2,3; " in problem.text and "'devices'" in problem.text
     assert not chosen(site, nodes=1)[1]
 
 
 def test_unequal_nodes():
     site = site_of(host(1), host(2, trainyard_devices=4), host(3))[0]
-    assert (
-        "nodes of one job need equal numbers of devices: node1 8, node2 4, node3 8; set 'devices'"
-        " in the job" in chosen(site)[1][0]
-    )
+    (problem,) = refused(site)
+    assert (problem.code, problem.key) == ("site.devices_differ", "trainyard_devices")
+    assert "node1 8, node2 4, " in problem.text and " node3 8; " in problem.text
+    assert "'devices'" in problem.text
     assert not chosen(site, devices=4)[1] and not chosen(site, nodes=1)[1]
     mixed = site_of(host(1), host(2, trainyard_accelerator="cpu"))[0]
-    assert (
-        chosen(mixed)[1]
-        == ["inventory trainyard_accelerator: nodes of one job need the same accelerator"]
-        and not chosen(mixed, nodes=1)[1]
-    )
+    (problem,) = refused(mixed)
+    assert (problem.code, problem.key) == ("site.mixed_accelerators", "trainyard_accelerator")
+    assert not refused(mixed, nodes=1)
 
 
 def test_loopback_is_no_address_for_several_nodes():
     site = site_of(host(1, trainyard_address="127.0.0.1"), host(2))[0]
-    assert chosen(site)[1] == [
-        "inventory, host node1 trainyard_address: 127.0.0.1 is a loopback address; no other node"
-        " can reach it"
-    ]
+    (problem,) = refused(site)
+    assert (problem.code, problem.key) == ("site.loopback_address", "trainyard_address")
+    assert problem.file.endswith(" node1") and problem.text.startswith("127.0.0.1 ")
     assert not chosen(site, nodes=1)[1]
 
 
@@ -479,9 +483,9 @@ def test_choosing_leaves_the_site_as_it_is():
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_a_node_that_is_the_controller_itself_needs_a_fabric_address(name):
     site = site_of(host(1, ansible_host=name), host(2))[0]
-    assert chosen(site)[1][0].startswith(
-        f"inventory, host node1 ansible_host: {name} is this controller itself"
-    )
+    problem = refused(site)[0]
+    assert (problem.code, problem.key) == ("site.address_of_controller", "ansible_host")
+    assert problem.file.endswith(" node1") and problem.text.startswith(f"{name} ")
     assert not chosen(site, nodes=1)[1]
     site = site_of(host(1, ansible_host=name, trainyard_address="10.0.0.0/24"), host(2))[0]
     assert not chosen(site)[1]
@@ -489,10 +493,8 @@ def test_a_node_that_is_the_controller_itself_needs_a_fabric_address(name):
 
 def test_an_inventory_name_that_no_unit_can_carry():
     _site, problems = sites.read_site({"trainers": ["my node"]}, {"my node": host(1)})
-    assert [str(p) for p in problems] == [
-        "inventory, host my node: an inventory name must be letters, digits, dots, dashes; rename"
-        " the host"
-    ]
+    (problem,) = problems
+    assert problem.code == "site.bad_host_name" and problem.file.endswith(" my node")
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,7 @@ def test_who_could_stand_in_for_a_node(job, changes, words):
 def test_a_spare_with_devices_that_no_trainer_has_is_named():
     site = site_of(host(3), host(4, trainyard_devices=4))[0]
     said = spares.notes(site["nodes"], site["spares"])
-    assert (
-        len(said) == 1
-        and "the spare spare2 declares the devices 0, 1, 2, 3, as no trainer does" in said[0]
-    )
+    assert len(said) == 1 and "spare2 " in said[0] and "devices 0, 1, 2, 3, " in said[0]
 
 
 @pytest.mark.parametrize(

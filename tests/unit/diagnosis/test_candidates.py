@@ -554,14 +554,14 @@ def test_how_a_launcher_ended(unit, said, code, signal):
         signal,
         "launcher.node2.log",
     )
-    assert found["why"] == "its unit ended with exit-code before any rank started"
+    assert "exit-code before any" in found["why"]
 
 
 def test_a_launcher_after_its_ranks_had_started_says_so():
     found = candidates.Weighing(
         {"node2": node("node2", end(2), launcher=launcher(exit_code=2))}
     ).candidates[0]
-    assert found["why"] == "its unit ended with exit-code after its ranks had started"
+    assert "exit-code after its" in found["why"]
 
 
 @pytest.mark.parametrize(
@@ -601,19 +601,16 @@ def test_a_traceback_that_breaks_off_on_a_full_disk_is_the_disks(free, said, cau
     asked[1]["free"] = free
     best = candidates.Weighing({n["node"]: n for n in asked}).candidates[0]
     assert (best["rank"], best["error"]["cause"], best["weight"]) == (3, cause, 100)
-    assert best["error"]["text"].startswith("its disk is full: cut short after File ") is (
-        cause == "disk_full"
-    )
+    assert best["error"]["text"].endswith(said["text"])
+    assert best["error"]["text"].startswith("its disk is full: ") is (cause == "disk_full")
 
 
 def test_a_silent_end_says_whether_it_was_the_first():
     found = candidates.Weighing(
         {"node2": node("node2", end(2, 7, at=0), end(3, 9, at=3))}
     ).candidates
-    assert [c["why"] for c in found] == [
-        "ended without a message, first on its node",
-        "ended without a message",
-    ]
+    assert ["first on its node" in c["why"] for c in found] == [True, False]
+    assert all("without a message" in c["why"] for c in found)
 
 
 def test_candidates_of_every_kind_can_be_ordered():

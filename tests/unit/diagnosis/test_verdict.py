@@ -222,7 +222,7 @@ def test_the_real_good_run(make_attempt):
         PLAN, collected(make_attempt, "paddledetection_ppyoloe_s_2x2", agent, OK), DIR
     )
     assert named(result) == ("completed", None, None)
-    assert result["text"] == "COMPLETED: 4 ranks on 2 nodes ended with exit code 0"
+    assert "4 ranks on 2 nodes " in result["text"] and result["text"].endswith("exit code 0")
 
 
 def test_a_silent_rank_that_its_peers_lost_is_named_without_the_agent(make_attempt, samples):
@@ -233,10 +233,8 @@ def test_a_silent_rank_that_its_peers_lost_is_named_without_the_agent(make_attem
             rank["first_error"] = None
     result = verdict.decide(PLAN, found, DIR)
     assert named(result) == ("failed", 3, "silent_end")
-    assert (
-        "fell silent, and rank 0, rank 2 lost contact with it (exit code not observed)"
-        in result["text"]
-    )
+    assert "rank 0, rank 2 " in result["text"]
+    assert (result["exit_code"], result["signal"]) == (None, None)
     assert result["line"] is None
 
 
@@ -642,10 +640,10 @@ def test_a_killed_rank_in_words():
     result = verdict.decide(
         PLAN, CASES["a rank killed without a message beats what its peers say"][0], DIR
     )
-    assert result["text"].startswith(
-        "FAILED: rank 3 on node2 (local rank 1) was killed by SIGKILL without a message (signal"
-        f" SIGKILL); log {DIR}/rank-003.node2.log; remedy: "
-    )
+    assert named(result) == ("failed", 3, "killed")
+    assert (result["node"], result["local_rank"]) == ("node2", 1)
+    assert result["log"] == f"{DIR}/rank-003.node2.log"
+    assert f"log {result['log']}; remedy: " in result["text"]
     assert (result["exit_code"], result["signal"], result["error"], result["line"]) == (
         None,
         "SIGKILL",
@@ -653,10 +651,9 @@ def test_a_killed_rank_in_words():
         None,
     )
     result = verdict.decide(PLAN, CASES["the memory killer by the cgroup's count"][0], DIR)
-    assert (
-        "rank 3 on node2 (local rank 1) was killed by the kernel for want of memory (signal"
-        " SIGKILL); log " in result["text"]
-    )
+    assert named(result) == ("failed", 3, "out_of_memory")
+    assert (result["node"], result["local_rank"], result["signal"]) == ("node2", 1, "SIGKILL")
+    assert "killed by the kernel" in result["text"]
 
 
 def test_a_launcher_whose_child_the_memory_killer_took_was_not_killed_itself():
@@ -670,15 +667,22 @@ def test_a_launcher_whose_child_the_memory_killer_took_was_not_killed_itself():
 
 def test_a_failed_launcher_in_words():
     result = verdict.decide(PLAN, CASES["a launcher that failed before any rank started"][0], DIR)
-    assert result["text"].startswith(
-        "FAILED: the launcher on node2 said usage error: unrecognized arguments: --bad (exit code"
-        f" 2); log {DIR}/launcher.node2.log:14; "
+    assert "the launcher on node2 " in result["text"]
+    assert (result["outcome"], result["node"], result["rank"]) == ("failed", "node2", None)
+    assert (result["exit_code"], result["log"], result["line"]) == (
+        2,
+        f"{DIR}/launcher.node2.log",
+        14,
+    )
+    assert (result["error"]["kind"], result["error"]["text"]) == (
+        "usage error",
+        "unrecognized arguments: --bad",
     )
     result = verdict.decide(PLAN, CASES["a launcher that failed without a message"][0])
-    assert result["text"].startswith(
-        "FAILED: the launcher on node2 ended before any rank started (exit code 127); log"
-        " launcher.node2.log; "
-    )
+    assert named(result) == ("failed", None, "launcher_failed")
+    assert (result["node"], result["exit_code"]) == ("node2", 127)
+    assert (result["log"], result["line"]) == ("launcher.node2.log", None)
+    assert "before any rank" in result["text"]
 
 
 def test_one_error_on_many_ranks_is_said_to_be_one():
@@ -688,12 +692,13 @@ def test_one_error_on_many_ranks_is_said_to_be_one():
     ]
     result = verdict.decide(PLAN, nodes)
     assert (result["rank"], result["outcome"]) == (0, "failed")
-    assert "ranks 0, 1, 2, 3 say the same: ValueError" in result["evidence"]
+    (same,) = [line for line in result["evidence"] if "say the same" in line]
+    assert "ranks 0, 1, 2, 3 " in same and same.endswith(": ValueError")
 
 
 def test_the_corrected_clock_is_told():
     result = verdict.decide(PLAN, CASES["clocks an hour apart are set right"][0])
-    assert "the clock of node2 is +3600 s off; its times were corrected" in result["evidence"]
+    assert any("clock of node2" in line and "+3600 s" in line for line in result["evidence"])
 
 
 def test_an_exit_code_that_only_the_launcher_told():
@@ -701,7 +706,8 @@ def test_an_exit_code_that_only_the_launcher_told():
         node("node1", end(0), end(1)),
         node("node2", end(2), end(3, 1, said=VALUE, observed="launcher")),
     ]
-    assert "(exit code 1 as the launcher says)" in verdict.decide(PLAN, nodes)["text"]
+    result = verdict.decide(PLAN, nodes)
+    assert result["exit_code"] == 1 and "as the launcher says" in result["text"]
 
 
 # -- when nothing decides
@@ -715,7 +721,7 @@ def test_a_cut_network_names_nobody():
     result = verdict.decide(PLAN, [node("node1", *lost[:2]), node("node2", *lost[2:])])
     assert named(result) == ("failed", None, "connection_lost")
     assert result["node"] is None
-    assert "network between node1 and node2" in result["text"]
+    assert "node1 and node2" in result["remedy"] and result["remedy"] in result["text"]
     assert all(f"rank {n} on" in result["text"] for n in range(4))
 
 
@@ -724,8 +730,10 @@ def test_nothing_decides():
         PLAN, [node("node1", end(0, signal="SIGTERM", at=0), end(1)), node("node2", end(2), end(3))]
     )
     assert named(result) == ("failed", None, "unknown")
-    assert "rank 0 on node1 (local rank 0), SIGTERM" in result["text"]
     assert [c["rank"] for c in result["candidates"]] == [None, 0]
+    last = result["candidates"][1]
+    assert (last["node"], last["local_rank"], last["signal"]) == ("node1", 0, "SIGTERM")
+    assert "rank 0 on node1" in result["text"]
 
 
 def test_two_silent_ranks_are_not_guessed_between():
@@ -742,28 +750,29 @@ def test_everybody_was_stopped_by_a_peer():
         ],
     )
     assert result["outcome"] == "failed"
-    assert (
-        "node1 and node2 were stopped by a peer, and no node says why; candidates: none; "
-        in result["text"]
-    )
+    assert "node1 and node2 were" in result["text"] and "by a peer" in result["text"]
+    assert result["candidates"] == [] and "candidates: none; " in result["text"]
     told = [
         node("node1", end(0, said=TERM), end(1), unit=stopped()),
         node("node2", end(2), end(3), unit=stopped(source="node1")),
     ]
-    assert (
-        "no node says why; candidates: rank 0 on node1 (local rank 0), end not observed: "
-        in verdict.decide(PLAN, told)["text"]
-    )
+    result = verdict.decide(PLAN, told)
+    assert "by a peer" in result["text"]
+    first = result["candidates"][0]
+    assert (first["rank"], first["node"], first["local_rank"]) == (0, "node1", 0)
+    assert (first["exit_code"], first["signal"]) == (None, None)
+    assert "candidates: rank 0 on" in result["text"]
 
 
 def test_one_stopped_and_one_failed_without_a_reason():
     result = verdict.decide(
         PLAN, [node("node1", end(0), end(1), unit=stopped()), node("node2", end(2), end(3))]
     )
-    assert result["text"].startswith(
-        "FAILED: no evidence decides where it began; candidates: the launcher on node2, exit code"
-        " 250: "
-    )
+    assert named(result) == ("failed", None, "unknown")
+    assert result["node"] is None and "by a peer" not in result["text"]
+    first = result["candidates"][0]
+    assert (first["rank"], first["node"], first["exit_code"]) == (None, "node2", 250)
+    assert "the launcher on node2" in result["text"]
 
 
 @pytest.mark.parametrize(
@@ -820,10 +829,9 @@ def test_what_two_launchers_say_is_not_said_of_ranks():
 
 def test_words_for_a_launcher_an_empty_message_and_single_things():
     killed = CASES["a launcher that was killed under its ranks"][0]
-    assert (
-        "the launcher on node2 ended after its ranks had started (signal SIGKILL)"
-        in verdict.decide(PLAN, killed)["text"]
-    )
+    result = verdict.decide(PLAN, killed)
+    assert (result["node"], result["rank"], result["signal"]) == ("node2", None, "SIGKILL")
+    assert "the launcher on node2" in result["text"] and "after its ranks" in result["text"]
     bare = [
         node(
             "node1",
@@ -832,26 +840,22 @@ def test_words_for_a_launcher_an_empty_message_and_single_things():
         ),
         node("node2", end(2), end(3)),
     ]
-    assert "raised MemoryError (exit code 1); " in verdict.decide(PLAN, bare)["text"]
+    result = verdict.decide(PLAN, bare)
+    assert "raised MemoryError (" in result["text"] and result["exit_code"] == 1
     assert not any("say the same" in line for line in verdict.decide(PLAN, bare)["evidence"])
     alone = [{"rank": 0, "node": "node1", "local_rank": 0}]
-    assert verdict.decide(alone, [])["text"].startswith(
-        "LOST: node1 did not answer (node1: no findings), with rank 0; "
-    )
-    assert (
-        verdict.decide(alone, [node("node1", end(0, 0), unit=OK)])["text"]
-        == "COMPLETED: 1 rank on 1 node ended with exit code 0"
-    )
+    result = verdict.decide(alone, [])
+    assert result["outcome"] == "lost" and "(node1: no findings)" in result["text"]
+    assert "with rank 0; " in result["text"]
+    result = verdict.decide(alone, [node("node1", end(0, 0), unit=OK)])
+    assert result["outcome"] == "completed" and "1 rank on 1 node " in result["text"]
 
 
 def test_where_no_node_answers_nobody_is_blamed():
     """A controller whose network is gone sees the same as one whose nodes are gone."""
     found = verdict.decide(PLAN, [])
     assert (found["outcome"], found["cause"], found["node"]) == ("lost", "unreachable", None)
-    assert (
-        "it may be this controller that was cut off" in found["text"]
-        and "playbooks/follow.yml" in found["remedy"]
-    )
+    assert "this controller" in found["text"] and "playbooks/follow.yml" in found["remedy"]
     one = verdict.decide(PLAN, [node("node1", end(0), end(1))])
     assert one["node"] == "node2" and "this controller" not in one["text"]
 
@@ -865,7 +869,8 @@ def test_an_exception_of_a_process_that_was_killed_later_is_still_the_error():
     ]
     result = verdict.decide(PLAN, nodes)
     assert (result["cause"], result["line"]) == ("python_exception", 14)
-    assert "raised ValueError: bad image (signal SIGKILL)" in result["text"]
+    assert (result["error"]["kind"], result["error"]["text"]) == ("ValueError", "bad image")
+    assert result["signal"] == "SIGKILL" and "(signal SIGKILL)" in result["text"]
 
 
 STORE = {
@@ -883,10 +888,8 @@ def test_two_failures_at_once_are_not_guessed_between():
     result = verdict.decide(PLAN, nodes, DIR)
     assert named(result) == ("failed", None, "unknown")
     assert (result["node"], result["line"], result["log"]) == (None, None, None)
-    assert result["text"].startswith(
-        "FAILED: 2 failures came too close to each other to tell which began it; candidates: rank 3"
-        " on node2"
-    )
+    reason, _word, listed = result["text"].partition("; candidates: ")
+    assert "2 failures " in reason and listed.startswith("rank 3 on node2")
     assert "rank-000.node1.log" in result["text"] and "rank-003.node2.log" in result["text"]
 
 
@@ -899,10 +902,8 @@ def test_a_condition_between_ranks_is_the_cause_and_accuses_nobody():
         ],
     )
     assert named(result) == ("failed", None, "store_timeout")
-    assert result["text"].startswith(
-        "FAILED: The ranks did not meet: rank 0's store was not reached, or not all ranks came to"
-        " it in time; candidates: "
-    )
+    meaning = failure_catalogue.entry_of("store_timeout")["meaning"]
+    assert result["text"].startswith(f"FAILED: {meaning.rstrip('.')}; candidates: ")
     assert result["meaning"] == failure_catalogue.entry_of("store_timeout")["meaning"]
     assert result["remedy"] == failure_catalogue.entry_of("store_timeout")["remedy"]
 
@@ -927,10 +928,9 @@ def test_the_schedulers_failure_is_its_own():
         DIR,
     )
     assert named(result) == ("failed", None, "port_in_use")
-    assert result["text"].startswith(
-        "FAILED: the scheduler on node1 said WARNING: Failed to call bind, url:"
-        " 198.51.100.11:17000 "
-    )
+    assert "the scheduler on node1 " in result["text"]
+    assert (result["node"], result["error"]["kind"]) == ("node1", port["kind"])
+    assert result["error"]["text"] == port["text"] and port["text"] in result["text"]
     assert f"log {DIR}/scheduler.node1.log:14; remedy: " in result["text"]
 
 
@@ -982,10 +982,7 @@ def test_the_last_line_of_a_silent_rank_is_evidence(make_attempt, samples):
         PLAN, [node("node1", end(0), end(1)), evidence.collect(str(home), "node2")]
     )
     assert named(result) == ("failed", 3, "silent_exit")
-    assert (
-        "; the last line of its log: Architecture.Backbone.name: this bundle has SmallConv"
-        " (rank-003.node2.log)" in result["evidence"][0]
-    )
+    assert f"{log.splitlines()[1]} (rank-003.node2.log)" in result["evidence"][0]
 
 
 PS = (
@@ -1034,9 +1031,7 @@ def test_a_sigterm_from_a_stranger(said):
 
 def test_the_verdict_has_its_meaning_and_its_candidates_their_places():
     result = verdict.decide(PLAN, CASES["a primary error beats aborts that ended earlier"][0], DIR)
-    assert (
-        result["meaning"] == "The training's Python code raised an exception that nothing caught."
-    )
+    assert result["meaning"] == failure_catalogue.entry_of("python_exception")["meaning"]
     first = result["candidates"][0]
     assert (first["cause"], first["log"], first["line"]) == (
         "python_exception",
@@ -1114,9 +1109,8 @@ def test_a_node_that_did_not_answer(nodes):
     assert named(result) == ("lost", None, "unreachable")
     assert (result["node"], result["unreachable"]) == ("node2", ["node2"])
     reason = GONE["unreachable"] if len(nodes) == 2 else "no findings"
-    assert result["text"].startswith(
-        f"LOST: node2 did not answer (node2: {reason}), with ranks 2, 3; "
-    )
+    assert result["text"].startswith("LOST: node2 ") and f"(node2: {reason})" in result["text"]
+    assert "with ranks 2, 3; " in result["text"]
     assert f"node2 was not asked: {reason}" in result["evidence"]
 
 
@@ -1160,9 +1154,8 @@ def test_a_node_that_was_booted_meanwhile_is_said_to_be_lost(make_attempt, boot,
         PLAN, [node("node1", end(0), end(1), unit=OK), evidence.collect(str(home), "node2")]
     )
     assert (result["outcome"], result["cause"], result["node"]) == (outcome, cause, "node2")
-    assert (
-        "node2 was restarted while the attempt ran there, with ranks 2, 3" in result["text"]
-    ) is (outcome == "lost")
+    assert ("node2 was restarted " in result["text"]) is (outcome == "lost")
+    assert ("with ranks 2, 3" in result["text"]) is (outcome == "lost")
 
 
 def test_stopped_by_the_user():
@@ -1173,7 +1166,8 @@ def test_stopped_by_the_user():
     ]
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("stopped", None, "stopped_by_user")
-    assert result["text"] == "STOPPED: by the user (the user)"
+    assert result["text"].startswith("STOPPED: by the user ")
+    assert result["text"].endswith(" (the user)")
 
 
 def test_an_exception_that_the_users_stop_made_is_no_failure():
@@ -1184,9 +1178,8 @@ def test_an_exception_that_the_users_stop_made_is_no_failure():
     ]
     result = verdict.decide(PLAN, nodes)
     assert result["outcome"] == "stopped"
-    assert (
-        "around then rank 0 on node1 (local rank 0) raised ValueError: bad image" in result["text"]
-    )
+    failure = result["text"].partition("; around then ")[2]
+    assert failure.startswith("rank 0 on node1") and failure.endswith("ValueError: bad image")
 
 
 @pytest.mark.parametrize("late, outcome", [(2, "stopped"), (-20, "failed")])
@@ -1226,7 +1219,8 @@ def test_a_stop_with_nobody_to_name_and_a_node_missing():
     result = verdict.decide(
         PLAN, [node("node1", end(0), end(1), unit=stopped("user", source=None)), GONE]
     )
-    assert result["text"] == "STOPPED: by the user; not asked: node2"
+    assert result["text"].startswith("STOPPED: by the user;") and result["unreachable"] == ["node2"]
+    assert result["text"].endswith("; not asked: node2")
     assert result["cause"] == "stopped_by_user"
 
 
@@ -1301,7 +1295,8 @@ def test_completed_with_an_error_in_a_log_that_did_no_harm():
     )
     result = verdict.decide(PLAN, nodes)
     assert result["outcome"] == "completed"
-    assert "some seen by their unit only" in result["text"]
+    assert "by their unit" in result["text"]
+    assert "by their unit" not in verdict.decide(PLAN, good())["text"]
 
 
 @pytest.mark.parametrize("survived", [False, True])
@@ -1340,10 +1335,13 @@ def test_completed_with_a_loss_that_is_no_number():
     nan = {"line": 52, "loss": "nan", "epoch": 1}
     result = verdict.decide(PLAN, good(nan=nan, last_step={"loss": None}))
     assert named(result) == ("completed", None, "nan")
-    assert "the loss of rank 0 was nan to the end" in result["text"]
+    assert "rank 0 was nan " in result["text"]
     result = verdict.decide(PLAN, good(nan=nan, last_step={"loss": 0.5}))
     assert named(result) == ("completed", None, None)
-    assert "rank 0: the loss was nan (rank-000.node1.log:52)" in result["evidence"]
+    assert any(
+        line.startswith("rank 0: ") and "nan (rank-000.node1.log:52)" in line
+        for line in result["evidence"]
+    )
 
 
 def test_nothing_is_known_of_any_node():

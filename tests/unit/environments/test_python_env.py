@@ -199,7 +199,9 @@ def test_what_two_lists_lock_is_what_both_allow():
         core.allowed_hashes(
             asked, [f"a==1 --hash=sha256:{one}\n", f"a==1 --hash=sha256:{two}\n"], "3.11", "x86_64"
         )
-    assert error.value.problems == ["b.txt:1: a has no sha256 in common with a.txt:1"]
+    (problem,) = error.value.problems
+    assert problem.startswith("b.txt:1: a ") and problem.endswith(" a.txt:1")
+    assert "no sha256 in common" in problem
 
 
 @pytest.mark.parametrize("name", ["mindocr", "paddledetection", "paddleocr", "paddleseg", "uv"])
@@ -231,12 +233,21 @@ def test_lists_that_contradict_each_other_or_the_site():
             "numpy==2.0\npaddlepaddle==3.0\nx==1 ; nonsense\n",
         ]
         core.resolve(asked, lists, "3.11", "x86_64")
-    assert error.value.problems == [
-        "a.txt:2: pins paddlepaddle-gpu, but the site asks for paddlepaddle 2.6.2",
-        "b.txt:1: numpy is pinned to 2.0 here and to 1.26.4 by a.txt:1",
-        "b.txt:2: paddlepaddle is pinned to 3.0 here and to 2.6.2 by the site's version",
-        "b.txt:3: the marker cannot be read; got 'nonsense'",
+    problems = error.value.problems
+    assert [problem.split(": ")[0] for problem in problems] == [
+        "a.txt:2",
+        "b.txt:1",
+        "b.txt:2",
+        "b.txt:3",
     ]
+    expected = [
+        ("paddlepaddle-gpu,", "paddlepaddle 2.6.2"),
+        ("numpy ", " 2.0 ", " 1.26.4 ", "a.txt:1"),
+        ("paddlepaddle ", " 3.0 ", " 2.6.2 ", "the site's version"),
+        (" marker ", "'nonsense'"),
+    ]
+    for problem, parts in zip(problems, expected):
+        assert all(part in problem for part in parts), problem
 
 
 def test_a_digest_depends_on_what_is_installed_and_on_nothing_else():
@@ -443,21 +454,17 @@ def test_another_version_on_one_node_is_noticed(installed):
     home, _, packages = installed
     (packages / "numpy-1.26.4.dist-info").rename(packages / "numpy-2.0.0.dist-info")
     found = core.inspect_environment(home, "a" * 16)
-    assert (found["state"], found["why"], found["marker"]) == (
-        "changed",
-        "numpy is 2.0.0 (want 1.26.4)",
-        None,
-    )
+    assert (found["state"], found["marker"]) == ("changed", None)
+    assert found["why"].startswith("numpy is 2.0.0 ") and "want 1.26.4" in found["why"]
 
 
 def test_a_python_that_went_away_is_noticed(installed):
     home, path, _ = installed
     path.write_text(path.read_text().replace(sys.executable, "/no/such/python"))
-    assert core.inspect_environment(home, "a" * 16) == {
-        "state": "changed",
-        "why": "/no/such/python cannot be run",
-        "marker": None,
-    }
+    found = core.inspect_environment(home, "a" * 16)
+    why = found["why"]
+    assert found == {"state": "changed", "why": why, "marker": None}
+    assert why.startswith("/no/such/python ") and "cannot be run" in why
 
 
 def test_nodes_that_differ_are_named_with_the_package():
@@ -470,8 +477,9 @@ def test_nodes_that_differ_are_named_with_the_package():
             "node3": dict(one, imported=GPU),
         }
     )
-    assert lines[0] == "node2 differs from node1: numpy is 1.26.0 (want 1.26.4)"
-    assert lines[1].startswith("node3 differs from node1: what is imported is") and len(lines) == 2
+    assert lines[0].startswith("node2 ") and "node1" in lines[0]
+    assert "numpy is 1.26.0 " in lines[0] and "want 1.26.4" in lines[0]
+    assert lines[1].startswith("node3 ") and "what is imported" in lines[1] and len(lines) == 2
     assert core.compare_nodes({}) == []
 
 
@@ -480,6 +488,5 @@ def test_a_list_may_name_what_has_no_wheel():
     pins, problems = core.parse_requirements(text, "a.txt")
     assert [pin["name"] for pin in pins] == ["seqeval"] and problems == []
     assert core.from_source([text, "numpy==1\n"]) == ["other", "seqeval", "some-thing"]
-    assert (
-        "pip options do not belong" in core.parse_requirements("--no-binary :all:", "a.txt")[1][0]
-    )
+    pins, (problem,) = core.parse_requirements("--no-binary :all:", "a.txt")
+    assert pins == [] and problem.startswith("a.txt:1: ") and "pip options" in problem

@@ -137,10 +137,9 @@ def test_every_package_without_a_wheel_is_named_at_once(index, cache):
     with pytest.raises(wheels.WheelhouseError) as error:
         provide(cache, want(packages={"numpy": "2.0.0", "paddlepaddle": "3.0", "nowhere": "1"}))
     text = str(error.value)
-    assert (
-        "numpy==2.0.0: the index has no wheel for Python 3.11 on x86_64 (glibc 2.36); it offers"
-        " 1.26.4" in text
-    )
+    (numpy,) = [line for line in text.splitlines() if "numpy==2.0.0: " in line]
+    assert "Python 3.11 on x86_64 " in numpy and "(glibc 2.36)" in numpy
+    assert "no wheel for" in numpy and "it offers 1.26.4" in numpy
     assert "paddlepaddle==3.0: " in text and "nowhere==1: " in text and "no version at all" in text
     assert not os.path.exists(os.path.join(cache, "a" * 16))
 
@@ -256,11 +255,8 @@ def test_pins_with_hashes_that_have_no_wheel_are_named_at_once(index, cache):
     with pytest.raises(wheels.WheelhouseError) as error:
         provide(cache, want(packages=packages, hashes={"numpy": ["0" * 64], "nowhere": ["0" * 64]}))
     text = str(error.value)
-    assert (
-        "numpy==2.0.0: the index has no wheel" in text
-        and "paddlepaddle==3.0: " in text
-        and "nowhere==1: " in text
-    )
+    assert all(name in text for name in ("numpy==2.0.0: ", "paddlepaddle==3.0: ", "nowhere==1: "))
+    assert "has no wheel" in text
     assert "it offers 1.26.4" in text and "/tmp" not in text
 
 

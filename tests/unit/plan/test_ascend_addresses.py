@@ -176,9 +176,11 @@ def test_a_tool_that_hangs_is_left_after_its_first_device(run, tmp_path, monkeyp
     tool(tmp_path, {}, "sleep 60")
     with pytest.raises(ascend_addresses.AscendError) as caught:
         ascend_addresses.read_devices(run, "/none", IPS)
-    assert len(caught.value.problems) == 4 and all(
-        "hccn_tool: no answer within 1 s" in text for text in caught.value.problems
-    )
+    assert [problem.split(" has ")[0] for problem in caught.value.problems] == [
+        f"device {device}" for device in IPS
+    ]
+    assert all("hccn_tool: no answer" in problem for problem in caught.value.problems)
+    assert all("within 1 s" in problem for problem in caught.value.problems)
     assert len(recorded(tmp_path, "hccn_tool")) == 1
 
 
@@ -204,11 +206,8 @@ def test_a_device_without_address_is_named_with_its_remedy(run, tmp_path):
     with pytest.raises(ascend_addresses.AscendError) as caught:
         ascend_addresses.read_devices(run, conf(tmp_path, {d: IPS[d] for d in "012"}), IPS)
     (problem,) = caught.value.problems
-    assert problem.startswith(
-        "device 3 has no address. hccn_tool: {}. {}: no address_3=. ".format(
-            NO_IP, tmp_path / "hccn.conf"
-        )
-    )
+    assert problem.startswith("device 3 ") and f"hccn_tool: {NO_IP}. " in problem
+    assert f"{tmp_path / 'hccn.conf'}: no address_3=. " in problem
     assert "`hccn_tool -i 3 -ip -s address ADDRESS netmask MASK` sets it" in problem
 
 
@@ -216,10 +215,8 @@ def test_nothing_there_at_all(run):
     with pytest.raises(ascend_addresses.AscendError) as caught:
         ascend_addresses.read_devices(run, "/none")
     (problem,) = caught.value.problems
-    assert (
-        "hccn_tool: it is not installed, or may not be run. /none: no such file or directory."
-        " Remedy, on the node and as root" in problem
-    )
+    assert "hccn_tool: it is not" in problem and "/none: no such file" in problem
+    assert " as root" in problem
     with pytest.raises(ascend_addresses.AscendError) as caught:
         ascend_addresses.read_devices(run, "/none", ["0", "1"])
     assert [problem.split(".")[0] for problem in caught.value.problems] == [

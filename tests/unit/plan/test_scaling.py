@@ -5,6 +5,8 @@ with its source, and what `apply` sets.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import scaling
 
@@ -92,13 +94,15 @@ def advise(
 
 def test_pp_yoloe_on_four_machines_shows_both_rules():
     advice, text = advise("paddledetection", C6, DETECTION, 4, upstream=README)
-    assert "8 a card, 256 in all; the document's one machine: 8 x 8 = 64 (C6)" in text
-    assert "learning rate: 0.01, unchanged, by the document (C6)" in text
-    assert (
-        "learning rate: 0.04 by upstream's rule" in text
-        and "(configs/ppyoloe/README.md): LearningRate.base_lr=0.04" in text
-    )
-    assert "epochs stay 300, so the model takes 4 times fewer steps" in text
+    batch, rate = advice["batch"], advice["settings"][0]
+    assert (batch["now"], batch["all"], batch["base"], batch["source"]) == (8, 256, 64, "C6")
+    assert "256 in all; " in text and "8 x 8 = 64 (C6)" in text
+    assert (rate["name"], rate["now"]) == ("learning rate", 0.01)
+    assert (rate["document"]["value"], rate["document"]["source"]) == (0.01, "C6")
+    assert "0.01, unchanged, " in text
+    assert rate["upstream"]["value"] == 0.04 and "0.04 by upstream" in text
+    assert "(configs/ppyoloe/README.md): LearningRate.base_lr=0.04" in text
+    assert advice["epochs"] == 300 and "4 times fewer" in text
     assert "about 1 %" in text and "(DistributedTraining_cn.md)" in text
     # the document's rule changes nothing, and upstream's is never applied
     assert (advice["overrides"], advice["arguments"]) == ({}, [])
@@ -107,23 +111,25 @@ def test_pp_yoloe_on_four_machines_shows_both_rules():
 def test_upstreams_rule_counts_images_not_cards():
     """The README's formula: lr x (batch x cards) / (batch then x cards then)."""
     effective = dict(DETECTION, TrainReader={"batch_size": 4})
-    _advice, text = advise(
+    advice, text = advise(
         "paddledetection", C6, effective, 4, given={"TrainReader.batch_size": 4}, upstream=README
     )
     assert "LearningRate.base_lr=0.02" in text
-    assert (
-        "the site or the job sets 4 a card, so the document's rules are said of another batch"
-        in text
-    )
+    batch = advice["batch"]
+    assert (batch["now"], batch["own"], batch["documented"]) == (4, True, 8)
+    assert "the site or the job" in text and "of another batch" in text
 
 
 def test_slanet_doubles_on_three_machines_and_names_the_default():
     advice, text = advise("paddleocr", A9, TABLE, 3, upstream=OCR)
-    assert (
-        "learning rate: [0.002, 0.0002, 0.0001], from [0.001, 0.0001, 0.00005], by the document"
-        " (A9)" in text
-    )
-    assert "the default x3, [0.003, 0.0003, 0.00015], gave 73.42 % (A9)" in text
+    (rate,) = advice["settings"]
+    assert (rate["name"], rate["now"]) == ("learning rate", [0.001, 0.0001, 0.00005])
+    rule = rate["document"]
+    assert (rule["value"], rule["source"]) == ([0.002, 0.0002, 0.0001], "A9")
+    assert "[0.002, 0.0002, 0.0001]" in text and "[0.001, 0.0001, 0.00005]" in text
+    assert (rule["default"]["factor"], rule["default"]["accuracy"]) == (3, "73.42 %")
+    assert rule["default"]["value"] == [0.003, 0.0003, 0.00015]
+    assert "[0.003, 0.0003, 0.00015]" in text and "gave 73.42 % (A9)" in text
     # Piecewise reads values; learning_rate beside it has no effect
     assert advice["overrides"] == {"Optimizer.lr.values": [0.002, 0.0002, 0.0001]}
     assert "Optimizer.lr.values=[0.002,0.0002,0.0001]; `scaling: apply`" in text
@@ -132,9 +138,10 @@ def test_slanet_doubles_on_three_machines_and_names_the_default():
 @pytest.mark.parametrize("nodes, devices", [(2, 8), (4, 8), (3, 4)])
 def test_what_is_said_of_three_machines_is_not_guessed_for_others(nodes, devices):
     advice, text = advise("paddleocr", A9, TABLE, nodes, devices, mode="apply")
-    assert (
-        advice["overrides"] == {} and "is unknown: x2 is said of 3 machines x 8 only (A9)" in text
-    )
+    rule = advice["settings"][0]["document"]
+    assert advice["overrides"] == {} and (rule["value"], rule["source"]) == (None, "A9")
+    assert rule["why"].startswith("x2 ") and "3 machines x 8 only" in rule["why"]
+    assert f"is unknown: {rule['why']} (A9)" in text
     assert "changes nothing here" in scaling.apply(advice)[2][0]
 
 
@@ -143,7 +150,10 @@ def test_what_is_said_of_three_machines_is_not_guessed_for_others(nodes, devices
 )
 def test_segformer_iterations(document, nodes, value):
     advice, text = advise("paddleseg", document, SEGMENTATION, nodes)
-    assert f"iterations: {value:,}, from 160,000, by the document (B6)" in text
+    setting = advice["settings"][-1]
+    assert (setting["name"], setting["now"]) == ("iterations", 160000)
+    assert (setting["document"]["value"], setting["document"]["source"]) == (value, "B6")
+    assert f"{value:,}, from 160,000, " in text
     assert (advice["overrides"], advice["arguments"]) == ({}, ["--iters", str(value)])
 
 
@@ -163,7 +173,10 @@ def test_the_division_counts_images_too():
 
 def test_35k_is_said_of_three_machines_only():
     advice, text = advise("paddleseg", SET_35K, SEGMENTATION, 2)
-    assert advice["arguments"] == [] and "35,000 is said of 3 machines x 8 only (B6)" in text
+    rule = advice["settings"][-1]["document"]
+    assert advice["arguments"] == [] and (rule["value"], rule["source"]) == (None, "B6")
+    assert rule["why"].startswith("35,000 ") and "3 machines x 8 only" in rule["why"]
+    assert f"{rule['why']} (B6)" in text
 
 
 # --- a rule that was measured with one batch and one rate
@@ -184,14 +197,12 @@ def table(batch):
 ])  # fmt: skip
 def test_what_is_said_of_one_batch_is_not_guessed_for_others(suite, document, effective, words):
     advice, text = advise(suite, document, effective, 3, upstream=OCR, mode="apply")
-    assert (
-        "the document's rule for 24 cards is unknown: {} ({})".format(
-            words, advice["settings"][-1]["document"]["source"]
-        )
-        in text
-    )
+    rule = advice["settings"][-1]["document"]
+    assert rule["why"] == words and f"24 cards is unknown: {words} ({rule['source']})" in text
     assert "73.42" not in text and advice["settings"][-1]["document"]["value"] is None
-    assert scaling.apply(advice) == ({}, [], ["scaling: apply changes nothing here: " + words])
+    overrides, arguments, (line,) = scaling.apply(advice)
+    assert (overrides, arguments) == ({}, [])
+    assert "changes nothing here" in line and line.endswith(f": {words}")
 
 
 @pytest.mark.parametrize("upstream, batch, nodes, devices, shown", [
@@ -228,11 +239,8 @@ def test_steps_follow_from_the_images_a_step(nodes, devices, batch, words):
         "paddledetection", C6, dict(DETECTION, TrainReader={"batch_size": batch}), nodes, devices
     )
     said = [line for line in text.splitlines() if "epochs stay" in line]
-    assert said == (
-        [f"  epochs stay 300, so the model takes {words} steps than on the document's one machine"]
-        if words
-        else []
-    )
+    assert len(said) == bool(words)
+    assert all(f" {words} steps " in line and "stay 300, " in line for line in said)
 
 
 def test_steps_are_not_compared_where_the_document_gives_no_batch():
@@ -263,11 +271,9 @@ def test_no_advice_at_the_documents_one_machine(
 
 
 def test_one_machines_iterations_are_named_as_a_gap():
-    _advice, text = advise("paddleseg", B6, SEGMENTATION, 1)
-    assert (
-        "does not say how many its one machine ran; its division for more machines (B6) would give"
-        " 80,000" in text
-    )
+    advice, text = advise("paddleseg", B6, SEGMENTATION, 1)
+    assert advice["settings"][-1]["one_machine"] == {"value": 80000, "source": "B6"}
+    assert "(B6) would give 80,000" in text
 
 
 def test_fewer_cards_than_the_document_has():
@@ -277,28 +283,25 @@ def test_fewer_cards_than_the_document_has():
         (B6, "paddleseg", SEGMENTATION),
     ):
         advice, text = advise(suite, document, effective, 2, 1)
-        assert "its rules say nothing of fewer" in text
+        assert (advice["cards"], advice["base"]) == (2, 8) and "nothing of fewer" in text
         assert (advice["overrides"], advice["arguments"]) == ({}, [])
 
 
 def test_a_job_without_a_document_gets_its_batch_and_nothing_else():
     advice, text = advise("paddledetection", None, DETECTION, 4)
-    assert (
-        "carries no document's setting" in text
-        and "8 a card, 256 in all" in text
-        and "0.01, as the config says" in text
-    )
+    assert advice["base"] is None and "no document's setting" in text
+    assert (advice["batch"]["now"], advice["batch"]["all"]) == (8, 256)
+    assert "8 a card, 256 in all" in text and "0.01, as the config says" in text
     assert advice["overrides"] == {}
 
 
 def test_a_config_that_is_not_upstreams_gets_no_number_of_its_rule():
-    _advice, text = advise(
+    advice, text = advise(
         "paddledetection", C6, dict(DETECTION, LearningRate={"base_lr": 0.02}), 4, upstream=README
     )
-    assert (
-        "upstream gives no number here: its rule starts from 0.01 for 8 cards x 8; this config says"
-        " 0.02" in text
-    )
+    rule = advice["settings"][0]["upstream"]
+    assert rule["value"] is None and rule["why"] in text
+    assert "0.01 for 8 cards x 8" in rule["why"] and rule["why"].endswith(" 0.02")
 
 
 def test_unknown_values_are_called_unknown():
@@ -307,12 +310,16 @@ def test_unknown_values_are_called_unknown():
     )
     assert "batch: unknown" in text and "learning rate: unknown" in text
     assert advice["overrides"] == {}
-    _advice, text = advise(
+    advice, text = advise(
         "paddledetection", C6, {"LearningRate": {"base_lr": 0.01}}, 4, upstream=README
     )
-    assert "upstream gives no number here: the batch of this config is unknown" in text
+    rule = advice["settings"][0]["upstream"]
+    assert rule["value"] is None and f"no number here: {rule['why']}" in text
+    assert "the batch of this config" in rule["why"]
     advice, text = advise("paddleseg", B6, {"iters": 160000, "batch_size": "auto"}, 3)
-    assert "the batch of this config is unknown (B6)" in text and advice["arguments"] == []
+    rule = advice["settings"][-1]["document"]
+    assert (rule["value"], rule["source"], advice["arguments"]) == (None, "B6", [])
+    assert "the batch of this config" in rule["why"] and f"{rule['why']} (B6)" in text
 
 
 @pytest.mark.parametrize("values", [None, "warm", ["a", 0.1], [], [True], {"a": 1}])
@@ -327,17 +334,20 @@ def test_a_piecewise_rate_that_is_no_list_of_numbers_is_unknown(values):
 
 
 def test_upstream_without_a_rule_or_of_the_same_mind_adds_no_line():
-    _advice, text = advise(
+    advice, text = advise(
         "paddledetection",
         C6,
         DETECTION,
         4,
         upstream=dict(README, rule="unstated", notes=["it has another config"]),
     )
-    assert "upstream's rule" not in text and text.endswith("upstream: it has another config")
+    assert "upstream's rule" not in text and advice["notes"] == ["it has another config"]
+    assert text.endswith(f"upstream: {advice['notes'][0]}")
     linear = dict(C6, learning_rate={"rule": "linear", "source": "x"})
-    _advice, text = advise("paddledetection", linear, DETECTION, 4, upstream=README)
-    assert "learning rate: 0.04, from 0.01, by the document (x)" in text and "upstream" not in text
+    advice, text = advise("paddledetection", linear, DETECTION, 4, upstream=README)
+    rule = advice["settings"][0]["document"]
+    assert (rule["value"], rule["source"]) == (0.04, "x")
+    assert "0.04, from 0.01, " in text and "(x)" in text and "upstream" not in text
 
 
 # --- what somebody chose is left alone
@@ -358,11 +368,9 @@ def test_a_value_of_the_jobs_own_is_respected(
     )
     assert words in text
     name = words.partition(":")[0]
-    assert scaling.apply(advice) == (
-        {},
-        [],
-        [f"scaling: apply changes nothing here: the site or the job sets the {name} itself"],
-    )
+    overrides, given_arguments, (line,) = scaling.apply(advice)
+    assert (overrides, given_arguments) == ({}, [])
+    assert "changes nothing here" in line and line.endswith(f" sets the {name} itself")
 
 
 @pytest.mark.parametrize("key", ["Optimizer", "Optimizer.lr", "Optimizer.lr.values"])
@@ -371,21 +379,18 @@ def test_a_key_above_is_a_choice_too(key):
     would mix two minds.
     """
     advice, text = advise("paddleocr", A9, TABLE, 3, given={key: {}}, upstream=OCR, mode="apply")
-    assert (
-        "learning rate: [0.001, 0.0001, 0.00005], as the site or the job sets it; left alone"
-        in text
-    )
-    assert (
-        scaling.apply(advice)[:2] == ({}, [])
-        and "the site or the job sets the learning rate itself" in scaling.apply(advice)[2][0]
-    )
+    (rate,) = advice["settings"]
+    assert (rate["now"], rate["own"]) == ([0.001, 0.0001, 0.00005], True)
+    assert (rate["document"], rate["upstream"]) == (None, None)
+    assert "[0.001, 0.0001, 0.00005]" in text and "; left alone" in text
+    overrides, arguments, (line,) = scaling.apply(advice)
+    assert (overrides, arguments) == ({}, []) and "the learning rate itself" in line
     gone, text = advise(
         "paddleocr", A9, dict(TABLE, Optimizer={"lr": None}), 3, given={key: None}, mode="apply"
     )
-    assert (
-        "learning rate: unknown, as the site or the job sets it; left alone" in text
-        and scaling.apply(gone)[:2] == ({}, [])
-    )
+    (rate,) = gone["settings"]
+    assert (rate["now"], rate["own"]) == (None, True) and scaling.apply(gone)[:2] == ({}, [])
+    assert "rate: unknown, as the " in text and "; left alone" in text
 
 
 @pytest.mark.parametrize(
@@ -402,10 +407,8 @@ def test_an_own_learning_rate_silences_upstreams_rule():
     advice, text = advise(
         "paddledetection", C6, effective, 4, given={"LearningRate.base_lr": 0.03}, upstream=README
     )
-    assert (
-        "learning rate: 0.03, as the site or the job sets it; left alone" in text
-        and "upstream" not in text
-    )
+    assert (advice["settings"][0]["now"], advice["settings"][0]["own"]) == (0.03, True)
+    assert "0.03, as the site or the" in text and "upstream" not in text
     assert advice["settings"][0]["upstream"] is None
 
 
@@ -416,10 +419,14 @@ def test_apply_gives_exactly_the_documents_rule_and_says_so():
     advice, text = advise("paddleocr", A9, TABLE, 3, mode="apply")
     overrides, arguments, lines = scaling.apply(advice)
     assert (overrides, arguments) == ({"Optimizer.lr.values": [0.002, 0.0002, 0.0001]}, [])
-    assert lines == [
-        "scaling: apply set the learning rate from [0.001, 0.0001, 0.00005] to [0.002, 0.0002,"
-        " 0.0001] with Optimizer.lr.values=[0.002,0.0002,0.0001] (A9)"
+    (line,) = lines
+    assert "set the learning rate " in line
+    assert re.findall(r"\[.*?\]", line) == [
+        "[0.001, 0.0001, 0.00005]",
+        "[0.002, 0.0002, 0.0001]",
+        "[0.002,0.0002,0.0001]",
     ]
+    assert " Optimizer.lr.values=[" in line and line.endswith("] (A9)")
     assert "-e scaling=apply" not in text  # it is on
 
 

@@ -65,8 +65,13 @@ def judged(told, count=2, accelerator="gpu", allowed=None, ids=("0", "1")):
     )
 
 
-def texts(found, level=None):
-    return [item["text"] for item in found if level in (None, item["level"])]
+def texts(found, level=None, code=None):
+    """Return the texts of the findings of one level and one code, or of all."""
+    return [
+        item["text"]
+        for item in found
+        if level in (None, item["level"]) and code in (None, item["code"])
+    ]
 
 
 def test_a_healthy_node_gives_no_finding():
@@ -123,24 +128,24 @@ def test_what_a_device_does_not_have_is_no_fault():
 
 def test_everything_that_ails_a_device_is_said():
     found = judged(look(Smi("h100x2_ill.csv")), count=1)
-    assert [item["level"] for item in found if "could not correct" in item["text"]] == ["stop"]
-    assert (
-        "device 0 (NVIDIA H100 80GB HBM3): 3 memory errors that ECC could not correct since the"
-        " last reset" in texts(found, "stop")
-    )
-    assert any(
-        "device 1 (NVIDIA H100 80GB HBM3): nvidia-smi says [GPU requires reset]" in text
-        for text in texts(found, "stop")
-    )
+    assert [item["level"] for item in found if item["code"] == "ecc.uncorrected"] == ["stop"]
+    (uncorrected,) = texts(found, "stop", "ecc.uncorrected")
+    assert uncorrected.startswith("device 0 (NVIDIA H100 ") and "): 3 " in uncorrected
+    (faulty,) = texts(found, "stop", "devices.faulty")
+    assert faulty.startswith("device 1 (NVIDIA H100 ")
+    assert "[GPU requires reset]" in faulty
     warned = texts(found, "warn")
-    assert any(
-        "slowed down: hardware slowdown, too hot (hardware)" in text for text in warned
-    ) and not any("device 1" in t and "slowed" in t for t in warned)
+    (slowed,) = texts(found, "warn", "throttle.slowed")
+    assert slowed.startswith("device 0 ")
+    assert slowed.partition(": ")[2].split(", ") == ["hardware slowdown", "too hot (hardware)"]
     assert any("PCIe link x8 of x16" in text for text in warned) and any(
         "wait for a reset" in text for text in warned
     )
-    assert any("device 1 has 40211 MiB in use and no process" in text for text in warned)
-    assert texts(found, "note") == ["device 0 (NVIDIA H100 80GB HBM3) is divided (MIG)"]
+    (held,) = texts(found, "warn", "devices.memory_held")
+    assert held.startswith("device 1 ") and "40211 MiB" in held
+    assert [item["code"] for item in found if item["level"] == "note"] == ["devices.divided"]
+    (divided,) = texts(found, "note")
+    assert divided.startswith("device 0 (NVIDIA H100 ")
     # what the job does not take is nobody's business
     assert judged(look(Smi("h100x2_ill.csv")), count=1, ids=("7",))[0]["text"].startswith(
         "the job takes device 7"
@@ -154,10 +159,10 @@ def test_a_process_on_a_device_that_the_job_takes_stops_it_and_is_named():
     told = look(Smi(apps=line))
     found = judged(told, count=1)
     assert len(found) == 1 and found[0]["level"] == "stop" and "left alone" in found[0]["remedy"]
-    assert found[0]["text"].startswith(
-        "device 0 is in use: pid %d of %s, 40112 MiB: "
-        % (os.getpid(), told["processes"][0]["user"])
-    )
+    assert (found[0]["code"], found[0]["nodes"]) == ("devices.in_use", ["node1"])
+    user = told["processes"][0]["user"]
+    assert found[0]["text"].startswith("device 0 ")
+    assert f"pid {os.getpid()} of {user}, 40112 MiB: " in found[0]["text"]
     other = judged(told, count=1, ids=("1",))
     assert [item["level"] for item in other] == ["note"] and "the job does not take it" in other[0][
         "text"
@@ -216,9 +221,8 @@ def test_nodes_that_differ():
     told = look(Smi())
     fewer = dict(told, devices=told["devices"][:1])
     found = judged([told, fewer])
-    assert any(
-        "the job takes device 1; nvidia-smi shows 1: 0" in text for text in texts(found, "stop")
-    )
+    (missing,) = texts(found, "stop", "devices.missing")
+    assert "device 1;" in missing and missing.endswith("1: 0")
     assert [item["level"] for item in judged([told, fewer], ids=("0",))] == [
         "warn"
     ]  # it has what is asked for
@@ -228,9 +232,7 @@ def test_nodes_that_differ():
             dict(item, name="NVIDIA A100-SXM4-80GB", memory_total=81920) for item in told["devices"]
         ],
     )
-    assert any(
-        "model of the devices differs" in text for text in texts(judged([told, other]), "stop")
-    )
+    assert len(texts(judged([told, other]), "stop", "devices.model_differs")) == 1
     assert texts(judged([told, other], allowed={"devices": {"model": "note"}}), "stop") == []
     older = dict(
         told, cuda="12.2", devices=[dict(item, driver="535.183.06") for item in told["devices"]]
@@ -268,10 +270,11 @@ def test_the_tables_of_npu_smi(name, indices, driver, busy):
 def test_an_ascend_node_is_judged_alike():
     told = look(lambda argv: (0, (FIXTURES / "npu_910b.txt").read_text(), ""), "ascend")
     found = judged(told, count=1, accelerator="ascend")
-    assert any("device 1 (910B4-1): health is Alarm" in text for text in texts(found, "stop"))
-    assert any(
-        "device 1 is in use: pid 4054862" in text for text in texts(found, "stop")
-    ) and not any("device 0" in text for text in texts(found))
+    (unhealthy,) = texts(found, "stop", "devices.unhealthy")
+    assert unhealthy.startswith("device 1 (910B4-1): ") and "Alarm" in unhealthy
+    (busy,) = texts(found, "stop", "devices.in_use")
+    assert busy.startswith("device 1 ") and "pid 4054862" in busy
+    assert not any("device 0" in text for text in texts(found))
     # 3 GiB in use are an idle one's
     assert texts(found, "warn") == []
 

@@ -113,9 +113,13 @@ def test_what_is_not_listed_is_counted_and_no_run_of_it_is_passed_over(marked, m
         and text.endswith("; 1 more")
         for text in texts
     )
-    assert f"a process of the run {OTHER} left, though no unit of it runs here" in texts
-    notes = [item["text"] for item in judged({"more": {"ours": {}, "foreign": 7}})]
-    assert notes == ["7 more launchers of others' trainings run here beside this job"]
+    (other,) = [text for text in texts if f" {OTHER} " in text]
+    assert other.startswith("a process of ") and "pid" not in other
+    notes = judged({"more": {"ours": {}, "foreign": 7}})
+    assert [(item["code"], item["level"]) for item in notes] == [
+        ("orphans.foreign_training", "note")
+    ]
+    assert notes[0]["text"].startswith("7 more ")
 
 
 @pytest.mark.parametrize(

@@ -273,9 +273,10 @@ def test_every_rank_is_told_of_the_rank_table():
 
 
 def test_no_rank_table_without_the_devices_addresses():
+    reason = "hccn_tool is not there; install the driver"
     with pytest.raises(PlanError) as error:
-        mindocr("rank_table", 2, device_problems=["hccn_tool is not there; install the driver"])
-    assert error.value.problems[0] == "node1: hccn_tool is not there; install the driver"
+        mindocr("rank_table", 2, device_problems=[reason])
+    assert error.value.problems[0] == f"node1: {reason}"
     with pytest.raises(PlanError) as error:
         mindocr("rank_table", 2, device_ips={})
     assert len(error.value.problems) >= 2 and "node1" in error.value.problems[0]

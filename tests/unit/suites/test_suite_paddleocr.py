@@ -156,7 +156,7 @@ def test_label_files_are_relative_to_the_working_directory(config, tmp_path):
     (tmp_path / "rec_gt_train.txt").touch()
     used, problems = suite_table.wanted_data(SUITE, config, [], {"ic15_data": str(tmp_path)})
     assert used == ["ic15_data"]
-    assert len(problems) == 1 and "rec_gt_test.txt is not in the data set" in problems[0]
+    assert len(problems) == 1 and "rec_gt_test.txt is not" in problems[0]
 
 
 def test_lmdb_sets_and_configs_that_read_all_of_train_data(config, tmp_path):
@@ -269,9 +269,9 @@ def test_words_are_drawn_once_and_never_over_anything_else(bundle, tmp_path, cap
     assert make_data.main([str(out), *small]) == 0
     assert "nothing done" in capsys.readouterr().out
     assert make_data.main([str(out), "--train", "5", "--test", "3"]) == 1
-    assert "train/word_6.jpg is not part of this data set" in capsys.readouterr().err
+    assert "train/word_6.jpg is not" in capsys.readouterr().err
     assert make_data.main([str(out), *small, "--seed", "1"]) == 1
-    assert "was made with other options" in capsys.readouterr().err
+    assert "with other options" in capsys.readouterr().err
     (out / "test" / "word_2.jpg").write_bytes(b"x")
     assert make_data.main([str(out), *small]) == 1
     assert "an image was changed" in capsys.readouterr().err

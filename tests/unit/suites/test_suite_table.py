@@ -123,17 +123,14 @@ def test_several_ranks_are_told_of_each_other(config, given, world, overrides):
 )
 def test_ranks_that_would_train_alone_by_an_override_of_the_whole_section(given):
     problems = suite_table.settle(SWITCHED, {"system": {"distribute": True}}, given, "gpu", 2)[1]
-    assert len(problems) == 1 and "2 ranks would train alone" in problems[0]
+    assert len(problems) == 1 and "2 ranks would" in problems[0]
 
 
 @pytest.mark.parametrize("said", [False, "no", 0, None])
 def test_ranks_that_would_train_alone_are_refused(said):
     _overrides, problems = suite_table.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 2)
-    assert (
-        len(problems) == 1
-        and "2 ranks would train alone" in problems[0]
-        and problems[0].startswith("system.distribute is")
-    )
+    assert len(problems) == 1 and "2 ranks would" in problems[0]
+    assert problems[0].startswith("system.distribute is")
     assert not suite_table.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 1)[1]
 
 
@@ -246,23 +243,18 @@ def test_only_what_the_config_reads_is_taken():
 
 def test_a_file_that_is_not_in_the_data_set_is_named():
     names, problems = find(COCO, {"coco": "/d/coco"}, there=FILES[:2])
-    assert names == ["coco"] and problems == [
-        "TrainDataset.anno_path: dataset/coco/annotations/train.json is not in the data set 'coco':"
-        " no /d/coco/annotations/train.json on the controller"
-    ]
+    (problem,) = problems
+    assert names == ["coco"] and problem.startswith("TrainDataset.anno_path: ")
+    assert "is not in the data set" in problem and "'coco'" in problem
+    assert " /d/coco/annotations/train.json " in problem
 
 
 def test_evaluation_data_matters_only_where_it_is_evaluated():
     problems = find(COCO, {"coco": "/d/coco"}, ["--eval"], FILES)[1]
-    assert (
-        len(problems) == 2
-        and "EvalDataset.dataset_dir: the config reads dataset/voc, which no data set of the site holds"
-        in problems[0]
-    )
-    assert (
-        "(it has coco as dataset/coco); say where it is:"
-        " trainyard_suites.paddledetection.data.voc.path" in problems[0]
-    )
+    assert len(problems) == 2 and problems[0].startswith("EvalDataset.dataset_dir: ")
+    assert "dataset/voc" in problems[0] and "no data set of" in problems[0]
+    assert "coco as dataset/coco" in problems[0]
+    assert "trainyard_suites.paddledetection.data.voc.path" in problems[0]
 
 
 @pytest.mark.parametrize(
@@ -291,10 +283,8 @@ def test_the_remedy_names_the_data_set_that_is_missing(path, name):
 
 def test_an_absolute_path_needs_an_override():
     values = {"TrainDataset": {"dataset_dir": "/home/me/coco"}}
-    assert (
-        "override TrainDataset.dataset_dir with a path below the working directory"
-        in find(values, {"coco": "/d/coco"})[1][0]
-    )
+    (problem,) = find(values, {"coco": "/d/coco"})[1]
+    assert "override TrainDataset.dataset_dir" in problem and "below the working" in problem
 
 
 def test_a_config_that_names_the_folder_above():
@@ -315,11 +305,8 @@ def test_a_config_that_names_the_folder_above():
     names, problems = suite_table.wanted_data(
         suite, values, [], {"a": "/d/a", "b": "/d/b"}, exists=lambda path: path in there
     )
-    assert (
-        names == ["a", "b"]
-        and len(problems) == 1
-        and "y.txt is not in the data set 'b'" in problems[0]
-    )
+    assert names == ["a", "b"] and len(problems) == 1
+    assert "y.txt is not in the data" in problems[0] and "'b'" in problems[0]
 
 
 def test_the_deepest_data_set_has_a_path_and_none_lies_in_another():
@@ -339,9 +326,8 @@ def test_the_deepest_data_set_has_a_path_and_none_lies_in_another():
     names, problems = suite_table.wanted_data(
         suite, {"a": "d/one/x", "b": "d/list.txt"}, [], sets, exists=lambda path: True
     )
-    assert names == ["all", "one"] and problems[0].startswith(
-        "the data sets 'all' and 'one' would lie one inside the other"
-    )
+    assert names == ["all", "one"] and "'all' and 'one'" in problems[0]
+    assert "one inside the other" in problems[0]
 
 
 def test_a_list_in_the_code_tree_is_no_data_set():
@@ -357,9 +343,8 @@ def test_folders_that_checkpoints_come_home_from(folder):
 
 @pytest.mark.parametrize("folder", ["/data/out", ".", "..", "../x", "dataset/coco/out"])
 def test_folders_that_no_checkpoint_would_come_home_from(folder):
-    assert "so no checkpoint would come home; say output/NAME" in suite_table.save_problem(
-        DETECTION, folder
-    )
+    problem = suite_table.save_problem(DETECTION, folder)
+    assert "no checkpoint would" in problem and "output/NAME" in problem
 
 
 def test_resume_in_the_suites_own_words():
