@@ -395,7 +395,8 @@ def test_a_status_of_another_shape_costs_its_node_only(terminal, wrong):
 def test_the_report_is_named_before_the_verdict(terminal, monkeypatch):
     monkeypatch.chdir(ROOT)
     terminal.ok("run_report", {"report": "/elsewhere/r/report.html"})
-    assert "report.html" not in terminal.stats(), "report.yml says itself where it is"
+    # report.yml says itself where it is.
+    assert "report.html" not in terminal.stats()
     ended = {
         "summary": ["rank  node", "FAILED: rank 3"],
         "verdict": {"outcome": "failed"},

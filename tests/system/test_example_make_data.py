@@ -94,9 +94,8 @@ def test_annotations_are_consistent(made, split, number):
     assert [item["id"] for item in document["annotations"]] == list(
         range(1, len(document["annotations"]) + 1)
     )
-    assert {item["image_id"] for item in document["annotations"]} == set(images), (
-        "every image holds a shape"
-    )
+    # Every image holds a shape.
+    assert {item["image_id"] for item in document["annotations"]} == set(images)
     for item in document["annotations"]:
         x, y, width, height = item["bbox"]
         assert item["category_id"] in categories

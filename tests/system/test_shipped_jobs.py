@@ -83,7 +83,8 @@ def effective(job):
         "iterations": "iterations",
     }
     given = {keys[name]: upstream[mine] for name, mine in known.items() if mine in upstream}
-    assert None not in given, "the job knows a value that its suite's table has no key for"
+    # The suite's table has a key for each value that the job sets.
+    assert None not in given
     return table, suite_table.overridden(values, given)
 
 

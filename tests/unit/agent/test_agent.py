@@ -212,7 +212,8 @@ def test_endpoints_that_are_not_the_plans_end_the_attempt(tmp_path):
     attempt = Attempt(
         tmp_path, [[2, LONG], [3, LONG]], endpoints="10.0.0.1:6070,10.0.0.2:6070", hang=True
     ).start()
-    assert attempt.end() == 1, "ranks with wrong endpoints wait for each other for ever"
+    # Otherwise ranks with wrong endpoints wait for each other for ever.
+    assert attempt.end() == 1
     reported = [
         (event["endpoints_as_planned"], event["endpoints"]) for event in attempt.events("start")
     ]
@@ -447,7 +448,8 @@ def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(
     put(ending.path, {"guard.py": ""})
     begun = time.monotonic()
     result, _said = ending(files, **FAILED)
-    assert time.monotonic() - begun < 20, "engine and systemd are given up"
+    # The agent gives up engine and systemd.
+    assert time.monotonic() - begun < 20
     assert log.read_text(encoding="ascii").split() == order
     assert given[0] > agent.PEER_SECONDS + agent.REMOVE_SECONDS
     assert set(result["peers"].values()) == ({"stopped"} if "ssh" in order else set())

@@ -183,9 +183,8 @@ def test_a_rank_is_not_collected_before_its_end_was_seen(tmp_path):
     )
     pid = launcher.processes[0].pid
     assert until(lambda: not alive(pid))
-    assert launcher.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid), (
-        "its exit code is gone with it"
-    )
+    # The zombie stays. Its exit code would be gone with it.
+    assert launcher.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid)
     assert launcher.poll({}) == 0
 
 
@@ -248,7 +247,8 @@ def test_the_scheduler_runs_beside_the_ranks_is_none_and_ends_after_them(tmp_pat
     node = Node(tmp_path, "ranks", what=(SHORT, SHORT), scheduler=scheduler(LONG)).start()
     assert node.process.wait(timeout=15) == 0
     pid, role, of = node.text("log/scheduler.log").split()
-    assert until(lambda: not alive(int(pid))), "the agent leaves its scheduler behind"
+    # The agent does not leave its scheduler behind.
+    assert until(lambda: not alive(int(pid)))
     assert node.end() == 0 and sorted(node.ends()) == [0, 1]
     assert (role, of) == ("MS_SCHED", "node1") and os.stat(
         os.path.join(node.path, "log/scheduler.log")
@@ -434,6 +434,7 @@ def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
     said, _none = call.communicate(timeout=15)
     assert (call.returncode, peer.end(), said) == (0, 0, "")
     found = daemon_of(peer)
+    # Node 0's remote shell is no use here.
     assert found["argv"] == [
         "-mca",
         "ess",
@@ -441,7 +442,7 @@ def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
         "-mca",
         "ess_base_jobid",
         "77",
-    ], "node 0's remote shell is no use here"
+    ]
     assert (
         found["cwd"] == os.path.join(peer.path, "work")
         and found["parent"] == peer.events("launched")[0]["pid"]
@@ -803,9 +804,8 @@ def test_what_a_killed_daemon_left_is_swept_and_nothing_else(tmp_path):
     ) == sorted(others)
     put(attempt, {"mpi.json": json.dumps({"folder": str(tmp_path / "shm"), "job": 1})})
     openmpi.sweep(attempt, memory=str(tmp_path / "shm"))
-    assert sorted(os.listdir(str(tmp_path / "shm"))) == sorted(others), (
-        "only Open MPI's own directory is removed"
-    )
+    # Only Open MPI's own directory is removed.
+    assert sorted(os.listdir(str(tmp_path / "shm"))) == sorted(others)
 
 
 def test_the_end_of_the_unit_sweeps(tmp_path):

@@ -71,9 +71,8 @@ def test_without_py_spy_proc_tells_what_it_can(rank):
     while guard_evidence.threads_of(process.pid)[0]["state"] != "T" and time.monotonic() < deadline:
         time.sleep(0.05)
     state = guard_evidence.collect(attempt, "node2", 2.0)
-    assert [item["rank"] for item in state["ranks"]] == [1], (
-        "a process that does not bear the attempt's mark is none of its ranks"
-    )
+    # A process that does not bear the attempt's mark is not one of its ranks.
+    assert [item["rank"] for item in state["ranks"]] == [1]
     told = state["ranks"][0]
     assert (told["state"], told["state_words"], told["stack_from"], told["where"]) == (
         "T",

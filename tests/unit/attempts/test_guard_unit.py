@@ -42,9 +42,8 @@ def test_the_guard_is_started_with_exactly_these_words():
         f"--unit=yardguard-{RUN}-1.service",
     ]
     given = [argv[index + 1] for index, word in enumerate(argv) if word == "--property"]
-    assert "Requisite=" + UNIT in given and "After=" + UNIT in given, (
-        "a guard that comes back never starts the attempt"
-    )
+    # A guard that comes back never starts the attempt.
+    assert "Requisite=" + UNIT in given and "After=" + UNIT in given
     assert not [word for word in given if word.startswith(("BindsTo", "Requires", "PartOf"))]
     assert (
         "Restart=always" in given

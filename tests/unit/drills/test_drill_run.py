@@ -174,7 +174,8 @@ def test_a_fault_that_comes_out_as_promised(drilled):
         stat.S_IMODE(os.stat(made.folder).st_mode),
         stat.S_IMODE(os.stat(made.job).st_mode),
     ) == (0o700, 0o600)
-    assert not os.path.exists(made.elsewhere), "it holds what opens the nodes"
+    # It holds what opens the nodes.
+    assert not os.path.exists(made.elsewhere)
     assert [command.verb for command in made.commands] == ["train", "status"]
 
 
@@ -247,7 +248,8 @@ def test_a_faults_moment(tmp_path, at, count, come):
     }
     looks = [{"t": 1, "node": node, "attempts": {"1": seen}} for node in ("node1", "node2")]
     assert bool(made.moment(looks)) is come
-    assert at != "ranks" or not made.moment(looks[:1]), "the other node has none yet"
+    # The other node has none yet.
+    assert at != "ranks" or not made.moment(looks[:1])
 
 
 def test_seconds_begin_with_the_fault_and_where_nothing_may_happen_with_the_stop(drilled):
@@ -638,9 +640,8 @@ def test_a_fault_is_done_where_the_job_is_and_as_the_user_logs_in(act, monkeypat
         and [node.name for node in made[0].ground.nodes] == ["node1", "node2"]
     )
     assert made[0].ground.options == ["-i", "hosts", "--user", "someone"]
-    assert caught == [(signal.SIGTERM, signal.default_int_handler)], (
-        "Ctrl-C reaches a worker as TERM, and what was done has to be undone"
-    )
+    # Ctrl-C reaches a worker as TERM, and what was done has to be undone.
+    assert caught == [(signal.SIGTERM, signal.default_int_handler)]
 
 
 def test_the_verdict_is_that_all_held(act, monkeypatch):

@@ -80,11 +80,12 @@ def test_a_failed_run_is_told_from_verdict_to_files(raised):
     links = {attributes["href"] for tag, attributes in raised.elements if tag == "a"}
     logs = {"rank-000.node1.log", "rank-001.node2.log", "launcher.node1.log", "launcher.node2.log"}
     assert {"./attempt-1/" + name for name in logs} <= links
+    # The loss that rank 0 printed.
     assert raised.data["curves"][0]["loss"] == [
         3.6156,
         4.0606,
         4.0171,
-    ], "the loss that rank 0 printed"
+    ]
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -121,9 +122,8 @@ def test_a_page_asks_nobody_and_is_built_for_everybody(tmp_path, name):
     }
     assert anchors <= set(names)
     levels = [int(tag[1]) for tag in tags if re.match(r"h[1-6]$", tag)]
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:])), (
-        "a heading's level is left out"
-    )
+    # No level of a heading is left out.
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:]))
 
 
 def test_visualdl_records_are_linked(tmp_path):
@@ -171,8 +171,10 @@ def test_hostile_text_is_only_text(tmp_path):
         "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>{{ 7*7 }}{% raw"
         " %}\\x1b[2J\\x07\\u202etxt\\u2028"
     )
-    assert page.text.count(shown) >= 8, "it stands there, to be read"
-    assert page.data, "the charts' data is whole"
+    # It stands there, to be read.
+    assert page.text.count(shown) >= 8
+    # The charts' data is whole.
+    assert page.data
     assert "&lt;/script&gt;" in text and text.count("</script>") == 3
     text.encode("utf-8")
 
@@ -350,9 +352,8 @@ def test_text_stands_out_from_its_ground(theme):
         for block in re.findall(r":root[^{]*\{([^}]*)\}", style)
     ]
     palettes = [palette for palette in palettes if palette]
-    assert len(palettes) == 3 and palettes[1] == palettes[2], (
-        "dark by the system and dark by the switch are one"
-    )
+    # Dark by the system and dark by the switch are one.
+    assert len(palettes) == 3 and palettes[1] == palettes[2]
     colours = palettes[0] if theme == "light" else dict(palettes[0], **palettes[1])
     for text, ground in PAIRS:
         assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
