@@ -411,10 +411,8 @@ def test_a_stream_that_cannot_begin_says_why_and_is_tried_again(attempt, home, s
     script = f'[ -e {flag} ] || {{ touch {flag}; echo no route to host >&2; exit 255; }}; exec "$@"'
     running = stream(["sh", "-c", script, "sh", *ARGV])
     wait_for(lambda: content(home / RANK0) == b"zero\n")
-    assert (
-        running.problem == "the stream ended with exit code 255: no route to host"
-        and running.restarts == 1
-    )
+    assert "exit code 255" in running.problem and running.problem.endswith(": no route to host")
+    assert running.restarts == 1
 
 
 def test_a_full_disk_at_home_is_told_and_nothing_is_raised(attempt, home, stream, monkeypatch):
