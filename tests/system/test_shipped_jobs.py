@@ -265,11 +265,10 @@ def test_pp_yoloe_shows_the_documents_rule_and_upstreams():
     job = read("ppyoloe")
     table, config = effective(job)
     text = "\n".join(scaling.lines(scaling.advise(job, table, config, {}, 4, 8)))
-    assert "learning rate: 0.01, unchanged, by the document (C6)" in text
-    assert (
-        "learning rate: 0.04 by upstream's rule" in text
-        and "(configs/ppyoloe/README.md): LearningRate.base_lr=0.04" in text
-    )
+    kept, upstreams = [line for line in text.splitlines() if "learning rate: " in line][:2]
+    assert "learning rate: 0.01, unchanged" in kept and "(C6)" in kept
+    assert "learning rate: 0.04 " in upstreams
+    assert "(configs/ppyoloe/README.md): LearningRate.base_lr=0.04" in text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -106,6 +106,5 @@ def test_the_end_of_the_attempt_ends_a_guard_that_is_stuck(tmp_path, monkeypatch
     assert agent.ended(attempt, "node2") == 0 and recorded(tools, "systemctl") == []
     put(attempt, {"guard.py": ""})
     assert agent.ended(attempt, "node2") == 0
-    assert recorded(tools, "systemctl") == [f"--user stop --no-block yardguard-{RUN}-1.service"], (
-        "and nobody waits for it"
-    )
+    # Nobody waits for it.
+    assert recorded(tools, "systemctl") == [f"--user stop --no-block yardguard-{RUN}-1.service"]

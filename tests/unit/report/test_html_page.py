@@ -49,23 +49,17 @@ def raised(tmp_path):
 
 def test_a_failed_run_is_told_from_verdict_to_files(raised):
     said = raised.text
-    assert (
-        "FAILED rank 1 on node2 (local rank 0) raised ValueError: image 000000012.jpg is truncated"
-        " (exit code 1)" in said
-    )
-    assert "Remedy: mend what the message names" in said
-    assert (
-        "rank 1 on node2 (local rank 0), exit code 1 at +0.0 s: its log holds an error of its own"
-        in said
-    )
+    assert "FAILED rank 1 on node2 " in said
+    assert "ValueError: image 000000012.jpg " in said and "(exit code 1)" in said
+    assert "Remedy: mend" in said
+    assert "(local rank 0), exit code 1 at +0.0 s" in said and "error of its own" in said
     hits = [
         attributes
         for tag, attributes in raised.elements
         if tag == "li" and attributes.get("class") == "hit"
     ]
-    assert len(hits) == 1 and 'raise ValueError("image 000000012.jpg is truncated")' in said, (
-        "the lines around the evidence"
-    )
+    # The lines around the evidence are shown.
+    assert len(hits) == 1 and 'raise ValueError("image 000000012.jpg ' in said
     assert (
         "fleetrun --ips=198.51.100.101,198.51.100.102 --nproc_per_node=1 tools/train.py -c"
         " configs/faults/raise.yml" in said
@@ -246,9 +240,8 @@ def test_two_attempts_are_told_apart(tmp_path):
         json.dumps(dict(record, attempts=record["attempts"] + [again])), encoding="utf-8"
     )
     page = Page(page_of(facts_of(tmp_path, run)))
-    assert page.text.index("COMPLETED the second time") < page.text.index(
-        "FAILED rank 1 on node2"
-    ), "the last one counts"
+    # The last one counts.
+    assert page.text.index("COMPLETED the second time") < page.text.index("FAILED rank 1 ")
     assert [curve["label"] for curve in page.data["curves"]] == [
         "rank 0, attempt 1",
         "rank 0, attempt 2",
@@ -264,14 +257,9 @@ def test_damage_is_named_and_the_rest_is_told(tmp_path):
     (tmp_path / run / "attempt-1" / "ranks.json").write_text("[]", encoding="utf-8")
     (tmp_path / run / "attempt-1" / "rank-000.node1.log").write_bytes(b"\x00\xff" * 5000)
     page = Page(page_of(facts_of(tmp_path, run)))
-    assert (
-        "This report is not complete. run.json could not be read" in page.text
-        and "attempt-1/ranks.json could not be read" in page.text
-    )
-    assert (
-        "UNKNOWN nothing was recorded of how this attempt ended" in page.text
-        and "fleetrun --ips" in page.text
-    )
+    assert "not complete. run.json could not" in page.text
+    assert "attempt-1/ranks.json could not" in page.text
+    assert "UNKNOWN nothing was recorded" in page.text and "fleetrun --ips" in page.text
 
 
 def test_a_comparison_lays_curves_over_each_other_and_shows_only_what_differs(tmp_path):
