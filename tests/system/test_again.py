@@ -283,10 +283,8 @@ def test_a_restart_with_nothing_left_to_train_ends_at_once(project):
         "playbooks/resume.yml", *OWN, resume=("plan", {"fail": True, "refused": True}, False)
     )
     assert code == 2 and len(said) == 1 and "started again in" not in output, output
-    assert (
-        f"{RUN} is not started again: as far as its newest checkpoint says, it is complete"
-        in output
-    )
+    assert f"{RUN} is not started again: " in output
+    assert "it is complete" in output
 
 
 def test_a_restart_whose_preparation_fails_is_tried_again(project):
@@ -307,7 +305,7 @@ def test_a_restart_whose_preparation_fails_is_tried_again(project):
     code, output, _said = project(
         "playbooks/resume.yml", *OWN, "-e", "again_try=5", resume=("other", {"fail": True}, False)
     )
-    assert code == 2 and "was tried 5 times and given up" in output
+    assert code == 2 and "5 times and given up" in output
     code, output, _said = project(
         "playbooks/resume.yml",
         *OWN,
@@ -382,9 +380,8 @@ def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken,
     assert code in (2, 4), output
     found = failed_nodes.read(str(state))
     assert {name: entry["cause"] for name, entry in found.items()} == noted, output
-    assert (f"s1 was to stand in for a lost node of {RUN} and counts as failed" in output) == bool(
-        noted
-    ), output
+    assert (f"a lost node of {RUN} and" in output) == bool(noted), output
+    assert ("counts as failed" in output) == bool(noted), output
     if noted:  # and so another spare is tried
         chosen = node_replacement.choose(
             ["n1", "n2"],
@@ -460,7 +457,5 @@ def test_ctrl_c_ends_the_wait_and_the_restart(project):
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
     output = process.communicate(timeout=60)[0]
-    assert (
-        process.returncode != 0
-        and "is not started again; by hand: ansible-playbook playbooks/resume.yml -e run=" in output
-    ), lines
+    assert process.returncode != 0 and "is not started again;" in output, lines
+    assert "playbooks/resume.yml -e run=" in output, lines

@@ -472,7 +472,8 @@ def test_job_site_and_command_line_in_one_report(bench):
         "ansible_host_key_checking:", "trainyard_devices: host node2", "[ansible_password]:",
     ]  # fmt: skip
     assert [word for word in wanted if not any(word in line for line in lines)] == []
-    assert lines[0] == "%d problems, nothing was touched:" % (len(lines) - 1)
+    assert lines[0].startswith("%d problems" % (len(lines) - 1))
+    assert len(bench.codes) == len(lines) - 1
 
 
 def test_a_job_that_cannot_be_read_hides_nothing_of_the_site(bench):
@@ -484,10 +485,9 @@ def test_a_job_that_cannot_be_read_hides_nothing_of_the_site(bench):
 
 def test_a_key_that_others_may_read(bench):
     path = bench.write("open_key", "x", 0o644)
-    assert any(
-        "open_key may be read by others (mode 0644); chmod 600 it" in line
-        for line in bench.ask(site={"ansible_ssh_private_key_file": path})[1]
-    )
+    _result, lines = bench.ask(site={"ansible_ssh_private_key_file": path})
+    assert set(bench.codes) == {"login.bad_key_file"}
+    assert any("open_key " in line and "0644" in line and "chmod 600" in line for line in lines)
 
 
 def test_a_key_in_an_agent_has_its_public_half_here(bench):
@@ -508,10 +508,9 @@ def test_a_password_in_a_vault(bench):
     bench.write("site/group_vars/trainers.yml", whole)
     assert bench.ask(sources=sources)[1] == []
     bench.write("site/group_vars/trainers.yml", "ansible_password: hunter2\n")
-    assert any(
-        "trainers.yml:1 [ansible_password]: stands in clear text" in line
-        for line in bench.ask(sources=sources)[1]
-    )
+    _result, lines = bench.ask(sources=sources)
+    assert set(bench.codes) == {"login.secret_in_clear"}
+    assert any("trainers.yml:1 [ansible_password]: " in line for line in lines)
 
 
 @pytest.mark.parametrize("name, text, words", [
@@ -527,10 +526,9 @@ def test_a_host_that_ansible_would_lose(bench, name, text, words):
 
 def test_a_list_of_hosts_with_one_twice(bench):
     bench.site()
-    assert any(
-        "command line -i: lists the host a twice" in line
-        for line in bench.ask(sources=["a,b,a,"])[1]
-    )
+    _result, lines = bench.ask(sources=["a,b,a,"])
+    assert "site.host_twice" in bench.codes
+    assert any("command line -i: " in line and "host a twice" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -614,7 +612,7 @@ def test_the_command_ends_with_an_error_and_asks_no_node(bench):
     path = bench.write("mine.yml", GOOD + 'nodes: 3\n"bad\\e[2J": 1\n')
     before = bench.listing()
     status, said = playbook(bench, "train", "-e", "config=" + path, "-e", "verify=fast")
-    assert status == 2 and "4 problems, nothing was touched:" in said and "UNREACHABLE" not in said
+    assert status == 2 and "4 problems" in said and "UNREACHABLE" not in said
     assert "\x1b[2J" not in said and "bad\\x1b[2J" in said and "hunter2" not in said
     assert bench.listing() == before
 
@@ -633,11 +631,7 @@ def test_no_verb_does_everything_as_another_user(bench, verb):
     bench.site()
     before = bench.listing()
     status, said = playbook(bench, verb, "-b")
-    assert (
-        status == 2
-        and "command line become: would do everything as another user" in said
-        and "UNREACHABLE" not in said
-    )
+    assert status == 2 and "command line become: " in said and "UNREACHABLE" not in said
     assert bench.listing() == before
 
 

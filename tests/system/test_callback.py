@@ -160,9 +160,8 @@ def test_what_a_preflight_refuses_is_shown_once(terminal):
     )
     terminal.plugin.v2_runner_on_failed(said)
     shown = terminal.capsys.readouterr()
-    assert "nothing was started: disk" in shown.out + shown.err and not re.search(
-        "stops|refused", shown.out + shown.err
-    )
+    assert said._result["msg"] in shown.out + shown.err
+    assert not re.search("stops|refused", shown.out + shown.err)
 
 
 @pytest.mark.parametrize("failed", [False, True])
@@ -211,7 +210,7 @@ def test_the_table_of_a_check_is_the_last_thing_shown(terminal, failed):
     terminal.capsys.readouterr()
     shown = terminal.stats()
     assert (
-        shown.splitlines()[-2].startswith("STOP  node1  port  17000 is taken")
+        shown.splitlines()[-2].split()[:4] == ["STOP", "node1", "port", "17000"]
         and shown.splitlines()[-1] == "NOT READY: 1"
         and "\x1b" not in shown
     )
@@ -359,7 +358,8 @@ def test_the_verdict_is_the_last_line(terminal):
     lines = terminal.stats().splitlines()
     assert (
         "PLAY RECAP" in "".join(lines[:3])
-        and lines[-1].startswith("FAILED: rank 3 on node2 ended with SIGKILL")
+        and lines[-1].startswith("FAILED: rank 3 on node2 ")
+        and "SIGKILL" in lines[-1]
         and lines[-3].startswith("rank  node")
     )
     assert not [char for char in "".join(lines[-3:]) if char in "\x1b\x07\u202e"]
@@ -395,7 +395,8 @@ def test_a_status_of_another_shape_costs_its_node_only(terminal, wrong):
 def test_the_report_is_named_before_the_verdict(terminal, monkeypatch):
     monkeypatch.chdir(ROOT)
     terminal.ok("run_report", {"report": "/elsewhere/r/report.html"})
-    assert "report.html" not in terminal.stats(), "report.yml says itself where it is"
+    # report.yml says itself where it is.
+    assert "report.html" not in terminal.stats()
     ended = {
         "summary": ["rank  node", "FAILED: rank 3"],
         "verdict": {"outcome": "failed"},

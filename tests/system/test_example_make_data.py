@@ -94,9 +94,8 @@ def test_annotations_are_consistent(made, split, number):
     assert [item["id"] for item in document["annotations"]] == list(
         range(1, len(document["annotations"]) + 1)
     )
-    assert {item["image_id"] for item in document["annotations"]} == set(images), (
-        "every image holds a shape"
-    )
+    # Every image holds a shape.
+    assert {item["image_id"] for item in document["annotations"]} == set(images)
     for item in document["annotations"]:
         x, y, width, height = item["bbox"]
         assert item["category_id"] in categories
@@ -140,7 +139,7 @@ def test_many_shapes_stay_inside_small_and_large_images():
 def test_an_equal_earlier_result_is_left_alone(copy, capsys):
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
     assert make_data.main([str(copy), *SMALL]) == 0
-    assert "already there and equal, nothing done" in capsys.readouterr().out
+    assert "equal, nothing done" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
 
 
@@ -198,14 +197,14 @@ def test_a_changed_result_is_refused_and_kept(copy, capsys, change, message):
 
 def test_other_options_are_refused(copy, capsys):
     assert make_data.main([str(copy), *SMALL, "--seed", "1"]) == 1
-    assert "instances_train2017.json was made with other options" in capsys.readouterr().err
+    assert "instances_train2017.json was made with" in capsys.readouterr().err
 
 
 def test_a_foreign_directory_is_refused(tmp_path, capsys):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
     assert make_data.main([str(tmp_path / "home"), *SMALL]) == 1
-    assert "Remove it or name another directory" in capsys.readouterr().err
+    assert "name another directory" in capsys.readouterr().err
     assert everything(tmp_path) == {"home/thesis.tex": b"years of work"}
 
 

@@ -63,7 +63,7 @@ def test_the_number_of_nodes_is_remembered_and_the_environment_beats_it(tmp_path
 @pytest.mark.parametrize("number", ["0", "-1", "two", "1.5", "91", " "])
 def test_a_number_that_is_none_is_refused(tmp_path, number):
     done = inventory(tmp_path, TRAINYARD_LOCAL_NODES=number)
-    assert done.returncode != 0 and "want a whole number from 1 to 90" in done.stderr
+    assert done.returncode != 0 and "from 1 to 90" in done.stderr
 
 
 def play(folder, tasks_from, path="", hosts=None, **variables):
@@ -171,11 +171,9 @@ def test_an_engine_that_this_user_cannot_start_is_said_with_the_remedy(tmp_path,
         __local_cluster_controller={**USER, **change},
         __local_cluster_dockerd=dockerd,
     )
-    assert (
-        code != 0
-        and "Docker does not answer me (Error connecting: PermissionError" in output
-        and "Remedy:" in output
-    ), output
+    assert code != 0 and "(Error connecting: PermissionError" in output and "Remedy:" in output, (
+        output
+    )
 
 
 @pytest.mark.parametrize("change", [{}, {"user_uid": 0, "os_family": "RedHat"}])
@@ -186,9 +184,7 @@ def test_a_base_that_cannot_be_made_here_is_said_with_the_remedy(tmp_path, chang
         __local_cluster_pull={"msg": "no such host"},
         __local_cluster_controller={**USER, **change},
     )
-    assert (
-        code != 0 and "No registry gave debian:12 (no such host)" in output and "Remedy:" in output
-    ), output
+    assert code != 0 and "debian:12 (no such host)" in output and "Remedy:" in output, output
 
 
 FABRIC = {"name": "fabric", "subnet": "203.0.113.0/24"}
@@ -211,7 +207,8 @@ def test_a_further_network_of_another_shape_is_refused(tmp_path):
         hosts=further("203.0.113.11", "203.0.113.12"),
         __local_cluster_engine=answer,
     )
-    assert code != 0 and "fabric does not have the subnet 203.0.113.0/24" in output, output
+    assert code != 0 and "the subnet 203.0.113.0/24" in output, output
+    assert "fabric does not have" in output, output
     answer["networks"][-1]["IPAM"]["Config"][0]["Subnet"] = FABRIC["subnet"]
     assert (
         play(
@@ -240,9 +237,7 @@ def test_a_further_network_is_made_once_for_all_nodes_and_hides_none_in_use(tmp_
         __local_cluster_engine=engine(),
     )
     assert (
-        code != 0
-        and "This machine reaches 203.0.113.0/24 by a route of its own" in output
-        and output.count("(item=fabric)") == 1
+        code != 0 and "reaches 203.0.113.0/24 by" in output and output.count("(item=fabric)") == 1
     ), output
 
 
@@ -262,8 +257,4 @@ def test_a_network_that_would_hide_one_in_use_is_refused(tmp_path):
     code, output = play(
         tmp_path, "network", path=str(ip.parent), __local_cluster_engine=engine(subnet=None)
     )
-    assert (
-        code != 0
-        and "This machine reaches 198.51.100.0/24 by a route of its own" in output
-        and "Remedy:" in output
-    ), output
+    assert code != 0 and "reaches 198.51.100.0/24 by" in output and "Remedy:" in output, output

@@ -97,9 +97,10 @@ def test_a_playbook_is_a_verb_that_fits_a_screen(name):
         lines[0] == "---"
         and all(line.startswith("# ") for line in lines[1:4])
         and not lines[4].startswith("#")
-    ), f"{name}: no 3-line comment on top"
+    ), name
     assert len(lines) <= 60
-    assert lines[3].startswith("# Leaves"), f"{name}: the third line says what it leaves behind"
+    # The third line says what it leaves behind.
+    assert lines[3].startswith("# Leaves"), name
     if not name.startswith("playbooks/includes/"):
         assert f"ansible-playbook {name}" in lines[2]
 
@@ -319,8 +320,10 @@ def test_stop_without_a_run_ends_the_restart_that_waits(tmp_path):
         )
         assert (
             code == 0
-            and f"NOTHING TO STOP: no run of yours holds a node; a start or restart of {run} that is under way gives up"
-            in output
+            and "NOTHING TO STOP: " in output
+            and "yours holds a node;" in output
+            and f"restart of {run} " in output
+            and "gives up" in output
         ), output
     for name in ("node1", "node2"):
         note = json.loads((tmp_path / f".{name}/runs/{run}/attempt-2/stop.json").read_text())
@@ -429,11 +432,8 @@ def test_why_a_node_has_not_told_how_the_run_stands_is_said(tmp_path):
             "job": {},
         },
     )
-    assert found == {
-        "node2": (
-            "it cannot say whether it is free: The module interpreter '/usr/bin/python3' was not"
-            " found."
-        ),
-        "spare1": "it does not answer: No route to host",
-        "spare2": "it was not asked (--limit)",
-    }
+    assert sorted(found) == ["node2", "spare1", "spare2"]
+    assert "interpreter '/usr/bin/python3'" in found["node2"]
+    assert "not answer" not in found["node2"]
+    assert found["spare1"].endswith("not answer: No route to host")
+    assert "(--limit)" in found["spare2"]

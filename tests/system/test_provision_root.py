@@ -220,7 +220,8 @@ def test_root_is_the_administrators_and_runs_the_systems_python(site):
 def test_with_one_account_it_becomes_root_itself(site):
     assert site.play(BARE, BARE, READY, trainyard_admin_user=None) == 0, site.said
     assert site.logins()[:2] == ({"trainer"}, {"trainer"}) and short(site.root()) == EXPECTED
-    assert "trainyard_admin_user" in site.said, "one account is warned about"
+    # One account is warned about.
+    assert "trainyard_admin_user" in site.said
 
 
 def test_a_ready_node_is_asked_nothing_as_root(site):

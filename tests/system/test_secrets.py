@@ -217,7 +217,8 @@ def test_nothing_secret_is_shown_of_a_run_that_failed(ended):
 def test_nothing_secret_is_recorded_of_it_and_the_raw_log_stays_as_it_is(ended):
     folder = os.path.join(ended[2], "runs", RUN)
     with open(os.path.join(folder, "attempt-1/rank-000.node1.log"), encoding="utf-8") as handle:
-        assert leaks(handle.read()), "the raw log is no longer raw"
+        # The raw log stays raw.
+        assert leaks(handle.read())
     for name in ("run.json", "attempt-1/ranks.json", "report.html", "metrics.prom"):
         with open(os.path.join(folder, name), encoding="utf-8") as handle:
             text = handle.read()
@@ -242,9 +243,8 @@ def test_what_others_may_read_holds_no_secret(ended):
 def test_what_a_terminal_obeys_does_not_reach_it(ended):
     output = ended[1]
     assert "\\x1b]0;owned" in output or "\\\\x1b]0;owned" in output
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", output), (
-        "a control character got through"
-    )
+    # No control character gets through.
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", output)
 
 
 def test_a_template_in_a_log_is_text_all_the_way(ended):
@@ -318,7 +318,7 @@ def checked(tmp_path_factory):
 
 def test_the_plan_is_shown_without_secrets_however_verbose(checked):
     _code, output = checked
-    assert "environment on every node:" in output, output[-5000:]
+    assert "on every node:" in output, output[-5000:]
     for words in (
         "MY_TOKEN=********",
         "WANDB_LOGIN=********",

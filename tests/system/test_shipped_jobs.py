@@ -83,7 +83,8 @@ def effective(job):
         "iterations": "iterations",
     }
     given = {keys[name]: upstream[mine] for name, mine in known.items() if mine in upstream}
-    assert None not in given, "the job knows a value that its suite's table has no key for"
+    # The suite's table has a key for each value that the job sets.
+    assert None not in given
     return table, suite_table.overridden(values, given)
 
 
@@ -264,11 +265,10 @@ def test_pp_yoloe_shows_the_documents_rule_and_upstreams():
     job = read("ppyoloe")
     table, config = effective(job)
     text = "\n".join(scaling.lines(scaling.advise(job, table, config, {}, 4, 8)))
-    assert "learning rate: 0.01, unchanged, by the document (C6)" in text
-    assert (
-        "learning rate: 0.04 by upstream's rule" in text
-        and "(configs/ppyoloe/README.md): LearningRate.base_lr=0.04" in text
-    )
+    kept, upstreams = [line for line in text.splitlines() if "learning rate: " in line][:2]
+    assert "learning rate: 0.01, unchanged" in kept and "(C6)" in kept
+    assert "learning rate: 0.04 " in upstreams
+    assert "(configs/ppyoloe/README.md): LearningRate.base_lr=0.04" in text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -112,7 +112,7 @@ def test_no_file_uses_more_words_of_the_list():
         for name, words in count_words().items()
         if len(words) > ceilings.get(name, 0)
     ]
-    assert more == [], "plain words are in tests/system/words.yml and docs/glossary.md"
+    assert more == [], "see tests/system/words.yml"
 
 
 @pytest.mark.parametrize(

@@ -212,16 +212,16 @@ def test_endpoints_that_are_not_the_plans_end_the_attempt(tmp_path):
     attempt = Attempt(
         tmp_path, [[2, LONG], [3, LONG]], endpoints="10.0.0.1:6070,10.0.0.2:6070", hang=True
     ).start()
-    assert attempt.end() == 1, "ranks with wrong endpoints wait for each other for ever"
+    # Otherwise ranks with wrong endpoints wait for each other for ever.
+    assert attempt.end() == 1
     reported = [
         (event["endpoints_as_planned"], event["endpoints"]) for event in attempt.events("start")
     ]
     assert reported and set(map(str, reported)) == {
         str((False, ["10.0.0.1:6070", "10.0.0.2:6070"]))
     }
-    assert "was given the endpoints 10.0.0.1:6070,10.0.0.2:6070; planned are" in Path(
-        attempt.path, "logs.txt"
-    ).read_text(encoding="utf-8")
+    log = Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
+    assert "10.0.0.1:6070,10.0.0.2:6070; planned" in log
 
 
 def test_on_one_node_any_port_will_do(tmp_path):
@@ -271,10 +271,9 @@ def test_an_environment_that_no_process_can_have(tmp_path, env, reason):
     assert attempt.start().end() == 127 and [
         event["exit_code"] for event in attempt.events("launcher_end")
     ] == [127]
-    assert (
-        Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
-        == f"trainyard: the plan's command cannot be started: {reason}\n"
-    )
+    log = Path(attempt.path, "logs.txt").read_text(encoding="utf-8")
+    assert log.startswith("trainyard: ") and log.endswith(f": {reason}\n")
+    assert log.count("\n") == 1
 
 
 def test_a_stop_that_the_start_did_not_see_keeps_the_unit_from_starting_anything(tmp_path):
@@ -447,7 +446,8 @@ def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(
     put(ending.path, {"guard.py": ""})
     begun = time.monotonic()
     result, _said = ending(files, **FAILED)
-    assert time.monotonic() - begun < 20, "engine and systemd are given up"
+    # The agent gives up engine and systemd.
+    assert time.monotonic() - begun < 20
     assert log.read_text(encoding="ascii").split() == order
     assert given[0] > agent.PEER_SECONDS + agent.REMOVE_SECONDS
     assert set(result["peers"].values()) == ({"stopped"} if "ssh" in order else set())
@@ -661,7 +661,8 @@ def test_on_a_full_disk_the_peers_are_told_all_the_same(ending, full_disk, capfd
     with pytest.raises(FileNotFoundError, match="exit.json"):  # which the fixture would read
         ending(**FAILED)
     assert [line.split()[2] for line in sorted(recorded(ending.bin, "ssh"))] == ["node1", "node3"]
-    assert "exit.json cannot be written: No space left" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "exit.json cannot be written" in said and os.strerror(errno.ENOSPC) in said
     assert [name for name in os.listdir(ending.path) if name.endswith(".part")] == []
 
 

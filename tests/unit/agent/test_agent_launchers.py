@@ -7,6 +7,7 @@ Programs stand in for mpirun, orted and ssh; the real ones run in molecule's sce
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -183,15 +184,15 @@ def test_a_rank_is_not_collected_before_its_end_was_seen(tmp_path):
     )
     pid = launcher.processes[0].pid
     assert until(lambda: not alive(pid))
-    assert launcher.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid), (
-        "its exit code is gone with it"
-    )
+    # The zombie stays. Its exit code would be gone with it.
+    assert launcher.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid)
     assert launcher.poll({}) == 0
 
 
 def test_a_rank_that_cannot_be_started(tmp_path):
     node = Node(tmp_path, "ranks", argv=["no-such-python", "train.py"]).start()
-    assert node.end() == 127 and "no-such-python cannot be started: No such file" in node.text()
+    assert node.end() == 127 and "no-such-python " in node.text()
+    assert os.strerror(errno.ENOENT) in node.text()
 
 
 @pytest.mark.parametrize("log", ["../out.log", "/tmp/trainyard-out.log", "work/away/out.log"])
@@ -202,7 +203,7 @@ def test_a_log_outside_the_attempt_is_refused(tmp_path, log):
     os.symlink(str(tmp_path), os.path.join(node.path, "work", "away"))
     assert (
         node.start().end() == 127
-        and "is not below the attempt's directory" in node.text()
+        and "not below the attempt" in node.text()
         and node.events("start") == []
     )
 
@@ -248,7 +249,8 @@ def test_the_scheduler_runs_beside_the_ranks_is_none_and_ends_after_them(tmp_pat
     node = Node(tmp_path, "ranks", what=(SHORT, SHORT), scheduler=scheduler(LONG)).start()
     assert node.process.wait(timeout=15) == 0
     pid, role, of = node.text("log/scheduler.log").split()
-    assert until(lambda: not alive(int(pid))), "the agent leaves its scheduler behind"
+    # The agent does not leave its scheduler behind.
+    assert until(lambda: not alive(int(pid)))
     assert node.end() == 0 and sorted(node.ends()) == [0, 1]
     assert (role, of) == ("MS_SCHED", "node1") and os.stat(
         os.path.join(node.path, "log/scheduler.log")
@@ -265,13 +267,13 @@ def test_the_scheduler_of_another_node(tmp_path):
 def test_a_scheduler_that_dies_ends_the_attempt_by_name(tmp_path):
     node = Node(tmp_path, "ranks", what=(LONG, LONG), scheduler=scheduler("sys.exit(3)")).start()
     assert node.end() == 1 and node.ends() == {}
-    assert "the scheduler ended with 3; its log is log/scheduler.log" in node.text()
+    assert "ended with 3;" in node.text() and "log/scheduler.log" in node.text()
     assert [event["exit_code"] for event in node.events("scheduler_end")] == [3]
 
 
 def test_a_scheduler_that_leaves_before_any_rank_is_there(tmp_path):
     node = Node(tmp_path, "each", argv=[PYTHON, "-c", LONG], scheduler=scheduler("")).start()
-    assert node.end() == 1 and "the scheduler ended with 0" in node.text()
+    assert node.end() == 1 and "scheduler ended with 0" in node.text()
 
 
 @pytest.mark.parametrize(
@@ -434,6 +436,7 @@ def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
     said, _none = call.communicate(timeout=15)
     assert (call.returncode, peer.end(), said) == (0, 0, "")
     found = daemon_of(peer)
+    # Node 0's remote shell is no use here.
     assert found["argv"] == [
         "-mca",
         "ess",
@@ -441,7 +444,7 @@ def test_the_daemon_runs_inside_the_peers_unit_with_the_plans_environment(peer):
         "-mca",
         "ess_base_jobid",
         "77",
-    ], "node 0's remote shell is no use here"
+    ]
     assert (
         found["cwd"] == os.path.join(peer.path, "work")
         and found["parent"] == peer.events("launched")[0]["pid"]
@@ -476,9 +479,8 @@ def test_nothing_but_the_installed_orted_is_started(peer, words):
     call = peer.start().rsh(*words)
     said, _none = call.communicate(timeout=15)
     assert call.returncode == 77 and "mpirun's daemon is orted" in said
-    assert (
-        "install the distribution's (Debian: openmpi-bin)" in said and "noprefix" not in said
-    )  # the command takes no words of the user's
+    # The command takes no words of the user's.
+    assert "(Debian: openmpi-bin)" in said and "noprefix" not in said
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
 
 
@@ -499,10 +501,8 @@ def test_nothing_but_the_installed_orted_is_started(peer, words):
 def test_a_setting_that_the_plan_does_not_have_is_refused(peer, words):
     """The gate refuses it, and so does the unit, should it be asked past the gate."""
     call = peer.start().rsh("orted", *words)
-    assert (
-        "orted's words are not those of this plan" in call.communicate(timeout=15)[0]
-        and call.returncode == 77
-    )
+    assert "not those of this plan" in call.communicate(timeout=15)[0]
+    assert call.returncode == 77
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
     asked = (
         "import json, sys; sys.path.insert(0, sys.argv[1]); import openmpi;"
@@ -515,11 +515,8 @@ def test_a_setting_that_the_plan_does_not_have_is_refused(peer, words):
         text=True,
         timeout=15,
     )
-    assert (
-        done.returncode == 1
-        and "orted's words are not those of this plan" in done.stderr
-        and peer.end() == 1
-    )
+    assert done.returncode == 1 and "not those of this plan" in done.stderr
+    assert peer.end() == 1
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
 
 
@@ -574,10 +571,8 @@ def test_an_orted_that_is_not_installed(peer):
 )
 def test_a_daemon_somewhere_else_is_refused(peer, host):
     call = peer.rsh(host=host)
-    assert (
-        "which is no other node of the plan" in call.communicate(timeout=15)[0]
-        and call.returncode == 1
-    )
+    assert "no other node of the plan" in call.communicate(timeout=15)[0]
+    assert call.returncode == 1
     assert not os.path.exists(os.path.join(peer.tools, "ssh.log"))
 
 
@@ -609,10 +604,8 @@ def test_a_unit_that_ends_before_its_daemon(peer):
     # it might still tell how that ended
     for pid in sorted(attempt_dir.processes_of(RUN, 1)):
         os.kill(pid, signal.SIGTERM)
-    assert (
-        "the attempt's unit ended before its daemon" in call.communicate(timeout=15)[0]
-        and call.returncode == 1
-    )
+    assert "ended before its daemon" in call.communicate(timeout=15)[0]
+    assert call.returncode == 1
     peer.process.send_signal(signal.SIGTERM)
     peer.end()
     assert peer.ends() == {2: (None, "SIGTERM")}
@@ -630,10 +623,9 @@ def test_a_request_that_breaks_off(peer, half):
         [PYTHON, "-c", dialled % openmpi.SOCKET, peer.path, half], check=True, timeout=15
     )
     assert peer.end() == 1
-    assert (
-        peer.text()
-        == "trainyard: mpirun on node 0 asked for this node's daemon, but the request broke off\n"
-    )
+    said = peer.text()
+    assert said.startswith("trainyard: mpirun on node 0 ") and said.endswith(" broke off\n")
+    assert said.count("\n") == 1
 
 
 def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):
@@ -641,13 +633,10 @@ def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(openmpi, "UNIT_SECONDS", 0.2)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    assert (
-        openmpi.main(["daemon"]) == 1 and "mpirun on node 0 did not ask" in capsys.readouterr().err
-    )
-    assert (
-        openmpi.main(["door", str(tmp_path / "none"), "orted"]) == 1
-        and "does not listen within 0 s: No such file" in capsys.readouterr().err
-    )
+    assert openmpi.main(["daemon"]) == 1 and "did not ask" in capsys.readouterr().err
+    assert openmpi.main(["door", str(tmp_path / "none"), "orted"]) == 1
+    said = capsys.readouterr().err
+    assert "within 0 s" in said and os.strerror(errno.ENOENT) in said
 
 
 @pytest.mark.parametrize(
@@ -771,7 +760,8 @@ def test_a_rank_whose_command_is_not_there(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert done.returncode == 1 and "no-such-python cannot be started: No such file" in done.stderr
+    assert done.returncode == 1 and "no-such-python " in done.stderr
+    assert os.strerror(errno.ENOENT) in done.stderr
 
 
 def test_what_a_killed_daemon_left_is_swept_and_nothing_else(tmp_path):
@@ -803,9 +793,8 @@ def test_what_a_killed_daemon_left_is_swept_and_nothing_else(tmp_path):
     ) == sorted(others)
     put(attempt, {"mpi.json": json.dumps({"folder": str(tmp_path / "shm"), "job": 1})})
     openmpi.sweep(attempt, memory=str(tmp_path / "shm"))
-    assert sorted(os.listdir(str(tmp_path / "shm"))) == sorted(others), (
-        "only Open MPI's own directory is removed"
-    )
+    # Only Open MPI's own directory is removed.
+    assert sorted(os.listdir(str(tmp_path / "shm"))) == sorted(others)
 
 
 def test_the_end_of_the_unit_sweeps(tmp_path):

@@ -71,9 +71,8 @@ def test_without_py_spy_proc_tells_what_it_can(rank):
     while guard_evidence.threads_of(process.pid)[0]["state"] != "T" and time.monotonic() < deadline:
         time.sleep(0.05)
     state = guard_evidence.collect(attempt, "node2", 2.0)
-    assert [item["rank"] for item in state["ranks"]] == [1], (
-        "a process that does not bear the attempt's mark is none of its ranks"
-    )
+    # A process that does not bear the attempt's mark is not one of its ranks.
+    assert [item["rank"] for item in state["ranks"]] == [1]
     told = state["ranks"][0]
     assert (told["state"], told["state_words"], told["stack_from"], told["where"]) == (
         "T",
@@ -100,9 +99,8 @@ def test_py_spy_of_the_environment_tells_the_stack(rank, tmp_path):
         and state["ranks"][0]["stack_from"] == "py-spy"
     )
     asked = Path(tmp_path, "env", "bin", "py-spy.log").read_text(encoding="ascii")
-    assert asked == "dump --nonblocking --pid %d\n" % process.pid, (
-        "a rank that works after all is not held up"
-    )
+    # A rank that works after all is not held up.
+    assert asked.split() == ["dump", "--nonblocking", "--pid", str(process.pid)]
 
 
 def test_a_py_spy_that_hangs_costs_the_evidence_no_more_than_its_time(rank, tmp_path):
@@ -112,18 +110,17 @@ def test_a_py_spy_that_hangs_costs_the_evidence_no_more_than_its_time(rank, tmp_
     state = guard_evidence.collect(attempt, "node2", 1.0)
     assert (
         time.monotonic() - begun < 30
-        and state["ranks"][0]["why"] == "py-spy did not answer in time"
+        and state["ranks"][0]["why"].startswith("py-spy ")
+        and "in time" in state["ranks"][0]["why"]
     )
 
 
 def test_a_kernel_that_lets_nobody_look_is_named_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(guard_evidence, "YAMA", put(tmp_path, {"scope": "1\n"}) + "/scope")
     monkeypatch.setattr(guard_evidence.os, "geteuid", lambda: 1000)
-    assert (
-        guard_evidence.ptrace_note()
-        == "kernel.yama.ptrace_scope is 1, which lets no process look at another: sysctl"
-        " kernel.yama.ptrace_scope=0 on this node"
-    )
+    note = guard_evidence.ptrace_note()
+    assert note.startswith("kernel.yama.ptrace_scope is 1,")
+    assert "sysctl kernel.yama.ptrace_scope=0" in note
     put(tmp_path, {"scope": "0\n"})
     assert guard_evidence.ptrace_note() == ""
 

@@ -129,12 +129,12 @@ def test_a_progress_bar_that_never_ends_its_line_begins_an_evaluation():
 
 def test_rendezvous_is_what_the_suite_says_of_its_peers():
     phases = phases_of(rendezvous=10, first_step=30)
-    assert phases.stalled(11.0)["phase"] == "rendezvous", "no rank was started at all"
+    # No rank was started at all.
+    assert phases.stalled(11.0)["phase"] == "rendezvous"
     phases = phases_of(rendezvous=10, first_step=30)
     phases.started()
-    assert phases.stalled(39.0) is None and phases.stalled(41.0)["phase"] == "first_step", (
-        "nothing said of peers: both budgets as one"
-    )
+    # Nothing said of peers: both budgets as one.
+    assert phases.stalled(39.0) is None and phases.stalled(41.0)["phase"] == "first_step"
     feed(
         phases,
         "I1120 tcp_utils.cc:107] Retry to connect to 10.0.0.1:17000 while the server is not yet"
@@ -151,14 +151,14 @@ def test_rendezvous_is_what_the_suite_says_of_its_peers():
 def test_a_suite_that_prints_rarely_is_not_ended_by_a_default():
     phases = phases_of()
     feed(phases, STEP % (1, 0, 0), 100.0)
-    assert phases.stalled(100 + 1700.0) is None, (
-        "how often it prints is not known before the second line"
-    )
+    # How often it prints is not known before the second line.
+    assert phases.stalled(100 + 1700.0) is None
     feed(phases, STEP % (1, 0, 1), 1800.0)
     assert phases.stalled(1800 + 3 * 1699.0) is None and phases.stalled(1800 + 3 * 1701.0)
     given = phases_of(step=600)
     feed(given, STEP % (1, 0, 0), 100.0)
-    assert given.stalled(701.0)["budget"] == 600, "what the job says holds to the letter"
+    # What the job says holds to the letter.
+    assert given.stalled(701.0)["budget"] == 600
 
 
 def test_one_line_an_epoch_has_an_evaluation_behind_it():
@@ -191,7 +191,8 @@ def test_off_and_over():
     phases = phases_of(step=20)
     feed(phases, STEP % (1, 0, 0), 0.0)
     phases.over = True
-    assert phases.stalled(1e9) is None, "its ranks have ended; what is left is systemd's"
+    # Its ranks have ended; what is left is systemd's.
+    assert phases.stalled(1e9) is None
 
 
 def test_a_guard_that_is_started_again_goes_on_where_it_was():
@@ -218,9 +219,8 @@ def test_every_suites_default_budgets_are_whole():
     for suite in SUITES.values():
         made = watchdog_budgets.budgets(None, suite)
         assert set(made) == {*guard_phases.PHASES, "set"} and made["set"] == []
-    assert watchdog_budgets.budgets(None, SUITES["mindocr"])["first_step"] is None, (
-        "it may print its first line after an epoch"
-    )
+    # It may print its first line after an epoch.
+    assert watchdog_budgets.budgets(None, SUITES["mindocr"])["first_step"] is None
 
 
 def test_the_end_of_a_training_has_a_budget_of_its_own():

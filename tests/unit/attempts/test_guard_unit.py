@@ -42,9 +42,8 @@ def test_the_guard_is_started_with_exactly_these_words():
         f"--unit=yardguard-{RUN}-1.service",
     ]
     given = [argv[index + 1] for index, word in enumerate(argv) if word == "--property"]
-    assert "Requisite=" + UNIT in given and "After=" + UNIT in given, (
-        "a guard that comes back never starts the attempt"
-    )
+    # A guard that comes back never starts the attempt.
+    assert "Requisite=" + UNIT in given and "After=" + UNIT in given
     assert not [word for word in given if word.startswith(("BindsTo", "Requires", "PartOf"))]
     assert (
         "Restart=always" in given
@@ -107,6 +106,5 @@ def test_the_end_of_the_attempt_ends_a_guard_that_is_stuck(tmp_path, monkeypatch
     assert agent.ended(attempt, "node2") == 0 and recorded(tools, "systemctl") == []
     put(attempt, {"guard.py": ""})
     assert agent.ended(attempt, "node2") == 0
-    assert recorded(tools, "systemctl") == [f"--user stop --no-block yardguard-{RUN}-1.service"], (
-        "and nobody waits for it"
-    )
+    # Nobody waits for it.
+    assert recorded(tools, "systemctl") == [f"--user stop --no-block yardguard-{RUN}-1.service"]

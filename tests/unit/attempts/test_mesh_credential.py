@@ -97,9 +97,8 @@ def test_a_start_lets_each_peer_in_by_one_line(home):
     assert f"identityfile {place}/id_ed25519\n" in shown and "hostname 198.51.100.12\n" in shown
     assert json.loads(Path(place, "machine.json").read_text())["nodes"] == NODES
     grant(folder, keys)
-    assert keys_file(folder).read_text().splitlines() == lines, (
-        "a start that is repeated changes nothing"
-    )
+    # A start that is repeated changes nothing.
+    assert keys_file(folder).read_text().splitlines() == lines
 
 
 @pytest.mark.parametrize(
@@ -214,9 +213,8 @@ def test_no_file_of_the_training_keeps_a_credential(home):
         time.time(),
     )
     grant(folder, keys)
-    assert (
-        credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and not place.exists()
-    ), "the run's directory is gone"
+    # The run's directory is gone.
+    assert credential.tidy(folder, base, "node2", set(), now) == [(RUN, 1)] and not place.exists()
     for note in ("{}", "[]", '{"begun": false}', "x"):
         given = dict(keys, node2=credential.make(folder, RUN, 1, "node2"))
         grant(folder, given)

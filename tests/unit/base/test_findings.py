@@ -18,7 +18,8 @@ def test_the_nodes_that_differ_from_most_are_named():
     assert (
         found["nodes"] == ["b"]
         and (found["check"], found["code"]) == ("environment", "environment.packages_differ")
-        and found["text"] == "paddlepaddle differs: 2.6.2 on a, c; 2.6.1 on b"
+        and found["text"].startswith("paddlepaddle ")
+        and found["text"].endswith(": 2.6.2 on a, c; 2.6.1 on b")
         and found["level"] == "stop"
     )
     assert findings.unequal("environment.packages_differ", "paddlepaddle", {"a": 1, "b": 1}) == []

@@ -52,7 +52,8 @@ def test_everything_that_a_plan_calls_secret():
         "sched-value-5", "override-value-6",
                   "argument-value-7", "argument-value-8", "pr0xy-word", VALUE):  # fmt: skip
         assert value in found.values, value
-    assert not {"public-name", "100000"} & set(found.values), "a number of tokens is no token"
+    # A number of tokens is not a token.
+    assert not {"public-name", "100000"} & set(found.values)
     assert list(found.values) == sorted(found.values, key=len, reverse=True)
 
 

@@ -146,7 +146,7 @@ def test_a_node_that_ends_its_part_when_it_is_back_is_no_complaint(drilled):
     assert (
         not says(result, "still held")
         and result["fenced"] > 0
-        and "ended its part by itself after" in result["note"]
+        and "by itself after" in result["note"]
     )
     assert "stop" not in [command.verb for command in made.commands]
 
@@ -174,7 +174,8 @@ def test_a_fault_that_comes_out_as_promised(drilled):
         stat.S_IMODE(os.stat(made.folder).st_mode),
         stat.S_IMODE(os.stat(made.job).st_mode),
     ) == (0o700, 0o600)
-    assert not os.path.exists(made.elsewhere), "it holds what opens the nodes"
+    # It holds what opens the nodes.
+    assert not os.path.exists(made.elsewhere)
     assert [command.verb for command in made.commands] == ["train", "status"]
 
 
@@ -247,7 +248,8 @@ def test_a_faults_moment(tmp_path, at, count, come):
     }
     looks = [{"t": 1, "node": node, "attempts": {"1": seen}} for node in ("node1", "node2")]
     assert bool(made.moment(looks)) is come
-    assert at != "ranks" or not made.moment(looks[:1]), "the other node has none yet"
+    # The other node has none yet.
+    assert at != "ranks" or not made.moment(looks[:1])
 
 
 def test_seconds_begin_with_the_fault_and_where_nothing_may_happen_with_the_stop(drilled):
@@ -332,17 +334,15 @@ def alone(tmp_path, monkeypatch):
 
 def test_a_training_that_stands_still_after_what_it_should_survive_is_seen(alone, monkeypatch):
     monkeypatch.setattr(drill_run, "GOES_ON_SECONDS", 1)
-    assert says(
-        alone(dict(GOES_ON, at="step 3"), steps=3)[0],
-        "the training made 3 steps before and none in 1 s after it",
-    )
+    [problem] = says(alone(dict(GOES_ON, at="step 3"), steps=3)[0], "3 steps before")
+    assert "none in 1 s after" in problem
 
 
 def test_a_moment_that_never_comes_is_no_fault_and_the_run_is_stopped(alone, monkeypatch):
     monkeypatch.setattr(drill_run, "MOMENT_SECONDS", 1)
     result, made = alone(dict(KILL, at="saved 1", expect=KILLED))
     assert (
-        says(result, "the training did not come to saved 1")
+        says(result, "not come to saved 1")
         and result["reached"] is None
         and result["promises"]["N3"]
     )
@@ -352,16 +352,15 @@ def test_a_moment_that_never_comes_is_no_fault_and_the_run_is_stopped(alone, mon
 def test_a_command_that_does_not_come_to_its_end_is_ended_and_said(alone, monkeypatch):
     monkeypatch.setattr(drill_steps, "STOP_SECONDS", 1)
     result, made = alone(dict(GOES_ON, then=[{"verb": "follow"}]))
-    assert says(result, "follow.yml did not come to its end within 1 s") and all(
-        command.over() for command in made.commands
-    )
+    [problem] = says(result, "follow.yml")
+    assert "within 1 s" in problem and all(command.over() for command in made.commands)
 
 
 def test_a_controller_that_does_not_mind_is_said(alone, monkeypatch):
     monkeypatch.setattr(drill_steps, "SIGNAL_SECONDS", 1)
     assert says(
         alone(dict(GOES_ON, then=[{"control": "INT"}]), stubborn=True)[0],
-        "the controller did not end after INT",
+        "did not end after INT",
     )
 
 
@@ -600,7 +599,7 @@ def test_a_node_that_a_run_holds_is_left_alone_and_a_way_is_by_key(act):
 def test_an_answer_passes_the_gate_before_it_is_used(act, answer):
     """attempt_status runs on the node, where a training could have written what it says."""
     result = act(state="way", connection=link(), status=answer)
-    assert result["failed"] and "gave an answer of attempt_status" in result["msg"]
+    assert result["failed"] and "answer of attempt_status" in result["msg"]
 
 
 def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
@@ -638,9 +637,8 @@ def test_a_fault_is_done_where_the_job_is_and_as_the_user_logs_in(act, monkeypat
         and [node.name for node in made[0].ground.nodes] == ["node1", "node2"]
     )
     assert made[0].ground.options == ["-i", "hosts", "--user", "someone"]
-    assert caught == [(signal.SIGTERM, signal.default_int_handler)], (
-        "Ctrl-C reaches a worker as TERM, and what was done has to be undone"
-    )
+    # Ctrl-C reaches a worker as TERM, and what was done has to be undone.
+    assert caught == [(signal.SIGTERM, signal.default_int_handler)]
 
 
 def test_the_verdict_is_that_all_held(act, monkeypatch):
@@ -661,9 +659,8 @@ def test_the_verdict_is_that_all_held(act, monkeypatch):
 
     skipped = {"name": "cut", "injected": "b", "skipped": "for a reason"}
     found = told(good, skipped)
-    assert found["verdict"]["outcome"] == "completed" and found["verdict"]["text"].startswith(
-        "1 of 1 faults came out as promised"
-    )
+    assert found["verdict"]["outcome"] == "completed"
+    assert found["verdict"]["text"].startswith("1 of 1 faults ")
     assert found["results"][0]["promises"]["N8"] is True
     for wrong in (
         {"verdict": "wrong"},

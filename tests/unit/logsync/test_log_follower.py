@@ -178,7 +178,8 @@ def test_a_node_that_is_gone_does_not_keep_the_view_when_the_others_have_ended(
     node.over_says = None  # no answer
     node.follow(argv=[sys.executable, "-c", "import sys; sys.exit('ssh: no route to host')"])
     wait_for(lambda: node.asked >= 2)
-    assert node.thread.is_alive(), "it waits as long as no other node has ended"
+    # It waits as long as no other node has ended.
+    assert node.thread.is_alive()
     wait_for(lambda: node.follower._stream and node.follower._stream.problem)
     (tmp_path / "marker").touch()
     node.ends()

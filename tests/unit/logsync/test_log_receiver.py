@@ -151,7 +151,8 @@ def test_a_stream_that_is_killed_resumes_where_it_was(attempt, home, stream):
             assert "exit code -9" in running.problem
     assert running.finish(60) is True
     assert content(home / RANK0) == (attempt / "log" / "workerlog.0").read_bytes()
-    assert running.receiver.bytes == written, "a byte crossed the wire twice"
+    # No byte crosses the wire twice.
+    assert running.receiver.bytes == written
 
 
 def test_another_reader_goes_on_where_the_first_was_killed(attempt, home, stream):
@@ -410,10 +411,8 @@ def test_a_stream_that_cannot_begin_says_why_and_is_tried_again(attempt, home, s
     script = f'[ -e {flag} ] || {{ touch {flag}; echo no route to host >&2; exit 255; }}; exec "$@"'
     running = stream(["sh", "-c", script, "sh", *ARGV])
     wait_for(lambda: content(home / RANK0) == b"zero\n")
-    assert (
-        running.problem == "the stream ended with exit code 255: no route to host"
-        and running.restarts == 1
-    )
+    assert "exit code 255" in running.problem and running.problem.endswith(": no route to host")
+    assert running.restarts == 1
 
 
 def test_a_full_disk_at_home_is_told_and_nothing_is_raised(attempt, home, stream, monkeypatch):

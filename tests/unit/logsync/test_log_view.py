@@ -239,10 +239,8 @@ def test_of_very_many_lines_the_last_are_shown_and_the_others_counted():
     view = log_view.View(LOGS, ((), ()))
     lines = view.lines("[0 a]", [b"line %d" % number for number in range(5000)])
     assert len(lines) == log_view.MOST + 1
-    assert (
-        lines[0] == "[0 a]        ... 4000 lines are not shown; the file has them"
-        and lines[-1] == "[0 a]        line 4999"
-    )
+    assert lines[0].split()[:5] == ["[0", "a]", "...", "4000", "lines"]
+    assert lines[-1] == "[0 a]        line 4999"
 
 
 # -- a log that grows

@@ -151,10 +151,11 @@ def test_a_hostile_description_is_refused_or_changes_nothing(controller, field, 
     text = texts_of(nodes)
     assert text is None or evil(text) == []
     if text is None:
+        # The refusal names the node that lies.
         assert nodes[1]["problems"] or (field, value) in (
             ("site", "other"),
             ("user", "root"),
-        ), "the refusal names the node that lies"
+        )
 
 
 def test_hostile_descriptions_by_chance(controller):
@@ -193,7 +194,8 @@ def test_a_description_that_is_none_at_all(controller, said):
 def test_an_address_is_held_against_the_inventory(controller, wanted, said, address):
     found = controller(node(1), dict(node(2), address=said), addresses={"node2": wanted})[1]
     assert (found["address"] or None, bool(found["problems"])) == (address, address is None)
-    assert found["host_keys"] == [host_key(2)], "a fabric address has the keys of the same machine"
+    # A fabric address has the keys of the same machine.
+    assert found["host_keys"] == [host_key(2)]
 
 
 def test_a_host_that_the_controller_cannot_resolve_leaves_the_address_to_the_node(controller):
@@ -210,7 +212,8 @@ def test_a_host_that_the_controller_cannot_resolve_leaves_the_address_to_the_nod
         "gpu-b.invalid",
         [],
     )
-    assert found[1]["addresses"] == ["10.1.0.7"], "another node's address is not added"
+    # Another node's address is not added.
+    assert found[1]["addresses"] == ["10.1.0.7"]
 
 
 def test_ports_come_from_the_inventory(controller):
@@ -226,7 +229,7 @@ def test_only_pinned_host_keys_are_handed_on(controller):
         host_key(2)
     ]
     found = controller(node(1), node(2), known_hosts=f"198.51.100.11 {host_key(1)}\n")[1]
-    assert found["host_keys"] == [] and "no host key of it is pinned" in found["problems"][0]
+    assert found["host_keys"] == [] and "no host key" in found["problems"][0]
 
 
 def test_behind_an_authority_of_hosts_a_node_adds_nothing_but_keys(controller):

@@ -252,7 +252,8 @@ def test_hostile_words_are_refused_and_change_nothing(home, kind, monkeypatch, c
         assert home.call(text, *arguments).returncode == REFUSED
     assert home.state() == before and not out.exists()
     shown = capfd.readouterr().err
-    assert "\x1b" not in shown, "what a caller sends is not sent back as it is"
+    # What a caller sends is not sent back as it is.
+    assert "\x1b" not in shown
 
 
 @pytest.mark.parametrize(
@@ -285,14 +286,13 @@ def test_a_key_is_for_its_own_attempt(home):
     before = home.state()
     for words in ("stop 2 peer", "beat 2", "door 2 orted", f"stop {OTHER} peer"):
         assert home.of_run(words).returncode == REFUSED
-    assert home.of_run("stop 1 peer", number="2").returncode == REFUSED, "a line of another attempt"
-    assert home.of_run("stop 1 peer", peer="node9").returncode == REFUSED, (
-        "not a node of this attempt"
-    )
+    # A line of another attempt.
+    assert home.of_run("stop 1 peer", number="2").returncode == REFUSED
+    # Not a node of this attempt.
+    assert home.of_run("stop 1 peer", peer="node9").returncode == REFUSED
     assert home.of_run("stop 1 peer", peer="node2").returncode == REFUSED, "itself"
-    assert home.call("stop 1 peer", "--run", OTHER, "1", "node1").returncode == REFUSED, (
-        "another run has a gate of its own"
-    )
+    # Another run has a gate of its own.
+    assert home.call("stop 1 peer", "--run", OTHER, "1", "node1").returncode == REFUSED
     assert home.state() == before and recorded(home.tools, "systemctl") == []
 
 

@@ -368,10 +368,9 @@ def test_every_problem_at_once():
 
 def test_a_shared_home_wants_consent():
     nodes = [node(1, home="a"), node(2, home="a")]
-    assert (
-        "node2: shares its home directory with node1" in ssh_config.problems_of(nodes, "local")[0]
-    )
-    assert "ssh_trust_shared_home: true" in ssh_config.problems_of(nodes, "local")[0]
+    problem = ssh_config.problems_of(nodes, "local")[0]
+    assert problem.startswith("node2: ") and "home directory with node1" in problem
+    assert "ssh_trust_shared_home: true" in problem
     assert ssh_config.problems_of(nodes, "local", consent=True) == []
 
 
@@ -397,7 +396,9 @@ def test_compile_refuses_settings(changes, words):
 
 
 def test_compile_refuses_an_empty_group():
-    assert ssh_config.compile_mesh([], "local", CA) == (None, ["the group 'trainers' is empty"])
+    compiled, problems = ssh_config.compile_mesh([], "local", CA)
+    assert compiled is None
+    assert len(problems) == 1 and "'trainers' is empty" in problems[0]
 
 
 # --- what is compiled
@@ -803,7 +804,8 @@ def test_an_expired_certificate_ends_the_proof(home):
 
 def test_a_copied_disk_has_no_proof(home, monkeypatch):
     monkeypatch.setattr(store, "own_identity", lambda: primitives.identity("another", "node2"))
-    assert store.mesh_state(str(home[0]), time.time())["stale"] == ["written on another machine"]
+    stale = store.mesh_state(str(home[0]), time.time())["stale"]
+    assert len(stale) == 1 and stale[0].endswith("another machine")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"version": 3}', '"x"'])

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     candidates,
@@ -75,12 +77,9 @@ def test_why_a_node_cannot_take_part(look, words):
 def test_a_node_that_left_the_inventory_and_a_spare_that_is_unlike():
     asked = given(nodes=("node1", "node9"), extra=(host(3, trainyard_devices=4), host(4)))
     found = candidates.unfit(["node1", "node9", "spare1", "spare2"], asked)
-    assert found == {
-        "node9": "it is no longer in the inventory",
-        "spare1": (
-            "it declares the devices 0, 1, 2, 3, the run takes 0, 1, 2, 3, 4, 5, 6, 7 of each node"
-        ),
-    }
+    assert sorted(found) == ["node9", "spare1"]
+    assert "inventory" in found["node9"]
+    assert re.findall("[0-9]", found["spare1"]) == list("0123" + "01234567")
 
 
 def test_the_choice_of_a_run():

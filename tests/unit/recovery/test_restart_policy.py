@@ -88,7 +88,7 @@ def test_what_the_issue_asks_for():
 def test_what_a_person_stopped_stays_stopped():
     found = decide(attempt(1, "stopped_by_guard", outcome="stopped"))
     assert (found["again"], found["reason"], found["cause"]) == (False, "never", "stopped_by_user")
-    assert restart_policy.sentence(found, RUN) == "none: a person stopped it"
+    assert restart_policy.sentence(found, RUN) == f"none: {found['why']}"
 
 
 def test_what_completed_or_has_no_end_is_no_question():
@@ -104,11 +104,8 @@ def test_the_limit_counts_restarts_over_the_whole_run():
     first, second = attempt(1, "killed", again=AGAIN), attempt(2, "killed", SAVED)
     assert decide(first, second, limit=2)["again"] and decide(first, second, limit=2)["number"] == 2
     found = decide(first, second, limit=1)
-    assert (found["again"], found["reason"], found["why"]) == (
-        False,
-        "max_restarts",
-        "1 of 1 restarts were used",
-    )
+    assert (found["again"], found["reason"]) == (False, "max_restarts")
+    assert found["why"].startswith("1 of 1 restarts")
     assert restart_policy.sentence(decide(attempt(1, "killed"), limit=0), RUN) == ""
 
 
@@ -134,11 +131,8 @@ def test_three_restarts_without_progress_end_it():
     ]
     assert decide(*same)["again"]  # two of them
     found = decide(*same, attempt(4, "killed", STEPPED, "a"))
-    assert (found["again"], found["reason"], found["why"]) == (
-        False,
-        "no_progress",
-        "3 restarts in a row brought no newer checkpoint",
-    )
+    assert (found["again"], found["reason"]) == (False, "no_progress")
+    assert found["why"].startswith("3 restarts in a row")
     assert restart_policy.sentence(found, RUN).endswith(
         f"by hand: ansible-playbook playbooks/resume.yml -e run={RUN}"
     )

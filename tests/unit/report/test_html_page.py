@@ -49,23 +49,17 @@ def raised(tmp_path):
 
 def test_a_failed_run_is_told_from_verdict_to_files(raised):
     said = raised.text
-    assert (
-        "FAILED rank 1 on node2 (local rank 0) raised ValueError: image 000000012.jpg is truncated"
-        " (exit code 1)" in said
-    )
-    assert "Remedy: mend what the message names" in said
-    assert (
-        "rank 1 on node2 (local rank 0), exit code 1 at +0.0 s: its log holds an error of its own"
-        in said
-    )
+    assert "FAILED rank 1 on node2 " in said
+    assert "ValueError: image 000000012.jpg " in said and "(exit code 1)" in said
+    assert "Remedy: mend" in said
+    assert "(local rank 0), exit code 1 at +0.0 s" in said and "error of its own" in said
     hits = [
         attributes
         for tag, attributes in raised.elements
         if tag == "li" and attributes.get("class") == "hit"
     ]
-    assert len(hits) == 1 and 'raise ValueError("image 000000012.jpg is truncated")' in said, (
-        "the lines around the evidence"
-    )
+    # The lines around the evidence are shown.
+    assert len(hits) == 1 and 'raise ValueError("image 000000012.jpg ' in said
     assert (
         "fleetrun --ips=198.51.100.101,198.51.100.102 --nproc_per_node=1 tools/train.py -c"
         " configs/faults/raise.yml" in said
@@ -80,11 +74,12 @@ def test_a_failed_run_is_told_from_verdict_to_files(raised):
     links = {attributes["href"] for tag, attributes in raised.elements if tag == "a"}
     logs = {"rank-000.node1.log", "rank-001.node2.log", "launcher.node1.log", "launcher.node2.log"}
     assert {"./attempt-1/" + name for name in logs} <= links
+    # The loss that rank 0 printed.
     assert raised.data["curves"][0]["loss"] == [
         3.6156,
         4.0606,
         4.0171,
-    ], "the loss that rank 0 printed"
+    ]
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -121,9 +116,8 @@ def test_a_page_asks_nobody_and_is_built_for_everybody(tmp_path, name):
     }
     assert anchors <= set(names)
     levels = [int(tag[1]) for tag in tags if re.match(r"h[1-6]$", tag)]
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:])), (
-        "a heading's level is left out"
-    )
+    # No level of a heading is left out.
+    assert all(after - before <= 1 for before, after in zip(levels, levels[1:]))
 
 
 def test_visualdl_records_are_linked(tmp_path):
@@ -171,8 +165,10 @@ def test_hostile_text_is_only_text(tmp_path):
         "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>{{ 7*7 }}{% raw"
         " %}\\x1b[2J\\x07\\u202etxt\\u2028"
     )
-    assert page.text.count(shown) >= 8, "it stands there, to be read"
-    assert page.data, "the charts' data is whole"
+    # It stands there, to be read.
+    assert page.text.count(shown) >= 8
+    # The charts' data is whole.
+    assert page.data
     assert "&lt;/script&gt;" in text and text.count("</script>") == 3
     text.encode("utf-8")
 
@@ -244,9 +240,8 @@ def test_two_attempts_are_told_apart(tmp_path):
         json.dumps(dict(record, attempts=record["attempts"] + [again])), encoding="utf-8"
     )
     page = Page(page_of(facts_of(tmp_path, run)))
-    assert page.text.index("COMPLETED the second time") < page.text.index(
-        "FAILED rank 1 on node2"
-    ), "the last one counts"
+    # The last one counts.
+    assert page.text.index("COMPLETED the second time") < page.text.index("FAILED rank 1 ")
     assert [curve["label"] for curve in page.data["curves"]] == [
         "rank 0, attempt 1",
         "rank 0, attempt 2",
@@ -262,14 +257,9 @@ def test_damage_is_named_and_the_rest_is_told(tmp_path):
     (tmp_path / run / "attempt-1" / "ranks.json").write_text("[]", encoding="utf-8")
     (tmp_path / run / "attempt-1" / "rank-000.node1.log").write_bytes(b"\x00\xff" * 5000)
     page = Page(page_of(facts_of(tmp_path, run)))
-    assert (
-        "This report is not complete. run.json could not be read" in page.text
-        and "attempt-1/ranks.json could not be read" in page.text
-    )
-    assert (
-        "UNKNOWN nothing was recorded of how this attempt ended" in page.text
-        and "fleetrun --ips" in page.text
-    )
+    assert "not complete. run.json could not" in page.text
+    assert "attempt-1/ranks.json could not" in page.text
+    assert "UNKNOWN nothing was recorded" in page.text and "fleetrun --ips" in page.text
 
 
 def test_a_comparison_lays_curves_over_each_other_and_shows_only_what_differs(tmp_path):
@@ -350,9 +340,8 @@ def test_text_stands_out_from_its_ground(theme):
         for block in re.findall(r":root[^{]*\{([^}]*)\}", style)
     ]
     palettes = [palette for palette in palettes if palette]
-    assert len(palettes) == 3 and palettes[1] == palettes[2], (
-        "dark by the system and dark by the switch are one"
-    )
+    # Dark by the system and dark by the switch are one.
+    assert len(palettes) == 3 and palettes[1] == palettes[2]
     colours = palettes[0] if theme == "light" else dict(palettes[0], **palettes[1])
     for text, ground in PAIRS:
         assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)

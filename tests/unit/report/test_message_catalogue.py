@@ -49,7 +49,7 @@ def code_of_call(call):
         return call.args[0]
     named = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
     if name_of(call.func) == "Problem":
-        assert named, f"a Problem without a code in line {call.lineno}"
+        assert named, call.lineno
     if not named or name_of(call.func) not in TAKE_KEYWORD:
         return None
     return named[0]
@@ -100,8 +100,10 @@ def used():
 def test_every_code_has_an_entry_and_every_entry_is_used(used):
     entries = {code for section in TEXTS.values() for code in section}
     codes, _others = used
-    assert codes - entries == set(), "codes without meaning and fix"
-    assert entries - codes == set(), "entries that nothing uses"
+    # Every code has a meaning and a fix.
+    assert codes - entries == set()
+    # Every entry is used.
+    assert entries - codes == set()
 
 
 def test_no_code_is_put_together(used):

@@ -37,7 +37,8 @@ def parsed(text):
     for line in text[:-1].split("\n"):
         if line.startswith("# HELP "):
             current = line.split(" ", 3)[2]
-            assert current not in done, "the samples of one metric stand together"
+            # The samples of one metric stand together.
+            assert current not in done
             done.add(current)
         elif line.startswith("# TYPE "):
             assert line == f"# TYPE {current} gauge"

@@ -142,20 +142,15 @@ def test_a_run_with_evaluations():
 def test_the_sum_of_a_suite_that_prints_on_its_first_rank():
     summed = only(series.of_run(str(RUNS / "evaluated")))["summed"]
     assert summed["ips"][0] == 2 * 2.3805 and len(summed["time"]) == len(summed["ips"]) == 10
-    assert (
-        summed["note"]
-        == "rank 0's times the number of ranks (2): the suite prints steps on its first rank only"
-    )
+    assert summed["note"].startswith("rank 0's times ") and "ranks (2)" in summed["note"]
 
 
 def test_every_rank_that_prints_is_summed_as_it_is(run):
     place = run("evaluated")
     change(place / "plan.json", lambda plan: plan["suite"]["logs"]["step"].pop("ranks") and None)
     attempt = only(series.of_run(str(place)))
-    assert (
-        attempt["summed"]["ips"][0] == 2.3805
-        and attempt["summed"]["note"] == "of the 1 ranks that printed steps; the run has 2"
-    )
+    assert attempt["summed"]["ips"][0] == 2.3805
+    assert re.findall("[0-9]+", attempt["summed"]["note"]) == ["1", "2"]
     shutil.copyfile(
         place / "attempt-1" / "rank-000.node1.log", place / "attempt-1" / "rank-001.node2.log"
     )
@@ -722,6 +717,4 @@ def test_of_logs_of_gigabytes_beginning_and_end_are_read_and_what_was_left_out_i
     monkeypatch.setattr(series, "MOST", 1 << 20)
     part = series.of_run(str(directory))["attempts"][0]
     assert whole["left_out"] == [] and part["series"] == whole["series"]
-    assert part["left_out"] == [
-        f"attempt-1/{log.name}: 5 MB in its middle were not read for the curves"
-    ]
+    assert [line.split(" in ")[0] for line in part["left_out"]] == [f"attempt-1/{log.name}: 5 MB"]

@@ -87,7 +87,8 @@ def test_nobody_is_accused_without_others_or_for_noise():
             "ips": [],
         },
     }
-    assert core.slow_parts(rare) == {}, "one step says nothing of its part of the time"
+    # One step says nothing of its part of the time.
+    assert core.slow_parts(rare) == {}
     two_points = {0: curve(1.0, points=2), 1: curve(9.0, points=2)}
     assert core.slow_parts(two_points) == {}
 
@@ -102,10 +103,11 @@ def test_who_looks_for_its_peers_late_is_named():
         )
         == {}
     )
+    # Guessed from another rank.
     assert (
         core.behind({"begin": 100.0, "phases": [dict(item, inferred=True) for item in phases]})
         == {}
-    ), "guessed from another rank"
+    )
 
 
 def test_the_first_fault_is_marked_and_not_the_loudest():
