@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""How an attempt stands on one node."""
+"""State of an attempt on one node."""
 
 from __future__ import annotations
 

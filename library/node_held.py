@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds a node."""
+"""The run that holds a node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXAMPLES = r"""
 RETURN = r"""
 held:
   description: The attempts that hold the node (run, attempt, user, mine, since and more; see
-    holds.py).
+    attempts/ownership.py).
   type: list
   elements: dict
   returned: success

@@ -26,7 +26,8 @@ options:
         start."
     type: dict
   members:
-    description: Names of the trainers and spares that take part, in rank order (replacing.py);
+    description: Names of the trainers and spares that take part, in rank order
+      (node_replacement.py);
       without it the job's first nodes of the site.
     type: list
     elements: str

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a run can be resumed, and as which attempt."""
+"""The decision to resume a run, and the number of the attempt."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class ActionModule(ControllerAction):
         """Return (nodes, problems) of a job, and note the nodes of the first attempt in the job.
 
         A run that goes on has its nodes, however many trainers there are now. The nodes of a later
-        attempt are chosen afterwards (replacing.py).
+        attempt are chosen afterwards (recovery/node_replacement.py).
         """
         kept = self._resumed.get("nodes") or ()
         names = [node["name"] for node in site["nodes"] + site["spares"] if node["name"] in kept]

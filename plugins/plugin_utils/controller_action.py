@@ -84,7 +84,7 @@ class ControllerAction(ActionBase):
 
     @property
     def check_mode(self) -> bool:
-        """Whether nothing may be changed."""
+        """True if nothing may be changed."""
         return bool(self._task.check_mode)
 
     def warn(self, text: str) -> None:

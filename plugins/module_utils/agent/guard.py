@@ -77,7 +77,8 @@ class Log:
     def __init__(self, path, patterns, saved):
         """Prepare the log.
 
-        patterns: the suite's phases.Words. saved: {file: offset} of an earlier guard, or None.
+        patterns: the suite's guard_phases.Words. saved: {file: offset} of an earlier guard, or
+        None.
         """
         self.path, self.words = path, patterns
         self.kept, self.files = dict(saved or {}), {}

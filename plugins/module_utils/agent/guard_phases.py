@@ -25,7 +25,8 @@ from __future__ import annotations
 import re
 
 PHASES = ("rendezvous", "first_step", "step", "evaluation", "checkpoint")
-# Words about peers as phases.py has them (sources there), and further ones of Paddle 3's store.
+# Words about peers as report/phases.py has them (sources there), and further ones of Paddle 3's
+# store.
 SEEKS = (
     "The server starts to listen|Retry to connect to|Waiting for the state of the"
     " connection|Connect\\] Connection \\d|create libuv server"
@@ -52,7 +53,7 @@ PATIENCE = 3
 # The least default budget (seconds) before there are two lines: a suite may print every thousandth
 # step.
 UNKNOWN = 1800
-LINE = 8192  # bytes of a line that are looked at, as in logs.py
+LINE = 8192  # bytes of a line that are looked at, as in logs/parser.py
 LAST = 300  # characters of the last line that are kept
 
 

@@ -54,7 +54,7 @@ def state(rule, name, read):
     """Return {epoch, step, lr} of a checkpoint: whole numbers, and a rate.
 
     A number that no file has stays None. rule: the table's `state`. name: stem or folder. read:
-    {file: what completeness.read gave}.
+    {file: what validate.read gave}.
     """
     numbers = {"epoch": None, "step": None, "lr": None}
     for key in numbers:

@@ -3,7 +3,7 @@
 
 Nothing is ever unpickled, imported or executed. .pdparams, .pdopt, .pdema, .pdstates and .states
 are pickles (paddle.save writes one, protocol 2 or 4), whose STOP has to be the last byte:
-pickled.py. A MindSpore checkpoint (.ckpt) is a row of protobuf records without an end mark
+pickle_scan.py. A MindSpore checkpoint (.ckpt) is a row of protobuf records without an end mark
 (mindspore/train/serialization.py, _exec_save), so that its last record has to be known by name as
 well.
 """

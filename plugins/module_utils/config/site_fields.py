@@ -122,8 +122,8 @@ def address_problem(value):
     except ValueError:
         return f"must be an IP address or a network such as 10.0.0.0/24; got {shown(value)}"
     if network.version != 4:
-        # --ips, MASTER_ADDR and the rank table are made of IPv4 addresses (plan.py). A login may
-        # well go over IPv6.
+        # --ips, MASTER_ADDR and the rank table are made of IPv4 addresses (plan/compiler.py). A
+        # login may well go over IPv6.
         return (
             f"must be an IPv4 address or network, which the plan is made of; got {shown(value)};"
             " ansible_host alone may be IPv6"

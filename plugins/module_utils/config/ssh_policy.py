@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems of the controller's logins to the nodes (rules of design, decision 6).
+"""Problems of the controller's logins to the nodes (docs/design.md, 6).
 
 No password stands in clear text, a private key is private, and host keys are checked. The input is
 what the inventory says, and what `stat` says of a key.

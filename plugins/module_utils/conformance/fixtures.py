@@ -81,8 +81,8 @@ class Ground:
         """Make the ground.
 
         project: the product's directory. scratch: a directory for files of the examination. site:
-        see conform_site.py, None where it is left out. run_module, run_program: see
-        conform.examine.
+        see site_checks.py, None where it is left out. run_module, run_program: see
+        runner.examine.
         """
         self.project, self.contract, self.scratch, self.site = project, contract, scratch, site
         self.run_module, self.run_program = run_module, run_program

@@ -46,7 +46,7 @@ def examine(project, site=None, run_module=None, run_program=None, only=None):
     """Check every line.
 
     Return [{id, document, promise, holds, evidence, rendered, compared}]. project: the product's
-    directory. site: conform_site.Site, or None where the machines are not asked. run_module(name,
+    directory. site: site_checks.Site, or None where the machines are not asked. run_module(name,
     arguments) runs a module on the controller, run_program(words) Python with these words, and
     returns what it prints. only: ids, for a look at some lines.
     """

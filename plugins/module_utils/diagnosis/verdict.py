@@ -2,8 +2,8 @@
 """The reason for an attempt's end.
 
 It names node, rank, exit code or signal, first error, log and remedy. A pure function over what
-every node found. weighing.py weighs the evidence. Here it is decided whether it is enough to name a
-rank, and put into words. Where nothing decides, the verdict says so and lists the candidates.
+every node found. candidates.py weighs the evidence. Here it is decided whether it is enough to name
+a rank, and put into words. Where nothing decides, the verdict says so and lists the candidates.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ node's. Every variable goes in by its name, so that no value is seen in a proces
 image's own. The image's content is never modified and never fetched: the node's administrator
 brings it.
 
-The attempt's unit has to hold every process, so that stopping it is exact (design, decision 1).
+The attempt's unit has to hold every process, so that stopping it is exact (docs/design.md, 1).
 Podman and Apptainer start theirs as children. Docker's daemon starts them elsewhere, so a Docker
 container is removed by its name when the unit ends.
 """

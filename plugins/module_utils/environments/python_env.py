@@ -552,7 +552,7 @@ def inspect_environment(home_dir, digest, verify="cached"):
 
     state: ready, absent, incomplete (no marker) or changed (differs from its marker). home_dir: the
     absolute product directory on this node, ~/.trainyard. verify: how its files are compared with
-    their installation, see distributions.check. Imports nothing.
+    their installation, see installed_files.check. Imports nothing.
     """
     directory = os.path.join(home_dir, "env", digest)
     path = os.path.join(directory, MARKER)

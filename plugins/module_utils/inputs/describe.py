@@ -2,7 +2,7 @@
 """A job's inputs as one description.
 
 It has code, config chain, data, weights, the script's overrides and arguments, and the inputs that
-lie on the nodes already. The parts come from sources.py, suites.py and scaling.py. Trees are
+lie on the nodes already. The parts come from sources.py, suite_table.py and scaling.py. Trees are
 remembered and kept below one cache directory.
 """
 
@@ -163,7 +163,7 @@ def settled(params, values):
 def place_of(job, key):
     """Return 'file:line key' of the job, the beginning of every refusal.
 
-    Design, decision 12.
+    See docs/design.md, 12.
     """
     file, line = job.get("file", job["config"]), (job.get("lines") or {}).get(key)
     if line is None:

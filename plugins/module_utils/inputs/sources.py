@@ -144,7 +144,7 @@ def foreign(root):
 
 
 def code_tree(root, cache):
-    """Return (manifest entries, git state) of a code tree (decision 9).
+    """Return (manifest entries, git state) of a code tree (docs/design.md, 9).
 
     The entries are the files that git tracks or does not ignore; outside git, every file.
     """

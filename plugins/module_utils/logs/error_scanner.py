@@ -4,8 +4,8 @@
 `ErrorScan` knows Python tracebacks (chained ones, cut ones, ones between other lines), Paddle's C++
 `Error Message Summary:` block, uncaught C++ exceptions (gloo, NCCL), faulthandler, argparse, NCCL
 warnings, Ascend's error codes, Open MPI's messages and the lines of a shell or launcher about a
-dead child. error_lines.py has the patterns of the lines, causes.py their meaning, first_error.py
-the choice among the errors.
+dead child. error_patterns.py has the patterns of the lines, failure_catalogue.py their meaning,
+root_error.py the choice among the errors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ErrorScan:
         self.survived = None  # the first error after which training went on
         # The error that ended a thread of the trainer: steps go on until the loaded data runs out.
         self.thread_error = None
-        self.containers = []  # the launcher's lines about its children: see error_lines.note_child
+        # The launcher's lines about its children: see error_patterns.note_child.
+        self.containers = []
         self._state = None  # the method that reads the lines of the open event
         self._error = None  # the error whose following lines are being read
         self._begin = 0  # number of the line where the open event begins

@@ -147,7 +147,7 @@ class Home:
         }
 
     def logs(self):
-        """Return the logview.Logs that are here."""
+        """Return the log_view.Log objects that are here."""
         return log_view.logs_in(self.path, self.nodes)
 
     def planned(self):

@@ -71,7 +71,7 @@ class Follower:
     def follow(self, argv, spec, over, alive=lambda: None):
         """Follow until the end and return the problem of the stream, or None.
 
-        argv, spec: as streaming.Stream has them. over: returns whether the run has ended on the
+        argv, spec: as log_stream.Stream has them. over: returns whether the run has ended on the
         node, None where the node does not answer. alive: called twice a second. It ends this
         process where no other one waits for it any more.
         """

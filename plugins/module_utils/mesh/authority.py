@@ -25,7 +25,7 @@ JOURNAL = "authority.json"
 SIGNED = "signed"
 # The content of an authority's directory. Nothing else in it is ever removed.
 OWN = (KEY, KEY + ".pub", JOURNAL, SIGNED, ".lock")
-# The same as for inventory names in mesh_compiled: they stand in file names and in certificates.
+# The same as for inventory names in known_nodes: they stand in file names and in certificates.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Basics of the mesh, by which the nodes of a site log in to each other.
 
-The mesh works without passwords, without N^2 keys and without trust on first use (decision 6).
+The mesh works without passwords, without N^2 keys and without trust on first use (docs/design.md,
+6).
 
-mesh_described describes a node. mesh_compiled is what the controller makes of all nodes. mesh_held
-is what a node has of it. mesh_logins tests the logins.
+node_description describes a node, known_nodes and ssh_config compile the mesh on the controller.
+store has the node's part of it, and login_check tests the logins.
 """
 
 from __future__ import annotations

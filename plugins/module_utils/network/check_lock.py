@@ -21,7 +21,7 @@ from ..base import safe_open
 from . import client
 
 # Not trainyard-*: a check holds no node, and `stop` has nothing to do with it. Not the limits
-# probe's either (limits.py: yardlimits-*).
+# probe's either (unit_limits.py: yardlimits-*).
 UNITS = "yardcheck-*.service"
 UNIT = re.compile(r"^yardcheck-([0-9a-z]{1,32})\.service\Z")
 ID = re.compile(r"^[0-9a-z]{1,32}\Z")

@@ -151,7 +151,7 @@ def attempt(spec, peer, port):
     """Try one port of a peer and return (call, row).
 
     call: the open Call, None where the attempt failed. row: {to, port, why, text, seconds} and
-    perhaps you and age. why is '' for success, else a key of network.WHY or 'other'.
+    perhaps you and age. why is '' for success, else a key of reachability.WHY or 'other'.
     """
     started = time.monotonic()
     call, stage = None, "connect"

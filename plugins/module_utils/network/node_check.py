@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network check on one node: the listener's unit and the client.
 
-They are netprobe.py and nettries.py. Functions take `run`, a callable like
+They are netprobe.py and client.py. Functions take `run`, a callable like
 AnsibleModule.run_command, and the user's runtime directory, so that they are tested without
 Ansible.
 """
@@ -171,7 +171,7 @@ def offered(name, said, ports):
 def connected(_run, runtime, given):
     """Try every link from this node.
 
-    Returns nettries.proven's result with complete, own (what listens here), and rival where another
+    Returns client.proven's result with complete, own (what listens here), and rival where another
     check was met. given: the module's arguments.
     """
     names, node = given["nodes"], given["node"]

@@ -101,7 +101,7 @@ def _is_proven(mesh, now):
 def _same_addresses(mesh, rows):
     """Return whether a mesh was made for the addresses that the inventory has now.
 
-    rows: {node name: what mesh.inventory_digest takes}, or None.
+    rows: {node name: what primitives.inventory_digest takes}, or None.
     """
     if rows is None:
         return True

@@ -12,7 +12,7 @@ from ..base.findings import finding
 from ..suites import launchers
 from .sockets import RECOMMENDED, WINDOW, owner_words
 
-# Another check's listener (netturns.py), which the network's proof waits for.
+# Another check's listener (check_lock.py), which the network's proof waits for.
 CHECK = re.compile(r"/yardcheck-[0-9a-z]+/netprobe\.py( |\Z)")
 
 

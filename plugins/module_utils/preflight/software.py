@@ -3,8 +3,8 @@
 
 It compares Python, packages and their files, and CUDA, NCCL and CANN where present. An
 environment's marker says what was installed. The present state is looked at each time
-(distributions.py). Only files are read, but for one start of a Python of the user's own, which has
-to say where its packages lie.
+(installed_files.py). Only files are read, but for one start of a Python of the user's own, which
+has to say where its packages lie.
 """
 
 from __future__ import annotations

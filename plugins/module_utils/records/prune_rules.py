@@ -152,7 +152,7 @@ def decide(rule, looks, site, now):
 
     remove: {place: [run ids]}. stay: [{run, places, why}]. chosen: [run ids]. unknown: whether
     `run` is nowhere. foreign: [run ids] of other sites. rule: from rule_of. looks: {place: what
-    prune_look.look returned, or None for a node that was not asked or did not answer}. site: its
+    prune_scan.look returned, or None for a node that was not asked or did not answer}. site: its
     name. now: unix seconds. Nothing is chosen at a place that did not answer.
     """
     runs_at = {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node's side of a rehearsal: wait for its end, read its results, remove it.
 
-A rehearsal without an end is ended. See rehearsal.py.
+A rehearsal without an end is ended. See outcome.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def text_of(path):
 def tail(path, secrets):
     """Return a log's last lines, safe to show and bounded.
 
-    secrets: display.Secrets of the plan.
+    secrets: what sanitize.secrets_of returns for the plan.
     """
     return [
         printable(line, *secrets, limit=LINE_CHARACTERS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suites as tables (design, decision 5), and their meaning for one job.
+"""Suites as tables (docs/design.md, 5), and their meaning for one job.
 
 A table, suites/<name>.yml, has to fit suites/schema.yml. Nothing here knows a suite by name: a
 fifth one is one more file (docs/adding-a-suite.md).
