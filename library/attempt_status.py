@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: attempt_status
-short_description: Tell how an attempt stands on a node
+short_description: Return the state of an attempt on a node
 description:
   - Reads the state of the attempt's unit, how each rank is, and the latest step from the end of
     each rank's log. Changes nothing.
@@ -32,7 +32,7 @@ options:
     default: false
   logs_dir:
     description:
-      - Directory of the runs on the controller, to which the node's logs come home while the
+      - Directory of the runs on the controller, to which the node's logs are copied while the
         attempt runs, as C(<run>/attempt-N/<log>); empty means that they stay on the node until they
         are collected. Done by the action plugin with O(gang=true), over connections of type ssh.
     type: str
@@ -68,8 +68,8 @@ status:
     exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation,
     fraction}]), endpoints_as_planned; where nothing is found of a run that was asked for, processes
     (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless);
-    with O(gang=true) stream, null or how the logs come home (bytes that came, restarts, problem,
-    events of truncated, replaced and gone logs).
+    with O(gang=true) stream, null or the state of the log stream (bytes that came, restarts,
+    problem, events of truncated, replaced and gone logs).
   type: dict
   returned: success
 """

@@ -117,7 +117,7 @@ def find_image(run, image):
 
 
 def _find_digest(run, engine, image):
-    """Return (digest, why there is none) of an image that one engine may have."""
+    """Return (digest, problem) of an image that one engine may have."""
     remedy = "get it with {}".format(engine["get"].format(image=image))
     if engine["image"] is None:
         if not os.path.isfile(image):

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: drill
-short_description: Do faults to a real training and hold what comes of them against the promises
+short_description: Inject faults into a real training and check the promises
 description:
   - Runs on the controller as an action plugin, since it starts the product's own playbooks as a
     user would and watches the nodes while they run.
-  - The faults are data, C(plugins/module_utils/drills/faults.yml). Each is done to a training of
-    its own and undone whatever happens.
-  - A fault that is done to containers is left out, with its reason, where the site's nodes are none
-    of the embedded site's on this machine.
+  - The faults are data, C(plugins/module_utils/drills/faults.yml). Each is injected into a training
+    of its own and undone whatever happens.
+  - A fault of containers is left out, with its reason, where the site's nodes are not the embedded
+    site's on this machine.
 options:
   state:
     description:

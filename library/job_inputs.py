@@ -32,12 +32,12 @@ options:
     choices: [push, present, shared]
     default: push
   outline:
-    description: What placement said of code that lies on the nodes already; the controller needs no
-      copy of it.
+    description: What placement returned for code that lies on the nodes already; the controller
+      needs no copy of it.
     type: dict
     default: {}
   unread:
-    description: Why no node has told the outline of code that lies there; the nodes are looked at
+    description: Why no node has given the outline of code that lies there; the nodes are looked at
       all the same, and there is no plan.
     type: str
     default: ""
@@ -57,7 +57,7 @@ options:
     type: dict
     default: {}
   accelerator:
-    description: What the nodes compute with; decides what the suite's script has to be told.
+    description: What the nodes compute with; decides the options that the suite's script needs.
     type: str
     default: cpu
   nodes:

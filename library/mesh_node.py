@@ -186,7 +186,7 @@ found:
         because it was made on another node.
       type: bool
     authorized_keys_mode:
-      description: Mode of the user's authorized_keys, V(0600) where there is none yet.
+      description: Mode of the user's authorized_keys, V(0600) where the file is missing yet.
       type: str
 """
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_held
-short_description: Say which attempts hold a node
+short_description: Return the attempts that hold a node
 description:
-  - Tells in one quick look whether a node answers and which attempts hold it, anybody's. Changes
+  - One quick look finds whether a node answers and which attempts hold it, of any user. Changes
     nothing. It needs neither a plan nor a run.
 options:
   base:
@@ -23,7 +23,7 @@ author: Trainyard
 """
 
 EXAMPLES = r"""
-- name: See who is there
+- name: Look for the nodes that answer
   node_held:
   register: look
   ignore_unreachable: true

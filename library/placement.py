@@ -8,7 +8,8 @@ DOCUMENTATION = r"""
 module: placement
 short_description: Verify code, data and weights on a node in full, or name their files
 description:
-  - Reads only; what it remembers of what it has read lies below the product's directory. The probe has said how the places look in short.
+  - Reads only; what it remembers of what it has read lies below the product's directory. The probe
+    has described the places in short.
 options:
   state:
     description:

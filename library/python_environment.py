@@ -57,7 +57,7 @@ options:
     type: bool
     default: false
   verify:
-    description: How the files of one that is there are held against their installation; V(cached)
+    description: How the files of an existing one are compared with their installation; V(cached)
       reads those that changed since, V(full) all.
     type: str
     choices: [cached, sample, full]
@@ -160,7 +160,7 @@ def ensure(params, home, check_mode):
         environment_install.wait_for_lock(lock, params["wait"], digest)
         found = core.inspect_environment(
             home, digest, params["verify"]
-        )  # whoever held the lock may have made it
+        )  # the previous holder of the lock may have made it
         if found["state"] == "ready":
             drop_wheels(params)
             return {"changed": False, "environments": {digest: found["marker"]}, "reason": ""}

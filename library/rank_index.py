@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rank_index
-short_description: Verify brought logs and write the index of ranks
+short_description: Verify fetched logs and write the index of ranks
 description:
   - Runs on the controller once for an attempt, after the nodes' files were brought to
     C(<run_dir>/.incoming/<node>/<file>).
@@ -15,12 +15,12 @@ description:
   - A file that grew since the node read it is compared by its first bytes, as many as the node
     reported.
   - A file that does not match stays in C(.incoming), all others are taken in, and the module then
-    fails with every mismatch, naming node, file and both digests. Bringing again and running again
-    repairs.
-  - A file at home whose node has another one of its name by now (it was truncated or replaced
+    fails with every mismatch, naming node, file and both digests. Another fetch and another run of
+      this module repair it.
+  - A file here whose node has another one of its name by now (it was truncated or replaced
     there) is kept as C(<home>.1), C(.2), and so on, and the module warns. The index has what was
     kept, and what was brought of files that are gone from their node.
-  - A stream that still brings a node's logs home is waited for 10 seconds; after that the node's
+  - A stream that still copies a node's logs is waited for 10 seconds; after that the node's
     files are mismatches.
 options:
   state:
@@ -53,7 +53,7 @@ options:
     type: bool
     default: true
   left:
-    description: What RV(left) said with V(missing). That these files are not here is no mismatch.
+    description: What RV(left) was with V(missing). That these files are not here is no mismatch.
     type: dict
     default: {}
   bytes:
@@ -67,7 +67,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Compares and tells what it would do.
+    description: Compares and returns what it would do.
 author: Trainyard
 """
 
@@ -107,7 +107,7 @@ ranks_file:
   type: str
   returned: with state indexed
 files:
-  description: The files that match, by their names at home.
+  description: The files that match, by their names on the controller.
   type: list
   elements: dict
   returned: with state indexed
@@ -122,10 +122,10 @@ files:
       description: Its name in O(run_dir).
       type: str
     bytes:
-      description: Its size at home.
+      description: Its size on the controller.
       type: int
     sha256:
-      description: Its digest at home.
+      description: Its digest on the controller.
       type: str
 replaced:
   description: "Files that were truncated or replaced on their node after they were brought: node,

@@ -111,7 +111,7 @@ number:
   type: int
   returned: success
 token:
-  description: What tells this command from another one for the same run.
+  description: The token of this command among others for the same run.
   type: str
   returned: success
 programs:

@@ -68,7 +68,7 @@ changes:
   elements: str
   returned: success
 may_sudo:
-  description: Whether the account may use sudo; V(null) where that cannot be told.
+  description: Whether the account may use sudo; V(null) where that is unknown.
   type: bool
   returned: success
 """

@@ -81,7 +81,7 @@ class ActionModule(ControllerAction):
     def _login(self) -> tuple[list[str] | None, str | None, str | None]:
         """Return (words of ssh, host, password) of this task's connection.
 
-        All are None for this machine itself.
+        For this machine itself each is missing (None).
         """
         transport = getattr(self._connection, "transport", "")
         if transport == "local":

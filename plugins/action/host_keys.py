@@ -29,7 +29,7 @@ class ActionModule(ControllerAction):
     FAILURES = (PinRefused,)
 
     def execute(self, arguments: Arguments) -> Result:
-        """Pin what somebody vouched for, and return what is unknown."""
+        """Pin the vouched keys, and return what is unknown."""
         nodes = nodes_of(arguments["hosts"], arguments["ports"], arguments["fingerprints"])
         places = (arguments["known_hosts"], arguments["also"])
         return pin_keys(nodes, *places, arguments["timeout"], not self.check_mode)

@@ -12,8 +12,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answ
 
 
 class ActionModule(answer_gate.Gated, ActionBase):
-    """The module's result, with facts.sent and facts.received (unix seconds), between which all
-    that it tells was read.
+    """Result of the module, with facts.sent and facts.received (unix seconds).
+
+    All its facts were read between these two times.
     """
 
     TRANSFERS_FILES = False

@@ -13,7 +13,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan.job_plan im
 
 
 class ActionModule(ControllerAction):
-    """Compute the plan on the controller from what the nodes said."""
+    """Compute the plan on the controller from the nodes' answers."""
 
     ARGUMENTS = {
         "job": {"type": "dict", "required": True},

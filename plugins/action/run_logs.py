@@ -7,10 +7,10 @@ How lines reach the terminal: every node has one worker of Ansible, a process of
 terminal, which gives what it reads to Display.display. Ansible hands that over a pipe to one thread
 of the main process, which writes it out. So lines of two nodes never tear each other, what Ansible
 itself prints comes between whole lines, a terminal that is slow holds the workers up instead of
-filling memory, and it works under ansible-runner. A callback would be told only when a task of a
-node ends or is tried again. One call takes all lines that there are, since each costs a turn of
-that thread. Nobody flushes what is written into a pipe, so the callback plugin makes standard
-output line-buffered.
+filling memory, and it works under ansible-runner. A callback is called only when a task of a node
+ends or is tried again. One call takes all lines that there are, since each costs a turn of that
+thread. Nothing flushes what is written into a pipe, so the callback plugin makes standard output
+line-buffered.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         self.fail(printable(f"{head}\n  command line {text}", newlines=True))
 
     def _chosen(self) -> Result:
-        """Return which run it is, by the nodes' answers, else by what is at home."""
+        """Return which run it is, by the nodes' answers, else by what is on the controller."""
         asked = self._given["asked"]
         answers = {name: self.host_value(name, "logs_found") for name in asked["ask"]}
         # A node that --limit leaves out was not asked.
@@ -272,7 +272,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return self._of_site("trainyard_home", ".trainyard")
 
     def _brought(self) -> Result:
-        """Bring home what there is of a run that goes on."""
+        """Fetch what there is of a run that goes on."""
         home, node = self._home(), self.task_vars["inventory_hostname"]
         if self.check_mode:
             return {"bytes": 0}
@@ -310,7 +310,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         )
         problem = follower.follow(*self._sender(True), self._over, _end_with_parent())
         self._warn_of_logs(node, problem)
-        # The launcher has ended. The unit tells its peers and writes its end, and only then its
+        # The launcher has ended. The unit stops its peers and writes its end, and only then its
         # files stay as they are.
         deadline = time.monotonic() + UNIT_SECONDS
         while follower.brought and self._over() is False and time.monotonic() < deadline:

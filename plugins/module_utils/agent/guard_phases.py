@@ -81,7 +81,7 @@ class Words:
     def __init__(self, logs, script):
         """Compile the table.
 
-        logs: plan["suite"]["logs"]. script: plan["script"], which tells whether the training
+        logs: plan["suite"]["logs"]. script: plan["script"], which shows whether the training
         evaluates at all.
         """
         step, evaluation, saved = (
@@ -265,7 +265,7 @@ class Phases:
         return "checkpoint"
 
     def grew(self, now):
-        """Note that a log grew by lines that do not tell the phase.
+        """Note that a log grew by lines that do not show the phase.
 
         In phases without other lines that is a sign of life.
         """
@@ -333,7 +333,7 @@ def sum_budgets(budgets, names):
 class Teardown:
     """End of a training, from the end of the ranks that print.
 
-    They have ended well, or the attempt would be over. No line tells about the other ranks.
+    They have ended well, or the attempt would be over. No line shows the other ranks.
     """
 
     def __init__(self, budgets, far):

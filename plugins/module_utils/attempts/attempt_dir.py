@@ -157,8 +157,8 @@ def link_tree(code, work, links, files=None):
 
     links: {path below work: target}. files: {path below work: text}. Only the folders on the way to
     such a path become real directories. So the code tree stays untouched and read-only while the
-    training finds its data and writes its output (decision 9). Raises AttemptError for a file that
-    would lie anywhere else.
+    training finds its data and writes its output (docs/design.md, 9). Raises AttemptError for a
+    file that would lie anywhere else.
     """
     files = files or {}
     for path in files:
@@ -318,7 +318,7 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
         "Type=exec",
         "KillMode=control-group",
         f"TimeoutStopSec={int(plan['stop']['timeout'])}",
-        # The agent asks for more time while it tells the peers. Nothing of the training is heard.
+        # The agent asks for more time while it stops the peers. Nothing of the training is heard.
         "NotifyAccess=exec",
         "UMask=0077",
         f"WorkingDirectory={attempt}",

@@ -353,7 +353,7 @@ def grant(home, base, site, run, number, node, keys, programs, attempt=None):
 
 
 def close(home, run, number, node):
-    """Remove a node's lines of an attempt, of all attempts where number is None.
+    """Remove a node's lines of an attempt, or of all without a number.
 
     The key stays for the start that follows a rehearsal.
     """
@@ -388,7 +388,7 @@ def machine_of(directory):
 
 
 def key_age(directory, now):
-    """Return the age of a key in seconds, UNUSED_SECONDS where there is none.
+    """Return the age of a key in seconds, UNUSED_SECONDS without a key.
 
     It is by the time that no account can set (ctime).
     """

@@ -243,7 +243,7 @@ def end(run_id, number=None, grace=GRACE_S):
 def end_group(process):
     """End a process that leads its own group, and all of the group.
 
-    TERM comes first, so that rsync keeps a partial file where it was told to.
+    TERM comes first, so that rsync keeps a partial file where its options ask for that.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:

@@ -183,8 +183,8 @@ def examine(path, shown):
     """Return (job, problems) as read_job does, but with a job in spite of problems.
 
     So the command line and the site are judged in the same report. Wrong keys are left out of the
-    job. Without a suite and a launcher to judge it by there is none. job["lines"] maps dotted keys
-    to their lines in the file.
+    job. Without a suite and a launcher to judge it by, no job is returned. job["lines"] maps dotted
+    keys to their lines in the file.
     """
     value, lines, problems = yaml_source.read(path, shown)
     if problems:

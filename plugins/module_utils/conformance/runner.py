@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of the product with the promises of the documents (contract.yml).
+"""Comparison of the product with the upstream documentation (contract.yml).
 
 Every line is executed or compared now and gives its evidence. A line whose check cannot be made
 does not hold. A line about real machines that were left out (site=false) is neither: it is not
@@ -31,7 +31,7 @@ STATES = {True: "holds", False: "FAILS", None: "not asked"}
 
 
 def load(path=CONTRACT):
-    """Return the promises and the documents' data.
+    """Return the promises and the documented data.
 
     Every line knows its id and its document.
     """

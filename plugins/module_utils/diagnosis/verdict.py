@@ -217,9 +217,9 @@ class _Case:
         ]
 
     def _failed_before(self, user_stops):
-        """Return the nodes whose units failed by themselves before the user's stop.
+        """Return the nodes whose units failed before the user's stop.
 
-        A failure for want of the peers that the stop had just ended does not count.
+        A failure because of peers that the stop had just ended does not count.
         """
         stops = self._stop_times(user_stops)
         if not stops:
@@ -526,7 +526,7 @@ class _Case:
         ]
 
     def _memory_lines(self):
-        """Return one line per node where the kernel killed processes for want of memory."""
+        """Return one line per node where the kernel killed processes as out of memory."""
         lines = []
         for name, unit in self.units.items():
             if unit and (unit.get("oom_kills") or unit.get("service_result") == "oom-kill"):
@@ -564,7 +564,7 @@ def _is_unobserved(candidate):
 
 
 def _silent_cause(candidate):
-    """Return the cause of a candidate's end where its log does not tell it."""
+    """Return the cause of a candidate's end where its log does not show it."""
     if candidate["weight"] == OOM:
         return "out_of_memory"
     if candidate["rank"] is None:
@@ -592,7 +592,7 @@ def _is_blamed(candidate):
     """Return whether the error in its log is what ended a rank.
 
     SIGKILL leaves none, so what stands there came before. What was handled, or outlived by steps,
-    counts only as the last thing said.
+    counts only as the last thing in the log.
     """
     error = candidate["error"]
     if not error:
@@ -625,7 +625,7 @@ def _what(candidate):
 
 
 def _quote_error(error):
-    """Return the words for a rank that said an error."""
+    """Return the words for a rank that printed an error."""
     quote = error["kind"]
     if error["text"]:
         quote = f"{error['kind']}: {error['text']}"

@@ -265,7 +265,7 @@ def _accuses_none(verdict):
 
 
 def seconds(later, earlier):
-    """Return later - earlier with one digit, never below 0, or None if one is None."""
+    """Return later - earlier with one digit, never below 0, or None if one is missing."""
     if later is None or earlier is None:
         return None
     return max(0.0, round(later - earlier, 1))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One container, started and stopped on this node as a training is.
 
-Whether an engine keeps its processes in the unit, whether they can be seen from the node and who
-owns what they write is measured. Nothing is assumed of an engine's version.
+Whether an engine keeps its processes in the unit, whether they can be seen from the node and which
+user owns what they write is measured. Nothing is assumed of an engine's version.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def processes(run_id):
 
 
 def read_answer(place):
-    """Return what the container said of itself, or None as long as it has not."""
+    """Return the container's answer, or None as long as there is no answer."""
     for line in reversed(read_text(place, "said").splitlines()):
         if line.startswith("{") and line.endswith("}"):
             return json.loads(line)

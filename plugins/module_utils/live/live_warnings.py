@@ -121,7 +121,7 @@ def _warn_of_stall(paces, nodes):
 def _measure_stall(rank, pace, now):
     """Return (seconds without a new step, usual seconds, the log grows), or None.
 
-    The usual seconds are None where they are unknown.
+    Unknown usual seconds are missing (None).
     """
     if rank["state"] != "training" or pace is None:
         return None

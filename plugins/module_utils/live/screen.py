@@ -2,7 +2,7 @@
 """The live view as text: a picture of the run for a terminal. Pure.
 
 plain_lines.py has the lines for a pipe. A line of the picture is a list of (text, style). A style
-is None or one of STYLES, whose colours the callback plugin knows.
+is missing (None) or one of STYLES, whose colours the callback plugin knows.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Receiver:
         self.directory, self.on_lines, self.node = directory, on_lines, node
         self.bytes = self.frames = 0  # log bytes and frames that came over the wire
         self.events = []  # the last of {"event", "file", "home", "kept"}
-        self.problems = []  # what the sender said at its end
+        self.problems = []  # the sender's last event
         self._open, self._rest, self._lock = {}, {}, None
         self._home, self._root = safe_names.at_home(node), None
         self.quota, self._used, self._count = quota or quotas.Quota(), 0, 0
@@ -230,7 +230,7 @@ class Receiver:
     def consume(self, descriptor, stall=STALL_SECONDS):
         """Apply every frame from an open pipe.
 
-        Return True where the sender said that this was the end. Raises StreamError, OSError.
+        Return True where the sender announced the end. Raises StreamError, OSError.
         """
         reader = _Reader(descriptor, stall)
         while True:

@@ -36,7 +36,7 @@ class Stream(threading.Thread):
         self._closing, self._lock = threading.Event(), threading.Lock()
 
     def run(self):
-        """Stream until finish() or until the sender says that it has sent everything."""
+        """Stream until finish() or until the sender has sent everything."""
         failures = 0
         try:
             while not self._closing.is_set() and not self.whole:
@@ -98,7 +98,7 @@ class Stream(threading.Thread):
     def finish(self, seconds):
         """Receive the rest for at most so many seconds, and end.
 
-        Return whether the sender said that this was all.
+        Return whether the sender announced the end.
         """
         self._closing.set()
         with self._lock:

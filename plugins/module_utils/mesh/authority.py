@@ -131,7 +131,7 @@ def make_key(folder, site, run):
 
 
 def own_key(folder, run):
-    """Return the public key of the pair in the directory, '' where there is none.
+    """Return the public key of the pair in the directory, '' without a pair.
 
     A public half that is not the private one's is fixed. Raises AuthorityError.
     """

@@ -14,11 +14,9 @@ beside it.
                                         serve a folder of checkpoints to rsync, read-only
     gate.py --run RUN ATTEMPT PEER      a peer with the key of that attempt, as long as it lasts
     (mesh_credential.py)
-        stop N REASON                   note who stops it and why, keep evidence of a hang, stop
-        its unit
-        beat N                          print every two seconds how it stands here
-        door N WORDS...                 start Open MPI's daemon inside its unit, where the
-        accepted plan says mpirun
+        stop N REASON note the caller and its reason, keep evidence of a hang, stop its unit beat N
+        print every two seconds how it stands here door N WORDS... start Open MPI's daemon inside
+        its unit, where the accepted plan says mpirun
                                         N is ATTEMPT, or 0: the rehearsal before it
 """
 
@@ -219,7 +217,7 @@ def own_machine(run, number):
 def wait_for_plan(agent, attempt):
     """Return the accepted plan of an attempt, whose start may be under way.
 
-    Raises Refused where there is none after PLAN_SECONDS.
+    Raises Refused where it is missing after PLAN_SECONDS.
     """
     until = time.monotonic() + PLAN_SECONDS
     while True:

@@ -59,7 +59,8 @@ def run_program(argv, timeout=20):
     """Run a program without terminal and input.
 
     Returns (exit code, stdout, stderr). A program that runs longer than timeout seconds, or writes
-    more than MOST_BYTES, is ended. Its code is None. stderr is empty where the time was over.
+    more than MOST_BYTES, is ended. Its code is missing (None). stderr is empty where the time was
+    over.
     """
     environ = dict(os.environ, LC_ALL="C", LANGUAGE="C")
     until = time.monotonic() + timeout
@@ -143,7 +144,7 @@ def fingerprint(line):
 
 
 def identity(machine_id, hostname):
-    """Return the digest that tells one machine from another, '' without a machine id."""
+    """Return the digest that identifies a machine, '' without a machine id."""
     if not machine_id.strip():
         return ""
     return sha256(f"{machine_id.strip()}\n{hostname.strip()}\n")

@@ -60,7 +60,7 @@ def control_of(runtime, number):
 def asked(runtime, number, **word):
     """Return what the listener of a check answers on its own node.
 
-    Raises OSError or ValueError where there is none.
+    Raises OSError or ValueError where no listener answers.
     """
     spec = {"id": number, "node": "", "address": ""}
     call = client.Call(spec, control_of(runtime, number), 0)
@@ -131,7 +131,7 @@ def superseded(runtime, number, forget=False):
 
 
 def _leave_note(runtime, number, holder, began):
-    """Tell another check that this one ends its listener.
+    """Note for another check that this one ends its listener.
 
     began: the time at which this check came.
     """

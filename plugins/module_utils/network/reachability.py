@@ -99,8 +99,8 @@ def needed(plan):
 def judge(plan, results, allowed):
     """Return the findings of a network check.
 
-    results: {node name: what library/network_proof.py returned in state connected, or what the
-    connection said (msg)}. allowed: the limits of the site, see the module `carried`.
+    results: {node name: what library/network_proof.py returned in state connected, or the
+    connection's error (msg)}. allowed: the limits of the site, see the module `carried`.
     """
     rivals = _collect_rivals(results)
     busy = {name for name, result in results.items() if result and result.get("rival")}

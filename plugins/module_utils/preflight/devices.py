@@ -72,7 +72,7 @@ def ask_nvidia(run):
 
     devices: [{index, uuid, name, driver, memory_total (MiB), memory_used, ecc_uncorrected,
     rows_pending, throttle, width, width_max, mig}]; None stands for what a device or its driver
-    does not tell. processes: [{device (index), memory (MiB)} and processes.describe]. error: the
+    does not report. processes: [{device (index), memory (MiB)} and processes.describe]. error: the
     tool's own words.
     """
     result = {"tool": "nvidia-smi", "error": "", "cuda": None, "devices": [], "processes": []}

@@ -24,7 +24,7 @@ _RPM = re.compile(r"^\* [A-Z][a-z]{2} ([A-Z][a-z]{2} +\d{1,2} \d{4})\b", re.MULT
 
 
 def change_log(package):
-    """Return the change log that comes with a package, or '' if there is none."""
+    """Return the change log that comes with a package, or '' without one."""
     for path in glob.glob(f"/usr/share/doc/{package}/changelog.Debian*"):
         open_log = open
         if path.endswith(".gz"):

@@ -72,8 +72,8 @@ def next_start(start, span, told):
     if start <= RECOMMENDED[1]:
         end = max(end, RECOMMENDED[1])
     last = end - span
-    # Upwards from the given one, then the range that the documents recommend. Only ports that have
-    # been looked at.
+    # Upwards from the given one, then the range that the upstream documentation recommends. Only
+    # ports that have been looked at.
     upwards = range(start + 1, min(last, start + WINDOW, 65535 - span) + 1)
     recommended = range(RECOMMENDED[0], min(start, last))
     for first in [*upwards, *recommended]:

@@ -253,8 +253,8 @@ def _environment_findings(states, remedy):
     """Return findings of one environment; states: {node: state}."""
     findings, unequal_names = _unequal_packages(states, remedy)
     if not unequal_names:
-        # A framework built from source has no list of files that tells builds apart. A damaged one
-        # shows it by its files.
+        # A framework built from source has no list of files that distinguishes builds. A damaged
+        # one shows it by its files.
         undamaged = {node: state for node, state in states.items() if not state["wrong"]}
         for name, values in _differences(undamaged, "frameworks"):
             builds = {node: _build_text(build) for node, build in values.items()}

@@ -60,7 +60,7 @@ def contradiction(given):
 def rule_of(keep=None, older_than=None, run=None):
     """Return the rule as {keep: number, older_than: seconds, run: id}.
 
-    A value is None where it is not given. The texts have passed `wrong`.
+    A value that is not given is missing (None). The texts have passed `wrong`.
     """
     rule = {"keep": None, "older_than": None, "run": run or None}
     if keep not in (None, ""):
@@ -73,7 +73,7 @@ def rule_of(keep=None, older_than=None, run=None):
 
 
 def sound(look):
-    """Return what a place said of its runs, None where it said nothing.
+    """Return a place's answer about its runs, None without an answer.
 
     Only what names a run stays.
     """

@@ -81,7 +81,7 @@ def empty(run_id, job, started):
 def read(run_dir):
     """Return run.json as today's version has it, or None.
 
-    It is None where no run.json can be read. Raises NewerRecord.
+    Return None where no run.json can be read. Raises NewerRecord.
     """
     record = manifest.read_json(os.path.join(run_dir, NAME))
     if not isinstance(record, dict) or not isinstance(record.get("attempts"), list):

@@ -47,7 +47,7 @@ class Newcomers:
     def failed(self, task, node, why):
         """Note that a task has failed on a node.
 
-        task: what tells it from others. why: in words. Only the first failed task of a play counts:
+        task: its identity. why: in words. Only the first failed task of a play counts:
         others follow from it.
         """
         if self._first_failure[0] != self._play:

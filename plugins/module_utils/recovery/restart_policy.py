@@ -168,7 +168,7 @@ def _resume_digest(entry):
 def decide(record, limit, live=True):
     """Return the decision about a restart after a run's newest attempt.
 
-    It is {again, reason, why, delay, number, of, cause}. It is None where the run completed.
+    It is {again, reason, why, delay, number, of, cause}. Return None where the run completed.
     record: run.json (version 2) with the newest attempt's verdict. limit: the job's max_restarts.
     live: whether this command has followed the attempt itself. An end of long ago starts nothing
     automatically. number: of the restart that is meant, from 1. delay: seconds before it. reason:

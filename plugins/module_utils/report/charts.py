@@ -30,7 +30,7 @@ def number(value):
 def compact(values, digits=5):
     """Return numbers with so many significant digits.
 
-    None stands for what is None or not finite: JSON has no NaN.
+    None stands for what is missing or not finite: JSON has no NaN.
     """
     return [_round_figure(value, digits) for value in values]
 
@@ -255,7 +255,7 @@ def _attempts_figure(attempts):
 def curve_rows(drawn):
     """Return one row of figures for each curve.
 
-    They are the charts in words, for print and for readers who cannot see the charts.
+    They are the charts in words, for print and for readers that cannot see the charts.
     """
     return [_curve_row(curve) for curve in drawn["curves"]]
 

@@ -191,7 +191,7 @@ def job_of(data):
 def job_in(content):
     """Return the job in what slurp brought (base64), or None.
 
-    It is None where the bytes cannot be used.
+    Return None where the bytes cannot be used.
     """
     if not isinstance(content, str) or len(content) > 2 * JOB_BYTES:
         return None

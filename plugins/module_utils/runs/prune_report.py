@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines that tell people what pruning would free, or has freed.
+"""Lines about what pruning would free, or has freed.
 
 Pure.
 """
@@ -69,7 +69,7 @@ def _removed_names(decided):
 
 
 def plan_lines(rule, looks, decided, now, silent=()):
-    """Return the lines that tell what would go, what stays all the same, and why.
+    """Return the lines about what would go, what stays all the same, and why.
 
     They go place by place and run by run, and name what is left because nothing in it is a run's.
     rule: from prune_rules.rule_of. looks, decided: as prune_rules.decide takes and returns them.

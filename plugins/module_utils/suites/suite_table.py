@@ -73,10 +73,7 @@ def _table_problems(table, shown):
 
 
 def lookup(values, dotted):
-    """Return the value at a dotted path of a config, or None where there is none.
-
-    Numbers index lists.
-    """
+    """Return the value at a dotted path of a config, or None. Numbers index lists."""
     if not dotted:
         return None
     for part in dotted.split("."):
@@ -202,9 +199,8 @@ def settings(suite, effective, arguments, overrides=()):
     """Return {epochs, iterations, batch, learning_rate, save} of a job.
 
     They are numbers or None, as the suite's script takes them. An option of the script beats the
-    config (argument_keys), and an override of the same key beats both
-    (paddleseg/cvlibs/config.py). A value that is neither a number nor, for save, a text is None:
-    unknown, never guessed.
+    config (argument_keys), and an override of the same key beats both (paddleseg/cvlibs/config.py).
+    A value that is neither a number nor, for save, a text stands as None: unknown, never guessed.
     """
     keys = suite["config_keys"]
     numbers = ("epochs", "iterations", "batch", "learning_rate")

@@ -38,7 +38,7 @@ def nodes_of(
 def pin_keys(
     nodes: list[Node], known_hosts: str, also: list[str], timeout: int, write: bool
 ) -> dict[str, Any]:
-    """Scan the nodes and pin the keys that somebody vouched for."""
+    """Scan the nodes and pin the keys that a user vouched for."""
     verdicts = host_keys.meet(nodes, [known_hosts, *also], run_program, timeout)
     problems = [item["problem"] for item in verdicts.values() if item["status"] == "refused"]
     if problems:
@@ -74,7 +74,7 @@ def _names(verdicts: Verdicts, status: str) -> list[str]:
 
 
 def _describe_unknown(nodes: list[Node], verdicts: Verdicts) -> list[str]:
-    """Return one line for each key that nobody vouched for."""
+    """Return one line for each key without a vouched fingerprint."""
     unknown = set(_names(verdicts, "unknown"))
     return [
         f"{node['name']} ({host_keys.hosted(node['host'], node['port'])}):"

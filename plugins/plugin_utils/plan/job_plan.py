@@ -140,7 +140,7 @@ def _bytes_of(plan: Plan) -> dict[str, str]:
 
 
 def _to_prove(plan: Plan, given: Given, now: float) -> tuple[dict[str, Any], Findings]:
-    """Return what is to be proven before the start, and what is said of proofs that are kept.
+    """Return what is to be proven before the start, and the notes about kept proofs.
 
     That every node is reached is tried each time. A firewall that has changed meanwhile costs
     nothing to find and half an hour to miss. What takes longer (bandwidth, path MTU, the rehearsal)
@@ -148,8 +148,8 @@ def _to_prove(plan: Plan, given: Given, now: float) -> tuple[dict[str, Any], Fin
     """
     names = [node["name"] for node in plan["nodes"]]
     kept = _kept_proofs(plan, given, now)
-    # Nobody's training is to share its wire with ours being measured; the run that holds a node is
-    # a stop of its own.
+    # No other training is to share its network with our measurement. The run that holds a node is a
+    # stop of its own.
     busy = any(given["facts"][name].get("units") for name in names)
     todo: dict[str, Any] = {"network": [], "depth": "full", "rehearsal": []}
     if len(names) > 1 and not busy:
