@@ -18,7 +18,7 @@ description:
   - Stopping also ends processes that carry the mark of the run and stand outside its unit, of all its attempts where a person stops it; TERM first,
     KILL after some seconds. It looks whether the attempt's ports and devices are free again.
 options:
-  state: {description: What to do., type: str, choices: [started, stopped], required: true}
+  state: {description: The action to take., type: str, choices: [started, stopped], required: true}
   run_id: {description: "The run; for C(stopped), empty means the run that holds the node now.", type: str, default: ""}
   number: {description: The attempt's number., type: int, default: 1}
   node: {description: The node's name in the plan., type: str, required: true}
@@ -52,7 +52,8 @@ options:
     type: str
     choices: [user, peer]
     default: user
-  by: {description: "Who starts or stops it, for the record: user@controller.", type: str, default: the user}
+  by: {description: "Origin of the start or stop, for the record: user@controller.", type: str,
+    default: the user}
   also:
     description:
       - "[[run, attempt, nodes]]: what holds any node or is on its way; it is stopped on each of C(nodes), and a start there that comes later gives up
@@ -118,7 +119,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stop
 
 
 def started(module, run, base, params):
-    """Start the attempt; return the module's result."""
+    """Start the attempt and return the module's result."""
     place = attempt_dir.attempt_dir(base, params["run_id"], params["number"])
     unit = attempt_dir.unit_name(params["run_id"], params["number"])
     about = "Trainyard run %s attempt %d" % (params["run_id"], params["number"])

@@ -40,7 +40,7 @@ options:
     type: str
     default: ""
   fault:
-    description: Which fault (C(done) only).
+    description: The fault to inject (C(done) only).
     type: str
   job:
     description: The job that the faults change, as V(chosen) returned it.

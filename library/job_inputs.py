@@ -27,7 +27,7 @@ options:
     type: path
     required: true
   placement:
-    description: How the code comes to the nodes (design, decision 8).
+    description: How the code comes to the nodes (docs/design.md, 8).
     type: str
     choices: [push, present, shared]
     default: push
@@ -57,7 +57,7 @@ options:
     type: dict
     default: {}
   accelerator:
-    description: What the nodes compute with; decides the options that the suite's script needs.
+    description: The accelerator of the nodes. It decides the options that the suite's script needs.
     type: str
     default: cpu
   nodes:

@@ -38,7 +38,7 @@ options:
     type: int
     default: 15
   parallel:
-    description: How many logins go on at once.
+    description: The number of logins at once.
     type: int
     default: 8
 notes:

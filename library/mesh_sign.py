@@ -31,7 +31,7 @@ options:
     type: dict
     required: true
   validity:
-    description: How long a certificate is valid, in the notation of C(ssh-keygen).
+    description: The validity of a certificate, in the notation of C(ssh-keygen).
     type: str
     default: +24h
   renew_before:

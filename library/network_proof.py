@@ -19,7 +19,7 @@ description:
   - Nothing is judged on the node; see the module proof.
 options:
   state:
-    description: What to do.
+    description: The action to take.
     type: str
     choices: [listening, connected, closed]
     required: true

@@ -12,7 +12,7 @@ description:
     afterwards, and nothing else (docs/design.md, "How data flows").
   - With O(credential) it makes the key pair of the attempt that is about to start, and removes
     those of attempts that have ended.
-  - What it has read it remembers in small notes below O(base) (docs/runbooks/placement.md names
+  - It keeps small notes about what it has read below O(base) (docs/runbooks/placement.md names
     them), so that a repeat reads less.
   - A tree is compared with its manifest by inode, size and times, and read again only where these
     have changed since it was synced.
@@ -33,7 +33,7 @@ options:
     elements: str
     default: []
   accelerator:
-    description: What the site says the node computes with; of V(ascend) the devices' addresses are
+    description: The node's accelerator in the inventory; of V(ascend) the devices' addresses are
       read.
     type: str
     default: cpu
@@ -56,7 +56,7 @@ options:
         more.
       - C(ports) (list of int) are tried by binding them, C(verify) (cached, sample or full) says
         how trees are compared with their manifests, C(places) name what lies on the node already
-        (design, decision 8), C(environments) the digests whose packages are listed.
+        (docs/design.md, 8), C(environments) the digests whose packages are listed.
     type: dict
     default: {}
 attributes:

@@ -33,11 +33,11 @@ options:
     type: str
     required: true
   package:
-    description: Which Paddle or MindSpore it must be; checked after the installation.
+    description: The Paddle or MindSpore that it must be; checked after the installation.
     type: str
     choices: [paddlepaddle, paddlepaddle-gpu, mindspore, mindspore-ascend, mindspore-gpu]
   version:
-    description: Which version of it.
+    description: The version of the package.
     type: str
   python:
     description: Absolute path of the user's own Python. It is never modified.
@@ -115,7 +115,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments imp
 
 
 def make(params, home, target, lock):
-    """Install or look, check, write the marker; return (marker, seconds of each step)."""
+    """Install or look, check, write the marker and return (marker, seconds of each step)."""
     seconds, started = {}, time.monotonic()
 
     def lap(step):

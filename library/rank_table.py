@@ -121,8 +121,9 @@ def read_text(path):
 
 
 def checked(path, expected):
-    """Return the table of a user's file. Raises RankTableError; expected: the nodes' own table, or
-    None.
+    """Return the table of a user's file.
+
+    Raises RankTableError. expected: the nodes' own table, or None.
     """
     with open(path, encoding="utf-8") as handle:
         table = rank_table.parse(handle.read(MAX_BYTES))

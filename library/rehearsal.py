@@ -8,9 +8,9 @@ DOCUMENTATION = r"""
 module: rehearsal
 short_description: Wait for a rehearsal's end on a node, return its ranks' results, and remove it
 description:
-  - The module attempt has started it as attempt 0 of a run. Where it has not ended after the given
-    seconds it is stopped. Its directory is removed in any case; the ranks' results, and the ends of
-      their logs, are returned.
+  - The module attempt has started it as attempt 0 of a run. A rehearsal that has not ended after
+      the given seconds is stopped. Its directory is removed in any case; the ranks' results, and
+      the ends of their logs, are returned.
 options:
   run_id:
     description: The run whose plan is rehearsed.

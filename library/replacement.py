@@ -16,7 +16,7 @@ description:
     for the memory.
 options:
   state:
-    description: What to do.
+    description: The action to take.
     type: str
     choices: [noted, chosen]
     required: true
@@ -25,11 +25,11 @@ options:
     type: str
     default: ""
   state_dir:
-    description: What the controller keeps of the site.
+    description: The site's directory on the controller.
     type: path
     required: true
   verdict:
-    description: How the attempt ended (C(noted)).
+    description: The verdict about the attempt (C(noted)).
     type: dict
     default: {}
   ended:

@@ -17,7 +17,8 @@ options:
   rule: {description: The suite table's C(resume)., type: dict, required: true}
   found: {description: "{node: what M(resume_point) returned there with C(state=found)}.", type: dict, required: true}
   silent: {description: Nodes that gave no answer., type: list, elements: str, default: []}
-  tries: {description: Which try of a restart this is; 0 where a person asks., type: int, default: 0}
+  tries: {description: The number of this try of a restart; 0 where a person asks., type: int,
+    default: 0}
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard

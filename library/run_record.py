@@ -15,7 +15,7 @@ description:
   - C(run.json) is of version 2 (docs/run-json.md); one of version 1 is taken over.
 options:
   state:
-    description: What happened.
+    description: The event to record.
     type: str
     choices: [started, ended, refused]
     required: true

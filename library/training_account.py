@@ -24,7 +24,7 @@ options:
     type: str
     required: true
   state:
-    description: Whether the account has its part.
+    description: The wanted state of the account's part.
     type: str
     choices: [present, absent]
     default: present

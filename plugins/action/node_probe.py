@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run node_probe on a node and note the controller's time before and after: only the controller
-can; see library/node_probe.py for the documentation.
+"""Run node_probe on a node. Documented in library/node_probe.py.
+
+Note the controller's time before and after: only the controller can.
 """
 
 from __future__ import annotations

@@ -14,4 +14,4 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.gate import (
 
 
 class ActionModule(answer_gate.Gated, builtin_action.load("normal")):
-    """Ansible's own action; what a node answers is validated before anything else sees it."""
+    """Ansible's own action. What a node answers is validated before anything else sees it."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compile the plan of a job; see library/plan.py for the documentation."""
+"""Compile the plan of a job. Documented in library/plan.py."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ Setting = tuple[str, str, Any]
 
 
 class ActionModule(ControllerAction):
-    """Read and judge everything in the controller's process; no connection is opened."""
+    """Read and judge everything in the controller's process. No connection is opened."""
 
     ARGUMENTS = {
         "config": {"type": "str"},
@@ -369,7 +369,7 @@ def verb() -> str:
 
 
 def duplicate_values() -> Problems:
-    """Return a Problem for each name that has two values; Ansible takes the last one silently."""
+    """Return a Problem for each name that has two values. Ansible takes the last one silently."""
     first: dict[str, Any] = {}
     problems = []
     for words in context.CLIARGS.get("extra_vars") or ():

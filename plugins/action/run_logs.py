@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps of logs.yml: what is asked, found, shown and followed.
+"""Steps of logs.yml: select, find, show and follow the logs.
 
 See library/run_logs.py for the documentation.
 
@@ -109,7 +109,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return os.path.join(_PROJECT, runs_dir)
 
     def _asked(self) -> Result:
-        """Refuse what cannot be answered, before a node is touched; name the nodes to ask."""
+        """Refuse what cannot be answered, before a node is contacted, and name the nodes to ask."""
         run, spares = self._extra.get("run"), self.group("spares")
         nodes = [*self.group("trainers"), *spares]
         home = None
@@ -253,7 +253,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return {"status": self._status(self._given["asked"]["run"], 0)}
 
     def _status(self, run: str, number: int) -> dict[str, Any]:
-        """Return the node's status of an attempt; fail where it is not valid."""
+        """Return the node's status of an attempt. Fail where it is not valid."""
         node = self.task_vars["inventory_hostname"]
         answer = self._execute_module(
             module_name="trainyard.cluster.attempt_status",

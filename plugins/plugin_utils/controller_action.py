@@ -96,7 +96,7 @@ class ControllerAction(ActionBase):
         raise ActionFailed(message, **more)
 
     def _read_arguments(self, secrets: set[str]) -> Arguments:
-        """Return the valid arguments, paths absolute; add what no result may show to `secrets`."""
+        """Return the valid arguments, paths absolute. Add what no result may show to `secrets`."""
         secrets |= self._secrets_of(plain(self._task.args))
         try:
             _validation, validated = self.validate_argument_spec(  # type: ignore[no-untyped-call]

@@ -100,7 +100,7 @@ def note(attempt, value):
 
 
 def wait_status(status):
-    """Return (exit code, signal name) of a wait status; the other one is missing (None)."""
+    """Return (exit code, signal name) of a wait status. One of them is missing (None)."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:

@@ -155,7 +155,7 @@ def find_job(config, folder, cwd):
 
 
 def _no_job(text, code):
-    """Return what find_job returns where there is no job; text, code: of the problem."""
+    """Return what find_job returns where there is no job. text, code: of the problem."""
     return None, None, [Problem("command line", None, "config", text, code=code)]
 
 

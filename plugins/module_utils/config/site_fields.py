@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a site: the rules for each of them; site.py puts them together."""
+"""Values of a site: the rules for each of them. site.py puts them together."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def suite_entries(suites, problems):
 
 
 def _entry_problems(key, entry):
-    """Return the problems of one suite's entry; key: the dotted key of the entry."""
+    """Return the problems of one suite's entry. key: the dotted key of the entry."""
     problems = yaml_source.check(entry, load_schema("site"), {}, "inventory")
     for path, text in text_rules.walk(entry):
         problems.append(

@@ -105,7 +105,7 @@ def _ssh_options(variables, defaults):
 
 
 def secret_problem(raw, hidden):
-    """Say that a password stands in clear text, or return None; never show it.
+    """Say that a password stands in clear text, or return None. Never show it.
 
     raw: the value before templating. hidden: whether it came out of a vault.
     """

@@ -156,7 +156,7 @@ class Trial:
             raise ContainerError(f"systemd did not start the unit: {err.strip()}")
 
     def _wait_for_answer(self):
-        """Return what the container says of itself; raise ContainerError."""
+        """Return what the container says of itself. Raises ContainerError."""
         answer, deadline = None, time.monotonic() + self._params["wait"]
         while answer is None and time.monotonic() < deadline and self._is_active():
             time.sleep(0.2)
@@ -189,7 +189,10 @@ class Trial:
             )
 
     def _stop(self):
-        """Stop the unit and the container; return the processes that it left, which are killed."""
+        """Stop the unit and the container, and return the processes that it left.
+
+        These are killed.
+        """
         self._run_command(["systemctl", "--user", "stop", self._unit])
         if self._container["remove"]:
             self._run_command([*self._container["remove"], self._name])

@@ -56,7 +56,7 @@ def keep(kind, name, root, entries, cache_dir):
 
 
 def fetch(url, folder, open_url, hosts=(), sha256=None):
-    """Fetch a URL into a new folder; return whether anything was fetched.
+    """Fetch a URL into a new folder and return whether anything was fetched.
 
     An archive is unpacked. The folder appears in one step. open_url: a callable like
     ansible.module_utils.urls.open_url. hosts: see download.py. sha256: of the download, or None
@@ -233,7 +233,7 @@ class DataSets:
                 self.places[name] = os.path.realpath(item["path"])
 
     def exists(self, path):
-        """Return whether a path exists; one on the nodes is noted and assumed to exist."""
+        """Return whether a path exists. One on the nodes is noted and assumed to exist."""
         for name in self.elsewhere:
             place = self.places[name]
             if path == place or path.startswith(place.rstrip("/") + "/"):
@@ -329,10 +329,7 @@ def _validate_url(params, key, url):
 
 
 def _fetch_weights(params, key, url, open_url):
-    """Fetch weights into the cache; return whether anything was fetched.
-
-    Raises SourceError.
-    """
+    """Fetch weights into the cache and return whether anything was fetched. Raises SourceError."""
     folder = sources.weight_folder(params["cache_dir"], url)
     hosts = params["weights"].get("hosts") or ()
     sha256 = (params["job"].get("weights") or {}).get(url)

@@ -131,7 +131,7 @@ class ErrorScan:
             self._start_traceback(number, text, is_handled)
 
     def _open_single(self, number, text):
-        """Note an error of a single line; return whether it is one."""
+        """Note an error of a single line and return whether it is one."""
         for pattern, kind, origin in lines.SINGLE:
             match = pattern.search(text)
             if match:
@@ -348,7 +348,7 @@ class ErrorScan:
 
 
 def _signal_fields(match):
-    """Return {signal, sender} or {time} of a line; digits become whole numbers."""
+    """Return {signal, sender} or {time} of a line. Digits become whole numbers."""
     fields = match.groupdict()
     for name, value in fields.items():
         if value.isdigit():

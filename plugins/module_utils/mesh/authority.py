@@ -30,7 +30,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
 
 
 class AuthorityError(Exception):
-    """The authority cannot work. The message says why, with the remedy."""
+    """The authority cannot work. The message has the reason and the remedy."""
 
 
 def folder_of(state_dir):

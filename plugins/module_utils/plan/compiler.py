@@ -35,7 +35,7 @@ _FIXED_NAMES = {"HOME", "USER", "LOGNAME", "PATH", "POD_IP"}
 
 
 class PlanError(Exception):
-    """A plan that cannot be made; .problems holds every reason as a sentence."""
+    """A plan that cannot be made. .problems holds every reason as a sentence."""
 
     def __init__(self, problems):
         super().__init__("; ".join(problems))
@@ -304,7 +304,7 @@ def compile_plan(job, site, nodes, facts, inputs):
     facts: {node name: what node_probe returned}. inputs: {suite (table), script, code, data {name:
     digest}, weights {key: {digest, file}}, environment {digest or python}, overrides and arguments
     (of suite, site and job), config {epochs, ...}, resume (a point of resume_choice.choose, or
-    None)} as the controller found them. Returns the plan; raises PlanError with every problem.
+    None)} as the controller found them. Returns the plan. Raises PlanError with every problem.
     """
     suite, environment = inputs["suite"], inputs["environment"]
     port, count = job.get("start_port") or site["start_port"], len(nodes[0]["devices"])
@@ -437,7 +437,7 @@ def _set_environments(planned, launch, given):
 
 
 def _set_commands(planned, launch, common, script):
-    """Return the first node's command; give every node that has another one its own."""
+    """Return the first node's command. Give every node that has another one its own."""
     # (mpirun passes OMPI_ variables on without being asked)
     forwarded = sorted(name for name in common if not name.startswith("OMPI_"))
     commands = []

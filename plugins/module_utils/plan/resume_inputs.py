@@ -99,7 +99,7 @@ def problem(point, suite, settings):
 
 
 def planned(point, suite, inputs):
-    """Return a point's part of a plan; of no point (None or {}), an empty part.
+    """Return a point's part of a plan, or an empty part without a point (None or {}).
 
     The keys are config, arguments, overrides, files, links, record and notes. inputs: as job_inputs
     gives them; with resume_config (see `config_file`) where overrides are not enough.

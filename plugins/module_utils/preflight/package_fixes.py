@@ -40,7 +40,7 @@ def change_log(package):
 
 
 def output(argv):
-    """Return what a program prints, its errors included; '' if it fails."""
+    """Return what a program prints, its errors included, '' if it fails."""
     try:
         done = subprocess.run(
             argv,
@@ -63,7 +63,7 @@ def unnamed(changes, names):
 
 
 def unfixed(changes, names, published):
-    """Return the names (CVE-...) that a change log does not fix; None if unknown.
+    """Return the names (CVE-...) that a change log does not fix, None if unknown.
 
     published: the day on which the holes became known, such as "2024-07-01". A log whose oldest
     entry is later may have lost the fix.

@@ -238,10 +238,11 @@ def look(
     asked=None,
     credential=None,
 ):
-    """Return the node's facts; see library/node_probe.py.
+    """Return the node's facts.
 
-    asked: the questions of the check's subjects; None asks for no more than a plan. credential:
-    {run, number, node} of the attempt for which a key pair is made here; {} makes none.
+    See library/node_probe.py. asked: the questions of the check's subjects. None asks for no more
+    than a plan. credential: {run, number, node} of the attempt for which a key pair is made here.
+    {} makes none.
     """
     account = pwd.getpwuid(os.getuid())
     base = os.path.join(account.pw_dir, base)

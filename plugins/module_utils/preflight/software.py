@@ -250,7 +250,7 @@ def _unequal_packages(states, remedy):
 
 
 def _environment_findings(states, remedy):
-    """Return findings of one environment; states: {node: state}."""
+    """Return findings of one environment. states: {node: state}."""
     findings, unequal_names = _unequal_packages(states, remedy)
     if not unequal_names:
         # A framework built from source has no list of files that distinguishes builds. A damaged
@@ -274,7 +274,7 @@ def _environment_findings(states, remedy):
 
 
 def _build_text(build):
-    """Return the build of a framework as text; build: {key: value} or 'none'."""
+    """Return the build of a framework as text. build: {key: value} or 'none'."""
     if build == "none":
         return build
     return " ".join(f"{key} {value}" for key, value in sorted(build.items()))
@@ -413,7 +413,7 @@ def _python_findings(states):
 
 
 def _image_findings(containers):
-    """Return findings of unequal images; containers: {node: {digest: container}}."""
+    """Return findings of unequal images. containers: {node: {digest: container}}."""
     findings = []
     remedy = "bring the same image to all nodes, then playbooks/provision.yml"
     for digest in sorted({digest for of_node in containers.values() for digest in of_node}):

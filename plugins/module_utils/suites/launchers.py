@@ -216,7 +216,7 @@ LAUNCHERS = {
 def launcher_argv(name, accelerator, addresses, devices, python="python", **more):
     """Return the launcher's part of the command line as a list of words.
 
-    name: launcher. accelerator: cpu, gpu or ascend. addresses: fabric addresses in rank order; one
+    name: launcher. accelerator: cpu, gpu or ascend. addresses: fabric addresses in rank order. One
     address is the single-machine form, which has no rendezvous (contract A1, C1). devices: device
     ids of a node, the same on every node. more: rendezvous (a key of the launcher's table), port,
     node_rank, root (whether the training user is root), forward (names of variables that a remote

@@ -33,7 +33,7 @@ DATA_DEFAULTS = {"names": {}, "overrides": {}, "keys": []}
 
 
 class SuiteError(ValueError):
-    """A table that does not fit suites/schema.yml; the message names its line."""
+    """A table that does not fit suites/schema.yml. The message names its line."""
 
 
 def names(folder=None):
@@ -59,7 +59,7 @@ def load(name, folder=None):
 
 
 def _table_problems(table, shown):
-    """Return problems of a table that the schema cannot find; shown: its file."""
+    """Return problems of a table that the schema cannot find. shown: its file."""
     problems = []
     unknown = sorted(set(table["launchers"]) - set(LAUNCHERS))
     if unknown:
@@ -217,7 +217,7 @@ def settings(suite, effective, arguments, overrides=()):
 
 
 def _number(value, whole):
-    """Return a number, or None; texts count, as YAML 1.1 reads 1e-3 as one."""
+    """Return a number, or None. Texts count, as YAML 1.1 reads 1e-3 as one."""
     if isinstance(value, bool) or value is None:
         return None
     try:

@@ -109,7 +109,7 @@ def installer_hashes(files_dir: str, version: str) -> list[str]:
 
 
 def common_python(nodes: Nodes, remedy: str = DIFFERENT_PYTHONS) -> tuple[str, str, str]:
-    """Return (python, machine, oldest libc) of all nodes; refuse nodes that differ, by name."""
+    """Return (python, machine, oldest libc) of all nodes. Refuse nodes that differ, by name."""
     kinds: dict[tuple[str, str], list[str]] = {}
     for name, node in nodes.items():
         kinds.setdefault((node["python"], node["machine"]), []).append(name)

@@ -17,13 +17,13 @@ Verdicts = dict[str, dict[str, Any]]
 
 
 class PinRefused(Exception):
-    """Says why no key was pinned."""
+    """The reason why no key was pinned."""
 
 
 def nodes_of(
     hosts: dict[str, str], ports: dict[str, Any], fingerprints: dict[str, list[str]]
 ) -> list[Node]:
-    """Return the nodes as the core wants them; every value may be missing or empty."""
+    """Return the nodes as the core wants them. Every value may be missing or empty."""
     return [
         {
             "name": name,
@@ -60,7 +60,7 @@ def pin_keys(
 
 
 def replace_text(path: str, text: str) -> None:
-    """Write a file whole or not at all; one that is there keeps its mode."""
+    """Write a file whole or not at all. One that is there keeps its mode."""
     with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".trainyard-") as folder:
         temporary = os.path.join(folder, "known_hosts")
         host_keys.write_text(temporary, text)

@@ -14,11 +14,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
 
 
 class MeshRefused(Exception):
-    """Says why nodes cannot be made to trust each other."""
+    """The reason why nodes cannot be made to trust each other."""
 
 
 def compile_mesh(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the texts of a mesh and whether all nodes have it; refuse with every problem."""
+    """Return the texts of a mesh and whether all nodes have it. Refuse with every problem."""
     told, asked = len(given["nodes"]), len(given["names"])
     if told != asked:
         raise MeshRefused(f"every node has to describe itself: {told} of {asked} did")

@@ -31,7 +31,7 @@ Findings = list[dict[str, Any]]
 
 
 def plan_job(given: Given) -> dict[str, Any]:
-    """Return plan, findings and what is to be done; `refused` where nothing is left to train."""
+    """Return plan, findings and what is to be done, `refused` where nothing is left to train."""
     facts, now = given["facts"], time.time()
     found = checks.silent(given["silent"])
     found += checks.of_nodes(given["nodes"], facts, given["allowed"])
@@ -59,12 +59,12 @@ def plan_job(given: Given) -> dict[str, Any]:
 
 
 def lines_of(found: Findings) -> list[str]:
-    """Return the findings as a table that is safe to show; nodes' own words stand in it."""
+    """Return the findings as a table that is safe to show. It has the nodes' own texts."""
     return [printable(line) for line in findings.lines(found)]
 
 
 def _try_to_compile(given: Given) -> tuple[Plan | None, Findings]:
-    """Return (plan, findings about it); there is no plan while a node is silent."""
+    """Return (plan, findings about it). There is no plan while a node is silent."""
     if given["silent"]:
         return None, []
     try:
