@@ -10,7 +10,7 @@ short_description: Start or stop an attempt on a node
 description:
   - An attempt is a transient unit of the training user's own systemd (C(KillMode=control-group)); it outlives the connection, has a real exit
     code, and stopping it leaves nothing behind. One attempt at a time holds a node, of whatever
-      user.
+    user.
   - Starting writes the plan's bytes to the attempt's directory and answers with their digest as
     read back from the disk. A node that is held is refused. The answer names the attempt that holds
     it, and since when. Of two starts at once on several nodes the one with the older run waits some

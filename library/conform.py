@@ -12,9 +12,9 @@ description:
     the core.
   - Every line of C(plugins/module_utils/conformance/contract.yml) is executed or compared at that
     moment. Jobs are compiled for the machines of that documentation by the product's own functions
-      and compared with its commands word for word. Lines about real machines rest on what the
-      site's nodes answered just now, and on the newest run of each suite that completed on two
-      nodes or more.
+    and compared with its commands word for word. Lines about real machines rest on what the
+    site's nodes answered just now, and on the newest run of each suite that completed on two
+    nodes or more.
   - Writes C(conform.json) where the controller keeps its runs, with everything that was rendered
     and compared. A line that does not hold does not fail the task.
 options:

@@ -12,8 +12,8 @@ description:
     how to bring it.
   - Starts one container as a training is started, in a transient unit of the user's own systemd,
     and there lists the Python packages and imports the framework. While it runs, it is looked for
-      as a rank is, and its control group is read. Then the unit is stopped. A process that is left
-      is a reason to refuse the engine.
+    as a rank is, and its control group is read. Then the unit is stopped. A process that is left
+    is a reason to refuse the engine.
   - The result is kept as the marker of the environment (C(<home>/env/<digest>/.trainyard.json)), as
     M(python_environment) does.
   - An image that is still the one in the marker is not started again.

@@ -16,7 +16,7 @@ description:
     reported.
   - A file that does not match stays in C(.incoming), all others are taken in, and the module then
     fails with every mismatch, naming node, file and both digests. Another fetch and another run of
-      this module repair it.
+    this module repair it.
   - A file here whose node has another one of its name by now (it was truncated or replaced
     there) is kept as C(<home>.1), C(.2), and so on, and the module warns. The index has what was
     kept, and what was brought of files that are gone from their node.
@@ -53,7 +53,7 @@ options:
     type: bool
     default: true
   left:
-    description: What RV(left) was with V(missing). That these files are not here is no mismatch.
+    description: RV(left) of the call with V(missing). That these files are not here is no mismatch.
     type: dict
     default: {}
   bytes:

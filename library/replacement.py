@@ -10,8 +10,8 @@ short_description: Choose the nodes with which a run goes on, and remember which
 description:
   - Runs on the controller. C(noted) remembers the nodes that a verdict names for a fault of their
     own, below the site's state directory, for all runs of the site. C(chosen) returns the nodes of
-      the next attempt of a run, in the order of the ranks. It fails with the reason where the run
-      cannot go on.
+    the next attempt of a run, in the order of the ranks. It fails with the reason where the run
+    cannot go on.
   - See C(plugins/module_utils/recovery/node_replacement.py) for the rules and C(failed_nodes.py)
     for the memory.
 options:

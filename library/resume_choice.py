@@ -38,7 +38,7 @@ RETURN = r"""
 point:
   description: >-
     The best of all, with source, sources ([{source, path}] that hold it), home (where its copy on
-      the controller lies or will lie) and note; {} without one.
+    the controller lies or will lie) and note; {} without one.
   type: dict
   returned: success
 incomplete: {description: "[{attempt, name, node, why}] of what is not complete.", type: list, elements: dict, returned: success}

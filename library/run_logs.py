@@ -8,8 +8,8 @@ DOCUMENTATION = r"""
 module: run_logs
 short_description: Select, fetch, show and follow the logs of a run
 description:
-  - The options of C(logs.yml), C(rank), C(node), C(lines), C(follow) and C(query)
-    are read from the command line (C(-e)) as data. Nothing in them is templated.
+  - The options of C(logs.yml) are C(rank), C(node), C(lines), C(follow) and C(query). They are read
+    from the command line (C(-e)) as data. Nothing in them is templated.
   - What is printed is safe to show. Secrets are masked, control bytes and what is not UTF-8
     escaped, very long lines cut with a mark.
   - Runs on the controller as an action plugin. Only V(found), V(brought) and V(followed) open a

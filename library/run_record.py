@@ -57,8 +57,8 @@ options:
     type: str
     default: ""
   followed:
-    description: Whether this command saw the attempt run; an end of long ago is not restarted
-      automatically (C(ended) only).
+    description: Whether this command saw the attempt run; an end of long ago causes no automatic
+      restart (C(ended) only).
     type: bool
     default: true
   nodes:

@@ -24,7 +24,7 @@ options:
     type: str
     required: true
   state:
-    description: The wanted state of the account's part.
+    description: The wanted state of the account's drop-ins and lingering.
     type: str
     choices: [present, absent]
     default: present

@@ -269,7 +269,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         }
 
     def _write_results(self, results: list[dict[str, Any]], total: str) -> str:
-        """Write drill.json and drill.md and return the path of the latter."""
+        """Write drill.json and drill.md. Return the path of the latter."""
         os.makedirs(self._folder(), mode=0o700, exist_ok=True)
         manifest.write_json(
             os.path.join(self._folder(), "drill.json"),

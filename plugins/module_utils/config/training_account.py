@@ -144,7 +144,7 @@ class Account:
         return True
 
     def _remove(self, path):
-        """Remove a drop-in, and its directory if empty and return whether it existed."""
+        """Remove a drop-in, and its directory if empty. Return whether it existed."""
         path = self._at(path)
         if not os.path.lexists(path):
             return False

@@ -199,7 +199,7 @@ class _RankEvidence:
         )
 
     def is_out_of_memory(self):
-        """Return whether the kernel killed the rank as out of memory."""
+        """Return whether the kernel killed the rank because memory ran out."""
         return self.signal == "SIGKILL" and self.weighing.is_out_of_memory(self.rank["node"])
 
     def is_killed(self):
@@ -560,7 +560,7 @@ class Weighing:
         return free is not None and free < FULL
 
     def is_out_of_memory(self, node):
-        """Return whether the kernel killed a node's unit's processes as out of memory."""
+        """Return whether the kernel killed processes of a node's unit when memory ran out."""
         unit = self.units.get(node) or {}
         return unit.get("service_result") == "oom-kill" or bool(unit.get("oom_kills"))
 

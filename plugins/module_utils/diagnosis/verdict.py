@@ -526,7 +526,7 @@ class _Case:
         ]
 
     def _memory_lines(self):
-        """Return one line per node where the kernel killed processes as out of memory."""
+        """Return one line per node where the kernel killed processes when memory ran out."""
         lines = []
         for name, unit in self.units.items():
             if unit and (unit.get("oom_kills") or unit.get("service_result") == "oom-kill"):

@@ -329,7 +329,10 @@ def _validate_url(params, key, url):
 
 
 def _fetch_weights(params, key, url, open_url):
-    """Fetch weights into the cache and return whether anything was fetched. Raises SourceError."""
+    """Fetch weights into the cache and return whether anything was fetched.
+
+    Raises SourceError.
+    """
     folder = sources.weight_folder(params["cache_dir"], url)
     hosts = params["weights"].get("hosts") or ()
     sha256 = (params["job"].get("weights") or {}).get(url)

@@ -55,7 +55,7 @@ class Receiver:
         self.directory, self.on_lines, self.node = directory, on_lines, node
         self.bytes = self.frames = 0  # log bytes and frames that came over the wire
         self.events = []  # the last of {"event", "file", "home", "kept"}
-        self.problems = []  # the sender's last event
+        self.problems = []  # problems in the sender's last event
         self._open, self._rest, self._lock = {}, {}, None
         self._home, self._root = safe_names.at_home(node), None
         self.quota, self._used, self._count = quota or quotas.Quota(), 0, 0

@@ -26,8 +26,8 @@ UNDER_WAY = 6 * 3600
 TRIES = 5
 
 AGAIN, TRAINED, NEVER = "again", "trained", "never"
-# Every cause of the catalogue (failure_catalogue.py): (class, why). The tests hold this table
-# against the catalogue, and docs/runbooks/resume.md against it.
+# Every cause of the catalogue (failure_catalogue.py): (class, why). The tests compare this table
+# with the catalogue, and docs/runbooks/resume.md with it.
 CLASSES = {
     # --- between the ranks
     "seen_by_launcher": (TRAINED, "the launcher does not say what happened"),

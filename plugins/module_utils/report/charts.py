@@ -255,7 +255,7 @@ def _attempts_figure(attempts):
 def curve_rows(drawn):
     """Return one row of figures for each curve.
 
-    They are the charts in words, for print and for readers that cannot see the charts.
+    They are the charts in words, for print and for readers who cannot see the charts.
     """
     return [_curve_row(curve) for curve in drawn["curves"]]
 
