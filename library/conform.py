@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the conform action."""
+"""Documentation of the action plugin conform."""
 
 from __future__ import annotations
 

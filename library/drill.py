@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the drill action."""
+"""Documentation of the action plugin drill."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only look at one node."""
+"""Describe one node, without changing it."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def measured_limits(params, answers, ask):
 
 
 def needs_restart(uid, limits, wanted, ask):
-    """Return true if the user manager is older than its limits and has less than it may have.
+    """Return true if the user manager has lower limits than a new one would have.
 
     wanted: {path: content} of the drop-ins.
     """

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Take the brought logs into the run's directory and write the index of ranks."""
+"""Verify the fetched logs of a run and write the index of ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DOCUMENTATION = r"""
 module: rank_index
 short_description: Verify fetched logs and write the index of ranks
 description:
-  - Runs on the controller once for an attempt, after the nodes' files were brought to
+  - Runs on the controller once for an attempt, after the nodes' files were copied to
     C(<run_dir>/.incoming/<node>/<file>).
   - Compares each file with the digest that its node reported, gives it its name in O(run_dir) with
     mode 0600, and writes C(ranks.json).

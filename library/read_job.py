@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the read_job action."""
+"""Documentation of the action plugin read_job."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Find what a run can be resumed from on a node, or bring it from another node."""
+"""Find a checkpoint to resume from on a node, or copy it from another node."""
 
 from __future__ import annotations
 

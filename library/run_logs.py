@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the run_logs action."""
+"""Documentation of the action plugin run_logs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Make the report of a run, or of several runs side by side."""
+"""Write the report of a run, or of several runs side by side."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Inject faults into a training on this site and compare the outcome with the promises.
+"""Inject faults into a training on this site and check the promises.
 
 See library/drill.py for the documentation.
 """
@@ -209,7 +209,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return os.path.join(self._runs(), "drill")
 
     def _inject_fault(self, given: Arguments) -> Result:
-        """Inject one fault. Nothing of it fails the task, so that the others are done, too."""
+        """Inject one fault. It never fails the task, so that the other faults follow."""
         ground, fault = self._ground(given), fault_table.load()["faults"][given["fault"]]
         reason = self._reason_to_skip(ground, fault, given["example"])
         if reason:

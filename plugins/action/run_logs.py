@@ -109,7 +109,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return os.path.join(_PROJECT, runs_dir)
 
     def _asked(self) -> Result:
-        """Refuse what cannot be answered, before a node is contacted, and name the nodes to ask."""
+        """Refuse invalid questions before a node is contacted. Return the nodes to ask."""
         run, spares = self._extra.get("run"), self.group("spares")
         nodes = [*self.group("trainers"), *spares]
         home = None
@@ -153,7 +153,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         self.fail(printable(f"{head}\n  command line {text}", newlines=True))
 
     def _chosen(self) -> Result:
-        """Return which run it is, by the nodes' answers, else by what is on the controller."""
+        """Return the run, by the nodes' answers or by the controller's record."""
         asked = self._given["asked"]
         answers = {name: self.host_value(name, "logs_found") for name in asked["ask"]}
         # A node that --limit leaves out was not asked.

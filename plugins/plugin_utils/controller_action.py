@@ -31,7 +31,7 @@ class ActionFailed(Exception):
 
 
 class ControllerAction(ActionBase):
-    """Validate the arguments, call `execute`, and make a task's result of what it returns."""
+    """Validate the arguments, call `execute`, and return a task's result."""
 
     TRANSFERS_FILES = False
     _requires_connection = False

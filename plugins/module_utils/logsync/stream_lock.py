@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lock for the one process that brings a node's logs into an attempt's directory.
+"""Lock for the one process that copies a node's logs to an attempt's directory.
 
 That is a stream, or the collection at the end.
 """

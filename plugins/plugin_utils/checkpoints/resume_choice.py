@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the resume point among the checkpoints that all machines have found.
+"""The choice of the resume point among the checkpoints of all machines.
 
 A node is not trusted: a description that cannot be a checkpoint's is skipped, and the others count.
 """

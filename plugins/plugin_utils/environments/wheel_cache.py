@@ -20,7 +20,7 @@ DIFFERENT_PYTHONS = (
 
 
 def collect_wheels(given: dict[str, Any], write: bool) -> dict[str, Any]:
-    """Name the nodes without the environment, and fetch its wheels where there are such nodes."""
+    """Return the nodes without the environment, and fetch its wheels if there are any."""
     asked, nodes = python_env.read_environment(given["environment"]), given["nodes"]
     texts = read_lists(asked, given["files_dir"], given["project_dir"])
     is_own = bool(asked["python"] or asked["container"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a mesh, compiled from the inventory, the host keys and the nodes' own words."""
+"""The files of a mesh, from inventory, host keys and the nodes' descriptions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's plan with everything that is in its way, and with what is to be done before the start."""
+"""A job's plan, with its obstacles and the steps before the start."""
 
 from __future__ import annotations
 

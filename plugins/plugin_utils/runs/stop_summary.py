@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a stop in words: the result of every node, and one line that sums them up."""
+"""The end of a stop in words: each node's result, and one line that sums them up."""
 
 from __future__ import annotations
 
