@@ -26,8 +26,8 @@ options:
   gang:
     description:
       - Stop the attempt here where another node of it failed some seconds ago and the mesh has not
-        brought the news. Done by the action plugin on the controller; only while a run is followed.
-        Needs O(run_id) and O(number). An answer about another attempt fails the node.
+        delivered the stop. Done by the action plugin on the controller; only while a run is
+        followed. Needs O(run_id) and O(number). An answer about another attempt fails the node.
     type: bool
     default: false
   logs_dir:

@@ -9,7 +9,7 @@ short_description: Take the fingerprint of a container image, and prove that the
 description:
   - Finds which engine has the image (podman, then docker, then apptainer), and the image's id.
     Nothing is pulled and nothing in the image is modified; where no engine has it, the message says
-    how to bring it.
+      how to install it.
   - Starts one container as a training is started, in a transient unit of the user's own systemd,
     and there lists the Python packages and imports the framework. While it runs, it is looked for
     as a rank is, and its control group is read. Then the unit is stopped. A process that is left

@@ -60,7 +60,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Brings nothing.
+    description: Copies nothing.
 author: Trainyard
 """
 
@@ -76,7 +76,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 brought:
-  description: Those of the files that lie in O(into) now.
+  description: The files that lie in O(into) now.
   type: list
   elements: str
   returned: success

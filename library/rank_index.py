@@ -19,14 +19,14 @@ description:
     this module repair it.
   - A file here whose node has another one of its name by now (it was truncated or replaced
     there) is kept as C(<home>.1), C(.2), and so on, and the module warns. The index has what was
-    kept, and what was brought of files that are gone from their node.
+    kept, and what was fetched of files that are gone from their node.
   - A stream that still copies a node's logs is waited for 10 seconds; after that the node's
     files are mismatches.
 options:
   state:
     description:
       - With V(missing), nothing is taken in. The module says what is not here as the nodes have it,
-        and lays what is here of such a file where it will be brought to, so that rsync moves the
+        and puts what is here of such a file where it will be copied to, so that rsync moves the
         rest only.
     type: str
     choices: [missing, indexed]
@@ -91,7 +91,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 missing:
-  description: With O(state=missing), by node, the files that are to be brought, with their sizes.
+  description: With O(state=missing), by node, the files to fetch, with their sizes.
   type: dict
   returned: with state missing
 left:
@@ -128,7 +128,7 @@ files:
       description: Its digest on the controller.
       type: str
 replaced:
-  description: "Files that were truncated or replaced on their node after they were brought: node,
+  description: "Files that were truncated or replaced on their node after they were fetched: node,
     file, and kept, what is here of before."
   type: list
   elements: dict

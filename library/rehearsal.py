@@ -51,9 +51,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ranks:
-  description: "One item for every process that spoke: rank, world, endpoint, endpoints, stage (how
-    far it came), joined_rank, joined_world, sum, bytes, seconds, bandwidth (bytes/s), backend,
-    version, error."
+  description: "One item for every process that printed a line: rank, world, endpoint, endpoints,
+    stage (how far it came), joined_rank, joined_world, sum, bytes, seconds, bandwidth (bytes/s),
+    backend, version, error."
   type: list
   elements: dict
   returned: success

@@ -23,7 +23,7 @@ options:
   node: {description: "This node's name (C(brought) only).", type: str, default: ""}
   point: {description: "As M(resume_choice) returned it (C(brought) only).", type: dict, default: {}}
 attributes:
-  check_mode: {support: full, description: Brings nothing.}
+  check_mode: {support: full, description: Copies nothing.}
 author: Trainyard
 """
 

@@ -102,7 +102,7 @@ bytes:
   type: int
   returned: brought
 brought:
-  description: Whether this process has brought the logs.
+  description: Whether this process has fetched the logs.
   type: bool
   returned: followed
 lines:

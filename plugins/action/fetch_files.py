@@ -40,7 +40,7 @@ class ActionModule(ControllerAction):
     }
 
     def execute(self, arguments: Arguments) -> Result:
-        """Return the names that were brought, and why a node was cut off."""
+        """Return the names of the copied files, and why a node was cut off."""
         result: Result = {"changed": False, "brought": [], "cut": ""}
         if self.check_mode or not arguments["sizes"]:
             return result

@@ -33,7 +33,7 @@ class ActionModule(ControllerAction):
     }
 
     def execute(self, arguments: Arguments) -> Result:
-        """Say what is missing, or take in what was brought."""
+        """Return what is missing, or take in what was fetched."""
         run_dir, nodes, refused = arguments["run_dir"], arguments["nodes"], {}
         if not arguments["strict"]:
             nodes, refused = collector.settled(nodes)

@@ -192,7 +192,7 @@ class _RankEvidence:
     def is_stopped_by_product(self):
         """Return whether the rank was stopped with the attempt.
 
-        An error in a thread that did not end its process speaks all the same.
+        An error in a thread that did not end its process counts all the same.
         """
         return self.weighing.is_stop_of_attempt(self.rank) and not (
             self.is_passing and self.error.get("thread")

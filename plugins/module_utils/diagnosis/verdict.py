@@ -78,7 +78,7 @@ def decide(plan_ranks, nodes, log_dir=""):
 
     plan_ranks: the plan's `ranks`. nodes: what rank_logs returned for each node, as a list or as
     {name: result}. A node that could not be asked is {"node": name, "unreachable": reason}, and a
-    planned node that is missing counts as such. log_dir: where the logs were brought to, for the
+    planned node that is missing counts as such. log_dir: where the logs were copied to, for the
     text.
     """
     findings = nodes

@@ -361,7 +361,7 @@ def _is_file_or_folder(member):
 
 
 def weight_file(entries, url):
-    """Return the weights' path among the files that a URL brought.
+    """Return the weights' path among the files of a download.
 
     Raises SourceError where an archive holds none or several.
     """

@@ -4,7 +4,7 @@
 Each byte is written once into the attempt's directory on the controller. A new stream goes on after
 the bytes that are there already. A file that was truncated or replaced on its node is kept as
 <home>.1, .2, ... before the new one begins. The node is not trusted: it can write the logs that
-bear its own name and nothing else, and never over bytes that were brought.
+bear its own name and nothing else, and never over bytes that were received.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class StreamError(Exception):
     """The stream broke off, or sent what it must not send.
 
-    What was brought before is right. The message is safe to show.
+    What was received before is right. The message is safe to show.
     """
 
 
@@ -191,7 +191,7 @@ class Receiver:
         self.events = [*self.events[-99:], event]
 
     def _keep(self, home):
-        """Give what was brought of a file another name, and return the name.
+        """Give the received part of a file another name, and return the name.
 
         Then the file can begin again.
         """

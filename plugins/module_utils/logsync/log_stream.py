@@ -20,7 +20,7 @@ PAUSES = (1, 2, 5, 10, 30)
 
 
 class Stream(threading.Thread):
-    """Thread that brings one node's logs to the controller.
+    """Thread that copies one node's logs to the controller.
 
     It never raises, and tries again after a pause. A node that passes a bound is cut off for good.
     argv: starts the sender. spec: as shipping.py has it, without `have`. directory, node, quota: as

@@ -16,7 +16,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Busy(Exception):
-    """Another process brings this node's logs into this directory."""
+    """Another process copies this node's logs into this directory."""
 
 
 class Lock:

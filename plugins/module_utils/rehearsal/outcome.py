@@ -94,7 +94,7 @@ def plan_of(plan, script="", seconds=SECONDS):
 def unfit(todo, stops):
     """Return the note of why check.yml cannot rehearse, [] if it can.
 
-    check.yml brings nothing to the nodes. todo: see library/plan.py. stops: other findings with
+    check.yml copies nothing to the nodes. todo: see library/plan.py. stops: other findings with
     which nothing may start.
     """
     if stops:

@@ -65,7 +65,7 @@ def install_copy(attempt_dir: str, files: Files, write: bool = True) -> bool:
 
     Return whether that changes anything. All of them are moved or none. attempt_dir: on the
     controller. write: False only looks. Raises CheckpointError with every difference. A differing
-    file is removed, so that the next copy brings it anew. Nothing outside the attempt's directory
+    file is removed, so that the next copy fetches it anew. Nothing outside the attempt's directory
     is changed: no link in it is followed.
     """
     model_collector.check(files)
