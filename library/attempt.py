@@ -9,14 +9,16 @@ module: attempt
 short_description: Start or stop an attempt on a node
 description:
   - An attempt is a transient unit of the training user's own systemd (C(KillMode=control-group)); it outlives the connection, has a real exit
-    code, and stopping it leaves nothing behind. One attempt at a time holds a node, whoever's it is.
-  - Starting writes the plan's bytes to the attempt's directory and answers with their digest as read back from the disk. A node that is held is
-    refused, with who holds it since when. Of two starts at once on several nodes the one with the older run waits some seconds for the other, which
-    fails where they met and is taken back.
+    code, and stopping it leaves nothing behind. One attempt at a time holds a node, of whatever
+    user.
+  - Starting writes the plan's bytes to the attempt's directory and answers with their digest as
+    read back from the disk. A node that is held is refused. The answer names the attempt that holds
+    it, and since when. Of two starts at once on several nodes the one with the older run waits some
+    seconds for the other, which fails where they met and is taken back.
   - Stopping also ends processes that carry the mark of the run and stand outside its unit, of all its attempts where a person stops it; TERM first,
     KILL after some seconds. It looks whether the attempt's ports and devices are free again.
 options:
-  state: {description: What to do., type: str, choices: [started, stopped], required: true}
+  state: {description: The action to take., type: str, choices: [started, stopped], required: true}
   run_id: {description: "The run; for C(stopped), empty means the run that holds the node now.", type: str, default: ""}
   number: {description: The attempt's number., type: int, default: 1}
   node: {description: The node's name in the plan., type: str, required: true}
@@ -40,7 +42,8 @@ options:
   key_of: {description: "The attempt that O(keys) were made for, where it is not O(number), a rehearsal's for instance.", type: int}
   start:
     description:
-      - What tells one command's start from another's, the same on all nodes. An attempt that is here already by the same start is left as it is.
+      - The token of one command's start, the same on all nodes. An attempt that is here already by
+        the same start is left as it is.
       - With C(stopped), nothing is touched that another start began; a start that failed takes back what it has begun itself, and no more.
     type: str
     default: ""
@@ -49,7 +52,8 @@ options:
     type: str
     choices: [user, peer]
     default: user
-  by: {description: "Who starts or stops it, for the record: user@controller.", type: str, default: the user}
+  by: {description: "Origin of the start or stop, for the record: user@controller.", type: str,
+    default: the user}
   also:
     description:
       - "[[run, attempt, nodes]]: what holds any node or is on its way; it is stopped on each of C(nodes), and a start there that comes later gives up
@@ -58,7 +62,7 @@ options:
     elements: list
     default: []
 attributes:
-  check_mode: {support: full, description: Tells whether it would change anything.}
+  check_mode: {support: full, description: Reports whether it would change anything.}
 author: Trainyard
 """
 
@@ -94,7 +98,8 @@ left: {description: Processes of the run that are still there (none is expected)
 kept: {description: Runs that were left alone because another start began them., type: list, elements: str, returned: stopped}
 noted: {description: Runs whose coming start or restart here will give up., type: list, elements: str, returned: stopped}
 occupied:
-  description: "Ports and devices of the attempt that somebody still has: what, own (whether it is this run), text."
+  description: "Ports and devices of the attempt that are still in use: what, own (whether it is
+    this run), text."
   type: list
   elements: dict
   returned: stopped
@@ -114,7 +119,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stop
 
 
 def started(module, run, base, params):
-    """Start the attempt; return the module's result."""
+    """Start the attempt and return the module's result."""
     place = attempt_dir.attempt_dir(base, params["run_id"], params["number"])
     unit = attempt_dir.unit_name(params["run_id"], params["number"])
     about = "Trainyard run %s attempt %d" % (params["run_id"], params["number"])

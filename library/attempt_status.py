@@ -1,12 +1,12 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""How an attempt stands on one node."""
+"""State of an attempt on one node."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: attempt_status
-short_description: Tell how an attempt stands on a node
+short_description: Return the state of an attempt on a node
 description:
   - Reads the state of the attempt's unit, how each rank is, and the latest step from the end of
     each rank's log. Changes nothing.
@@ -26,13 +26,13 @@ options:
   gang:
     description:
       - Stop the attempt here where another node of it failed some seconds ago and the mesh has not
-        brought the news. Done by the action plugin on the controller; only while a run is followed.
-        Needs O(run_id) and O(number). An answer about another attempt fails the node.
+        delivered the stop. Done by the action plugin on the controller; only while a run is
+        followed. Needs O(run_id) and O(number). An answer about another attempt fails the node.
     type: bool
     default: false
   logs_dir:
     description:
-      - Directory of the runs on the controller, to which the node's logs come home while the
+      - Directory of the runs on the controller, to which the node's logs are copied while the
         attempt runs, as C(<run>/attempt-N/<log>); empty means that they stay on the node until they
         are collected. Done by the action plugin with O(gang=true), over connections of type ssh.
     type: str
@@ -68,8 +68,8 @@ status:
     exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation,
     fraction}]), endpoints_as_planned; where nothing is found of a run that was asked for, processes
     (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless);
-    with O(gang=true) stream, null or how the logs come home (bytes that came, restarts, problem,
-    events of truncated, replaced and gone logs).
+    with O(gang=true) stream, null or the state of the log stream (bytes that came, restarts,
+    problem, events of truncated, replaced and gone logs).
   type: dict
   returned: success
 """

@@ -11,7 +11,7 @@ description:
   - Runs on the controller. Fails with the table where a finding keeps a training from starting.
 options:
   findings:
-    description: What was found, see plugins/module_utils/base/findings.py.
+    description: The findings, see plugins/module_utils/base/findings.py.
     type: list
     elements: dict
     required: true

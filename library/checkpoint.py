@@ -14,12 +14,15 @@ options:
   path: {description: "The attempt's directory on the node.", type: path, required: true}
   folders: {description: "Folders below it where the suite saves, the likeliest first.", type: list, elements: str, default: []}
   best:
-    description: "What the suite calls the best: V(best_model) stands for the files best_model.* and for the folder best_model."
+    description: "The suite's best checkpoint: V(best_model) stands for the files best_model.* and
+      for the folder best_model."
     type: str
     default: ""
-  last: {description: "What it calls the last; of several that fit a pattern (C(iter_*), C(a|b)) the newest is taken.", type: str, default: ""}
+  last: {description: "The suite's last checkpoint; of several that fit a pattern (C(iter_*),
+    C(a|b)) the newest is taken.", type: str, default: ""}
   wanted:
-    description: Which one is taken; where it is not there, the other one is, and RV(saved.note) says so.
+    description: The one that is wanted. Where it is missing, the other one is taken, and
+      RV(saved.note) says so.
     type: str
     choices: [best, last, none]
     default: best

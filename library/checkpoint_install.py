@@ -10,7 +10,8 @@ short_description: Install a checkpoint that was copied to the controller
 description:
   - Compares what was copied to C(.checkpoint.part) below O(path) with the digests, and moves it into C(checkpoint), all files or none.
   - Another checkpoint that is there already stays.
-  - Fails with every difference, and removes each file that differs, so that the next copy brings it again.
+  - Fails with every difference, and removes each file that differs, so that the next copy fetches
+    it again.
   - Runs on the controller.
 options:
   path: {description: "The attempt's directory on the controller.", type: path, required: true}

@@ -1,20 +1,20 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the conform action."""
+"""Documentation of the action plugin conform."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: conform
-short_description: Hold the product against what the documents promise
+short_description: Compare the product with the promises of the upstream documentation
 description:
   - Runs on the controller as an action plugin, since the tables that a job is read with lie beside
     the core.
   - Every line of C(plugins/module_utils/conformance/contract.yml) is executed or compared at that
-    moment. Jobs are compiled for the documents' machines by the product's own functions and held
-    against the documents' commands word for word; lines about real machines stand on what the
-    site's nodes answered just now, and on the newest run of each suite that completed on two nodes
-    or more.
+    moment. Jobs are compiled for the machines of that documentation by the product's own functions
+    and compared with its commands word for word. Lines about real machines rest on what the
+    site's nodes answered just now, and on the newest run of each suite that completed on two
+    nodes or more.
   - Writes C(conform.json) where the controller keeps its runs, with everything that was rendered
     and compared. A line that does not hold does not fail the task.
 options:

@@ -9,11 +9,11 @@ short_description: Take the fingerprint of a container image, and prove that the
 description:
   - Finds which engine has the image (podman, then docker, then apptainer), and the image's id.
     Nothing is pulled and nothing in the image is modified; where no engine has it, the message says
-    how to bring it.
+      how to install it.
   - Starts one container as a training is started, in a transient unit of the user's own systemd,
-    and there lists the Python packages and imports the framework. While it runs it is looked for as
-    a rank is looked for, and its control group is read; then the unit is stopped, and any process
-    that is left is a reason to refuse the engine.
+    and there lists the Python packages and imports the framework. While it runs, it is looked for
+    as a rank is, and its control group is read. Then the unit is stopped. A process that is left
+    is a reason to refuse the engine.
   - The result is kept as the marker of the environment (C(<home>/env/<digest>/.trainyard.json)), as
     M(python_environment) does.
   - An image that is still the one in the marker is not started again.
@@ -39,10 +39,10 @@ options:
     elements: str
     default: []
   package:
-    description: Which framework it must hold.
+    description: The framework that it must hold.
     type: str
   version:
-    description: Which version of it.
+    description: The version of the framework.
     type: str
   wait:
     description: Seconds that a container may take to start and to import the framework.
@@ -117,7 +117,7 @@ def find_image(run, image):
 
 
 def _find_digest(run, engine, image):
-    """Return (digest, why there is none) of an image that one engine may have."""
+    """Return (digest, problem) of an image that one engine may have."""
     remedy = "get it with {}".format(engine["get"].format(image=image))
     if engine["image"] is None:
         if not os.path.isfile(image):

@@ -1,19 +1,19 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the drill action."""
+"""Documentation of the action plugin drill."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: drill
-short_description: Do faults to a real training and hold what comes of them against the promises
+short_description: Inject faults into a real training and check the promises
 description:
   - Runs on the controller as an action plugin, since it starts the product's own playbooks as a
     user would and watches the nodes while they run.
-  - The faults are data, C(plugins/module_utils/drills/faults.yml). Each is done to a training of
-    its own and undone whatever happens.
-  - A fault that is done to containers is left out, with its reason, where the site's nodes are none
-    of the embedded site's on this machine.
+  - The faults are data, C(plugins/module_utils/drills/faults.yml). Each is injected into a training
+    of its own and undone whatever happens.
+  - A fault of containers is left out, with its reason, where the site's nodes are not the embedded
+    site's on this machine.
 options:
   state:
     description:
@@ -40,7 +40,7 @@ options:
     type: str
     default: ""
   fault:
-    description: Which fault (C(done) only).
+    description: The fault to inject (C(done) only).
     type: str
   job:
     description: The job that the faults change, as V(chosen) returned it.

@@ -6,8 +6,8 @@ DOCUMENTATION = r"""
 module: environment_compare
 short_description: Stop where nodes have different packages
 description:
-  - Compares the markers of one environment on all nodes and fails with one line a node that differs
-    from the first, naming the packages.
+  - Compares the markers of one environment on all nodes and fails with one line per node that
+    differs from the first, naming the packages.
   - Environments that we install are equal already by their digest; this is what holds for the
     user's own Pythons.
   - Runs on the controller (C(delegate_to) localhost, C(run_once)).

@@ -9,7 +9,7 @@ module: fetch_files
 short_description: Pull named files from a node with rsync, within bounds
 description:
   - An action plugin of the same name does all of it on the controller; no module runs on the node.
-  - File names come from the node and are not trusted. They are held against one rule (no leading
+  - File names come from the node and are not trusted. They must pass one rule (no leading
     dash, no C(..), no control character, bounded length and depth), and rsync reads them from its
     standard input. No name stands on a command line.
   - rsync logs in as Ansible's connection does, with its options, keys, ports, jump hosts and
@@ -60,7 +60,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Brings nothing.
+    description: Copies nothing.
 author: Trainyard
 """
 
@@ -76,7 +76,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 brought:
-  description: Those of the files that lie in O(into) now.
+  description: The files that lie in O(into) now.
   type: list
   elements: str
   returned: success

@@ -40,7 +40,7 @@ notes:
 """
 
 EXAMPLES = r"""
-- name: Read who was let in before
+- name: Read the sources that were let in before
   firewall_record:
     site: mysite
   become: true

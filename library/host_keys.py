@@ -4,12 +4,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: host_keys
-short_description: Pin the host keys of nodes met for the first time, once somebody vouched for them
+short_description: Pin the host keys of nodes met for the first time, once a user vouched for them
 description:
   - Runs on the controller. Scans all nodes at once with ssh-keyscan and compares what answers with
     what is pinned in O(known_hosts) and O(also).
-  - A key is written to O(known_hosts) only if O(fingerprints) holds its fingerprint. Keys nobody
-    vouched for come back in RV(unknown), so that they can be shown and confirmed.
+  - A key is written to O(known_hosts) only if O(fingerprints) holds its fingerprint. Keys without a
+    vouched fingerprint come back in RV(unknown), so that they can be shown and confirmed.
   - Fails, naming each node and the remedy, where a pinned key changed, where a fingerprint does not
     match, or where a node that is not pinned does not answer. No pinned key is ever replaced or
     removed.
@@ -26,7 +26,7 @@ options:
     type: dict
     default: {}
   fingerprints:
-    description: For every node's inventory name the fingerprints (V(SHA256:...)) that somebody
+    description: For every node's inventory name the fingerprints (V(SHA256:...)) that a user
       vouches for.
     type: dict
     default: {}
@@ -70,8 +70,8 @@ recorded:
   type: list
   elements: str
 unknown:
-  description: For every node that nobody vouched for, the fingerprints of the keys it answered
-    with.
+  description: For every node without a vouched fingerprint, the fingerprints of the keys it
+    answered with.
   returned: success
   type: dict
 shown:

@@ -27,17 +27,17 @@ options:
     type: path
     required: true
   placement:
-    description: How the code comes to the nodes (design, decision 8).
+    description: How the code comes to the nodes (docs/design.md, 8).
     type: str
     choices: [push, present, shared]
     default: push
   outline:
-    description: What placement said of code that lies on the nodes already; the controller needs no
-      copy of it.
+    description: What placement returned for code that lies on the nodes already; the controller
+      needs no copy of it.
     type: dict
     default: {}
   unread:
-    description: Why no node has told the outline of code that lies there; the nodes are looked at
+    description: Why no node has given the outline of code that lies there; the nodes are looked at
       all the same, and there is no plan.
     type: str
     default: ""
@@ -57,7 +57,7 @@ options:
     type: dict
     default: {}
   accelerator:
-    description: What the nodes compute with; decides what the suite's script has to be told.
+    description: The accelerator of the nodes. It decides the options that the suite's script needs.
     type: str
     default: cpu
   nodes:

@@ -22,8 +22,8 @@ options:
     type: str
     required: true
   state:
-    description: Whether there is an authority. V(noted) makes none, and only takes nodes back and
-      in.
+    description: The wanted state of the authority. V(noted) makes none, and only takes nodes back
+      and in.
     type: str
     choices: [present, noted, absent]
     default: present

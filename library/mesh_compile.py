@@ -28,7 +28,7 @@ options:
     required: true
   inventory:
     description:
-      - What the inventory says of the nodes. C(hosts), C(ports), C(addresses), C(ssh_ports) and
+      - The inventory's data of the nodes. C(hosts), C(ports), C(addresses), C(ssh_ports) and
         C(users), each a mapping of node names to C(ansible_host), C(ansible_port),
         C(trainyard_address), C(ssh_trust_port) and C(ansible_user); a value may be empty.
     type: dict
@@ -72,7 +72,7 @@ options:
     type: bool
     default: false
   validity:
-    description: How long a certificate is valid, in the notation of ssh-keygen, V(+7d) for
+    description: The validity of a certificate, in the notation of ssh-keygen, V(+7d) for
       instance.
     type: str
     default: +7d

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: mesh_node
-short_description: Say what a node is to the mesh, and write down that the mesh was proven
+short_description: Describe a node to the mesh, and record that the mesh was proven
 description:
-  - Reads, as the training user and without root, what its peers must know of a node. Its user, host
-    public keys, machine id and address, whether its home directory lies on a network file system,
-    and the state of the mesh that lies there.
+  - Reads, as the training user and without root, what its peers must know of a node. That is its
+    user, host public keys, machine id and address, whether its home directory lies on a network
+    file system, and the state of the mesh that lies there.
   - With O(record) it also writes C(mesh.json), the node's record of a mesh that was proven. It
     writes nothing else.
 version_added: "0.1.0"
@@ -186,7 +186,7 @@ found:
         because it was made on another node.
       type: bool
     authorized_keys_mode:
-      description: Mode of the user's authorized_keys, V(0600) where there is none yet.
+      description: Mode of the user's authorized_keys, V(0600) where the file is missing yet.
       type: str
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: mesh_proof
-short_description: Log in from a node to all its peers and check who answers
+short_description: Log in from a node to all its peers and check that the right one answers
 description:
   - Logs in over the mesh (C(ssh -F)) to every other node, several at a time, and runs a command
     there. The answer, machine id and host name, must be that of the machine which the controller
@@ -38,7 +38,7 @@ options:
     type: int
     default: 15
   parallel:
-    description: How many logins go on at once.
+    description: The number of logins at once.
     type: int
     default: 8
 notes:

@@ -8,7 +8,7 @@ short_description: Sign the nodes' public keys with the site's certificate autho
 description:
   - Runs on the controller, once for a site, and calls C(ssh-keygen). A certificate names its site
     and node, holds one principal, that of its node, has a serial number and a short validity, and
-    allows nothing by itself.
+    allows nothing on its own.
   - A certificate that is still good is kept. The key of the authority is in O(directory), in an
     agent or on a PKCS#11 token.
 version_added: "0.1.0"
@@ -31,7 +31,7 @@ options:
     type: dict
     required: true
   validity:
-    description: How long a certificate is valid, in the notation of C(ssh-keygen).
+    description: The validity of a certificate, in the notation of C(ssh-keygen).
     type: str
     default: +24h
   renew_before:

@@ -10,16 +10,16 @@ short_description: Listen where the ranks will listen, and connect as they will
 description:
   - C(listening) starts a listener as a transient unit of the training user's own systemd
     (C(yardcheck-<id>.service)) on the node's fabric address, on the ports of the plan and on ports
-    of the ephemeral range. It ends by itself when all expected peers came, when it is closed, and
-    after O(seconds) whatever happens. It waits for another check's listener to end; one that nobody
-    has spoken to for 15 s is ended, and its check finds C(rival).
+    of the ephemeral range. It ends automatically when all expected peers came, when it is closed,
+    and after O(seconds) whatever happens. It waits for another check's listener to end; one that
+    had no caller for 15 s is ended, and its check finds C(rival).
   - C(connected) connects from the fabric address to the listeners of the peers and measures what
-    the ways carry.
+    the links carry.
   - C(closed) ends the listener.
   - Nothing is judged on the node; see the module proof.
 options:
   state:
-    description: What to do.
+    description: The action to take.
     type: str
     choices: [listening, connected, closed]
     required: true
@@ -121,7 +121,7 @@ rival:
   type: dict
   returned: success
 closed:
-  description: "What the listener said: came (node to the address it came from), missed; none where
+  description: "The listener's answer: came (node to the address it came from), missed; none where
     it had ended."
   type: dict
   returned: closed

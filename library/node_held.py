@@ -1,14 +1,14 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds a node."""
+"""The run that holds a node."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_held
-short_description: Say which attempts hold a node
+short_description: Return the attempts that hold a node
 description:
-  - Tells in one quick look whether a node answers and which attempts hold it, anybody's. Changes
+  - One quick look finds whether a node answers and which attempts hold it, of any user. Changes
     nothing. It needs neither a plan nor a run.
 options:
   base:
@@ -23,7 +23,7 @@ author: Trainyard
 """
 
 EXAMPLES = r"""
-- name: See who is there
+- name: Look for the nodes that answer
   node_held:
   register: look
   ignore_unreachable: true
@@ -32,7 +32,7 @@ EXAMPLES = r"""
 RETURN = r"""
 held:
   description: The attempts that hold the node (run, attempt, user, mine, since and more; see
-    holds.py).
+    attempts/ownership.py).
   type: list
   elements: dict
   returned: success

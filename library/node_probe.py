@@ -1,20 +1,20 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only look at one node."""
+"""Describe one node, without changing it."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_probe
-short_description: Tell what a node is and what it holds already
+short_description: Describe a node and what it holds already
 description:
-  - One task a node that only reads. What differs from the plan is provisioned or synced afterwards,
-    and nothing else (design, "How data flows").
+  - One task per node that only reads. What differs from the plan is provisioned or synced
+    afterwards, and nothing else (docs/design.md, "How data flows").
   - With O(credential) it makes the key pair of the attempt that is about to start, and removes
     those of attempts that have ended.
-  - What it has read it remembers in small notes below O(base) (docs/runbooks/placement.md names
+  - It keeps small notes about what it has read below O(base) (docs/runbooks/placement.md names
     them), so that a repeat reads less.
-  - A tree is held against its manifest by inode, size and times, and read again only where these
+  - A tree is compared with its manifest by inode, size and times, and read again only where these
     have changed since it was synced.
 options:
   base:
@@ -33,7 +33,7 @@ options:
     elements: str
     default: []
   accelerator:
-    description: What the site says the node computes with; of V(ascend) the devices' addresses are
+    description: The node's accelerator in the inventory; of V(ascend) the devices' addresses are
       read.
     type: str
     default: cpu
@@ -42,8 +42,7 @@ options:
     type: dict
     default: {}
   python:
-    description: The Python of the user's own that the suite's environment names; empty where there
-      is none.
+    description: The Python of the user's own that the suite's environment names; empty without one.
     type: str
     default: ""
   credential:
@@ -56,8 +55,8 @@ options:
       - What the subjects of the check want to know beyond what a plan needs; empty asks for nothing
         more.
       - C(ports) (list of int) are tried by binding them, C(verify) (cached, sample or full) says
-        how trees are held against their manifests, C(places) name what lies on the node already
-        (design, decision 8), C(environments) the digests whose packages are listed.
+        how trees are compared with their manifests, C(places) name what lies on the node already
+        (docs/design.md, 8), C(environments) the digests whose packages are listed.
     type: dict
     default: {}
 attributes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_system
-short_description: Tell what a node's system still needs before it can train
+short_description: Return what a node's system still needs before it can train
 description:
-  - Reads only, as the training user. It asks the package database, systemd and the kernel, so a
-    node that is ready is told without root.
+  - Reads only, as the training user. It asks the package database, systemd and the kernel, so no
+    root is needed to see that a node is ready.
   - What it says decides whether root is asked. It never decides what root writes or removes.
   - A training is a unit of the training user's own systemd. That needs lingering (it lives without
     a login), a manager that answers, and limits, which come from two drop-ins; C(limits.conf) does
@@ -133,7 +133,7 @@ FAMILIES = {
     "debian": {"debian", "ubuntu"},
     "redhat": {"rhel", "fedora", "centos", "openeuler", "kylin", "anolis", "rocky", "almalinux"},
 }
-# What earlier versions noted in the product's directory. It is told, and never obeyed as root.
+# What earlier versions noted in the product's directory. It is reported, and never obeyed as root.
 NOTES = ("firewall.json", "lingering")
 
 
@@ -217,7 +217,7 @@ def measured_limits(params, answers, ask):
 
 
 def needs_restart(uid, limits, wanted, ask):
-    """Return true if the user manager is older than its limits and has less than it may have.
+    """Return true if the user manager has lower limits than a new one would have.
 
     wanted: {path: content} of the drop-ins.
     """

@@ -8,7 +8,8 @@ DOCUMENTATION = r"""
 module: placement
 short_description: Verify code, data and weights on a node in full, or name their files
 description:
-  - Reads only; what it remembers of what it has read lies below the product's directory. The probe has said how the places look in short.
+  - Reads only. Its notes about files that it has read lie below the product's directory. The probe
+    has described the places in short.
 options:
   state:
     description:
@@ -61,7 +62,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
 
 
 def full(given, base):
-    """Read every byte; shared places only on the first node."""
+    """Read every byte. Shared places are read only on the first node."""
     wanted = [
         place
         for place in given["places"]

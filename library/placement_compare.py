@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the nodes that are to name their files, where code, data or weights differ."""
+"""Choose the nodes that name their files where code, data or weights differ."""
 
 from __future__ import annotations
 

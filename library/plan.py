@@ -9,7 +9,7 @@ module: plan
 short_description: Compile the plan of a job from site and probed facts
 description:
   - Runs on the controller; a call into the pure C(plugins/module_utils/plan/compiler.py), and into
-    C(checks.py), which judges what the nodes said. Fails with every reason why nothing may start,
+    C(checks.py), which judges the nodes' answers. Fails with every reason why nothing may start,
     all at once, unless they are only to be reported.
 options:
   job:
@@ -50,7 +50,7 @@ options:
     type: path
     required: true
   silent:
-    description: Node name to what the connection said of a node that did not answer.
+    description: Node name to the connection's error, for a node that did not answer.
     type: dict
     default: {}
   allowed:

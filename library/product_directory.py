@@ -61,8 +61,9 @@ class NotOurs(Exception):
 
 
 def base_of(home):
-    """Return the product's directory, None where it is not there; raise NotOurs where it cannot be
-    one.
+    """Return the product's directory, None where it is not there.
+
+    Raises NotOurs where it cannot be one.
     """
     mine = os.path.expanduser("~")
     base = os.path.normpath(os.path.join(mine, os.path.expanduser(home)))
@@ -85,8 +86,9 @@ def base_of(home):
 
 
 def remove(path):
-    """Remove a tree or a file; a link goes as a link. Another node with the same home may remove it
-    at the same time.
+    """Remove a tree or a file.
+
+    A link goes as a link. Another node with the same home may remove it at the same time.
     """
 
     def gone(_function, _path, problem):
@@ -103,7 +105,7 @@ def remove(path):
 
 
 def clear(base, check=False):
-    """Remove what is ours below the product's directory; return (removed, left)."""
+    """Remove what is ours below the product's directory and return (removed, left)."""
     removed, left = [], []
     for folder, pattern in OURS.items():
         path = os.path.join(base, folder)

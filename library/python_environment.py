@@ -11,7 +11,7 @@ description:
     used.
   - Every wheel is checked against the wheelhouse's manifest first, and the manifest against
     O(manifest_sha256), so a wheel that was damaged on the way is noticed; it is removed, so that
-    the next run brings it again.
+      the next run copies it again.
   - Afterwards the installed versions are compared with the manifest and Paddle or MindSpore is
     imported. Only then the marker C(.trainyard.json) is written. An environment without one was
     interrupted and is made again; one that is complete is not touched.
@@ -33,11 +33,11 @@ options:
     type: str
     required: true
   package:
-    description: Which Paddle or MindSpore it must be; checked after the installation.
+    description: The Paddle or MindSpore that it must be; checked after the installation.
     type: str
     choices: [paddlepaddle, paddlepaddle-gpu, mindspore, mindspore-ascend, mindspore-gpu]
   version:
-    description: Which version of it.
+    description: The version of the package.
     type: str
   python:
     description: Absolute path of the user's own Python. It is never modified.
@@ -57,7 +57,7 @@ options:
     type: bool
     default: false
   verify:
-    description: How the files of one that is there are held against their installation; V(cached)
+    description: How the files of an existing one are compared with their installation; V(cached)
       reads those that changed since, V(full) all.
     type: str
     choices: [cached, sample, full]
@@ -115,7 +115,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments imp
 
 
 def make(params, home, target, lock):
-    """Install or look, check, write the marker; return (marker, seconds of each step)."""
+    """Install or look, check, write the marker and return (marker, seconds of each step)."""
     seconds, started = {}, time.monotonic()
 
     def lap(step):
@@ -160,7 +160,7 @@ def ensure(params, home, check_mode):
         environment_install.wait_for_lock(lock, params["wait"], digest)
         found = core.inspect_environment(
             home, digest, params["verify"]
-        )  # whoever held the lock may have made it
+        )  # the previous holder of the lock may have made it
         if found["state"] == "ready":
             drop_wheels(params)
             return {"changed": False, "environments": {digest: found["marker"]}, "reason": ""}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: python_environment_info
-short_description: Tell which Python a node has and which environments are complete on it
+short_description: Return a node's Python and the environments that are complete on it
 description:
   - Reads only. It runs the interpreter once and reads the markers under C(<home>/env); no package
     is imported.
-  - An environment whose installed packages differ from its marker (somebody installed another
-    version), or whose files were changed, does not count as complete.
+  - An environment whose installed packages differ from its marker (another version was installed),
+    or whose files were changed, does not count as complete.
 version_added: "0.1.0"
 author: Trainyard
 options:
@@ -22,7 +22,7 @@ options:
     type: str
     default: /usr/bin/python3
   verify:
-    description: How files are held against their installation; V(cached) reads those that changed
+    description: How files are compared with their installation; V(cached) reads those that changed
       since, V(full) all.
     type: str
     choices: [cached, sample, full]
@@ -58,7 +58,7 @@ machine:
   returned: success
   sample: x86_64
 libc:
-  description: Version of the GNU C library; empty where there is none.
+  description: Version of the GNU C library; empty without one.
   type: str
   returned: success
   sample: "2.36"

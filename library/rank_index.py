@@ -1,32 +1,32 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Take the brought logs into the run's directory and write the index of ranks."""
+"""Verify the fetched logs of a run and write the index of ranks."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rank_index
-short_description: Verify brought logs and write the index of ranks
+short_description: Verify fetched logs and write the index of ranks
 description:
-  - Runs on the controller once for an attempt, after the nodes' files were brought to
+  - Runs on the controller once for an attempt, after the nodes' files were copied to
     C(<run_dir>/.incoming/<node>/<file>).
   - Compares each file with the digest that its node reported, gives it its name in O(run_dir) with
     mode 0600, and writes C(ranks.json).
   - A file that grew since the node read it is compared by its first bytes, as many as the node
     reported.
   - A file that does not match stays in C(.incoming), all others are taken in, and the module then
-    fails with every mismatch, naming node, file and both digests. Bringing again and running again
-    repairs.
-  - A file at home whose node has another one of its name by now (it was truncated or replaced
+    fails with every mismatch, naming node, file and both digests. Another fetch and another run of
+    this module repair it.
+  - A file here whose node has another one of its name by now (it was truncated or replaced
     there) is kept as C(<home>.1), C(.2), and so on, and the module warns. The index has what was
-    kept, and what was brought of files that are gone from their node.
-  - A stream that still brings a node's logs home is waited for 10 seconds; after that the node's
+    kept, and what was fetched of files that are gone from their node.
+  - A stream that still copies a node's logs is waited for 10 seconds; after that the node's
     files are mismatches.
 options:
   state:
     description:
       - With V(missing), nothing is taken in. The module says what is not here as the nodes have it,
-        and lays what is here of such a file where it will be brought to, so that rsync moves the
+        and puts what is here of such a file where it will be copied to, so that rsync moves the
         rest only.
     type: str
     choices: [missing, indexed]
@@ -53,7 +53,7 @@ options:
     type: bool
     default: true
   left:
-    description: What RV(left) said with V(missing). That these files are not here is no mismatch.
+    description: RV(left) of the call with V(missing). That these files are not here is no mismatch.
     type: dict
     default: {}
   bytes:
@@ -67,7 +67,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Compares and tells what it would do.
+    description: Compares and returns what it would do.
 author: Trainyard
 """
 
@@ -91,7 +91,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 missing:
-  description: With O(state=missing), by node, the files that are to be brought, with their sizes.
+  description: With O(state=missing), by node, the files to fetch, with their sizes.
   type: dict
   returned: with state missing
 left:
@@ -107,7 +107,7 @@ ranks_file:
   type: str
   returned: with state indexed
 files:
-  description: The files that match, by their names at home.
+  description: The files that match, by their names on the controller.
   type: list
   elements: dict
   returned: with state indexed
@@ -122,13 +122,13 @@ files:
       description: Its name in O(run_dir).
       type: str
     bytes:
-      description: Its size at home.
+      description: Its size on the controller.
       type: int
     sha256:
-      description: Its digest at home.
+      description: Its digest on the controller.
       type: str
 replaced:
-  description: "Files that were truncated or replaced on their node after they were brought: node,
+  description: "Files that were truncated or replaced on their node after they were fetched: node,
     file, and kept, what is here of before."
   type: list
   elements: dict

@@ -11,7 +11,7 @@ description:
   - Finds the log of every rank that the plan puts on this node, maps the launcher's local index to
     the global rank, and reads the training steps, the last evaluation, the saved checkpoints, the
     first error with its cause, and how the process ended (as the node's agent saw it).
-  - Lists the files to bring home with their digests. Files that hold a whole environment
+  - Lists the files to fetch, with their digests. Files that hold a whole environment
     (C(envlog.*), C(backup_env.*), C(default.*.log)) are never among them; of C(default.*.log) only
     the trainers' endpoints are returned.
   - Opens nothing outside the attempt's directory, follows no symbolic link, reads regular files
@@ -93,7 +93,7 @@ ranks:
     local_rank: {description: Index on this node; the N of C(workerlog.N)., type: int}
     device: {description: Device id from the plan., type: str}
     file:
-      description: The log, relative to the attempt's directory; null where there is none.
+      description: The log, relative to the attempt's directory; null without one.
       type: str
     home: {description: The log's name on the controller., type: str}
     bytes: {description: Size when it was read; null without a file., type: int}
@@ -172,7 +172,7 @@ ranks:
       type: str
     state: {description: "waiting, starting, training, done, failed, killed or stopped.", type: str}
 files:
-  description: What to bring home.
+  description: The files to fetch.
   type: list
   elements: dict
   returned: success
@@ -198,14 +198,14 @@ launcher:
   type: dict
   returned: success
 scheduler:
-  description: MindSpore's scheduler where it ran here, its log's name at home and first error; else
-    null.
+  description: MindSpore's scheduler where it ran here, its log's name on the controller and first
+    error; else null.
   type: dict
   returned: success
 guard:
   description: "What the node's guard found: C(stall), a training that hung, C(loss), a neighbour
-    that vanished, each null where there is none, and C(seen), what its ranks did when a hang was
-    ended."
+    that vanished, each null where nothing was found, and C(seen), what its ranks did when a hang
+    was ended."
   type: dict
   returned: success
 free:

@@ -67,7 +67,7 @@ EXAMPLES = r"""
         device_ips: {"0": "192.168.100.102", "1": "192.168.101.102"}
     dest: .
 
-- name: Check the table that somebody made by hand
+- name: Check a table that was made by hand
   rank_table:
     path: hccl_8p_01234567_127.0.0.1.json
 """
@@ -113,7 +113,7 @@ MAX_BYTES = 1 << 24  # 4096 ranks, as many as HCCL takes, are half a megabyte
 
 
 def read_text(path):
-    """Return a file's text, '' where there is none."""
+    """Return a file's text, '' without the file."""
     if not os.path.exists(path):
         return ""
     with open(path, encoding="utf-8") as handle:
@@ -121,8 +121,9 @@ def read_text(path):
 
 
 def checked(path, expected):
-    """Return the table of a user's file. Raises RankTableError; expected: the nodes' own table, or
-    None.
+    """Return the table of a user's file.
+
+    Raises RankTableError. expected: the nodes' own table, or None.
     """
     with open(path, encoding="utf-8") as handle:
         table = rank_table.parse(handle.read(MAX_BYTES))

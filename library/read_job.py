@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the read_job action."""
+"""Documentation of the action plugin read_job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ options:
         start."
     type: dict
   members:
-    description: Names of the trainers and spares that take part, in rank order (replacing.py);
+    description: Names of the trainers and spares that take part, in rank order
+      (node_replacement.py);
       without it the job's first nodes of the site.
     type: list
     elements: str
@@ -110,7 +111,7 @@ number:
   type: int
   returned: success
 token:
-  description: What tells this command from another one for the same run.
+  description: The token of this command among others for the same run.
   type: str
   returned: success
 programs:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rehearsal
-short_description: Wait for a rehearsal's end on a node, tell what its ranks said, and remove it
+short_description: Wait for a rehearsal's end on a node, return its ranks' results, and remove it
 description:
-  - The module attempt has started it as attempt 0 of a run. Where it has not ended after the given
-    seconds it is stopped. Its directory is removed in any case; what the ranks said, and the ends
-    of their logs, are in the result.
+  - The module attempt has started it as attempt 0 of a run. A rehearsal that has not ended after
+      the given seconds is stopped. Its directory is removed in any case; the ranks' results, and
+      the ends of their logs, are returned.
 options:
   run_id:
     description: The run whose plan is rehearsed.
@@ -51,9 +51,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ranks:
-  description: "One item for every process that spoke: rank, world, endpoint, endpoints, stage (how
-    far it came), joined_rank, joined_world, sum, bytes, seconds, bandwidth (bytes/s), backend,
-    version, error."
+  description: "One item for every process that printed a line: rank, world, endpoint, endpoints,
+    stage (how far it came), joined_rank, joined_world, sum, bytes, seconds, bandwidth (bytes/s),
+    backend, version, error."
   type: list
   elements: dict
   returned: success
@@ -71,7 +71,7 @@ hung:
   type: bool
   returned: success
 halted:
-  description: "Whether somebody stopped it: the failing node's agent, or this module."
+  description: "Whether it was stopped, by the failing node's agent, or this module."
   type: bool
   returned: success
 seconds:

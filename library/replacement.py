@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part in the next attempt of a run."""
+"""The nodes of a run's next attempt."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ module: replacement
 short_description: Choose the nodes with which a run goes on, and remember which nodes failed
 description:
   - Runs on the controller. C(noted) remembers the nodes that a verdict names for a fault of their
-    own, below the site's state directory, for all runs of the site. C(chosen) says who takes part
-    in the next attempt of a run, in the order of the ranks, and fails in words where it cannot go
-    on.
-  - See C(plugins/module_utils/recovery/node_replacement.py) for the rules and C(failures.py) for
-    the memory.
+    own, below the site's state directory, for all runs of the site. C(chosen) returns the nodes of
+    the next attempt of a run, in the order of the ranks. It fails with the reason where the run
+    cannot go on.
+  - See C(plugins/module_utils/recovery/node_replacement.py) for the rules and C(failed_nodes.py)
+    for the memory.
 options:
   state:
-    description: What to do.
+    description: The action to take.
     type: str
     choices: [noted, chosen]
     required: true
@@ -25,11 +25,11 @@ options:
     type: str
     default: ""
   state_dir:
-    description: What the controller keeps of the site.
+    description: The site's directory on the controller.
     type: path
     required: true
   verdict:
-    description: How the attempt ended (C(noted)).
+    description: The verdict about the attempt (C(noted)).
     type: dict
     default: {}
   ended:

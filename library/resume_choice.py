@@ -17,7 +17,8 @@ options:
   rule: {description: The suite table's C(resume)., type: dict, required: true}
   found: {description: "{node: what M(resume_point) returned there with C(state=found)}.", type: dict, required: true}
   silent: {description: Nodes that gave no answer., type: list, elements: str, default: []}
-  tries: {description: Which try of a restart this is; 0 where a person asks., type: int, default: 0}
+  tries: {description: The number of this try of a restart; 0 where a person asks., type: int,
+    default: 0}
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard
@@ -36,8 +37,8 @@ EXAMPLES = r"""
 RETURN = r"""
 point:
   description: >-
-    The best of all, with source, sources ([{source, path}] that hold it), home (where its copy on the controller lies or will lie) and note; {} where
-    there is none.
+    The best of all, with source, sources ([{source, path}] that hold it), home (where its copy on
+    the controller lies or will lie) and note; {} without one.
   type: dict
   returned: success
 incomplete: {description: "[{attempt, name, node, why}] of what is not complete.", type: list, elements: dict, returned: success}

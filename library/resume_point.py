@@ -1,27 +1,29 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Find what a run can be resumed from on a node, or bring it from another node."""
+"""Find a checkpoint to resume from on a node, or copy it from another node."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: resume_point
-short_description: Find the newest complete checkpoint of a run on a node, or bring it there
+short_description: Find the newest complete checkpoint of a run on a node, or copy it there
 description:
   - C(found) looks at all attempts of a run on this node. It reads the files of a checkpoint to their end, executes nothing of them, and names what is
     newer but not complete. Nothing is deleted. M(resume_choice) takes the best of what all machines have found.
-  - C(brought) runs on a node that lacks the chosen checkpoint. It is copied from the node's own attempt, else from another node over the mesh, held
-    against its digest, and becomes C(checkpoints/<digest>), read-only. Where no node can give it, RV(brought) is false and nothing is changed.
-    Copies of other checkpoints that no start has asked for within the hour are removed there, unless an attempt holds the node.
+  - C(brought) runs on a node that lacks the chosen checkpoint. It is copied from the node's own
+    attempt, else from another node over the mesh, compared with its digest, and becomes
+    C(checkpoints/<digest>), read-only. Where no node can give it, RV(brought) is false and nothing
+    is changed. Copies of other checkpoints that no start has asked for within the hour are removed
+    there, unless an attempt holds the node.
 options:
-  state: {description: What is done., type: str, choices: [found, brought], required: true}
+  state: {description: The action to take., type: str, choices: [found, brought], required: true}
   run_id: {description: "The run (C(found) only).", type: str, default: ""}
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
   rule: {description: "The suite table's C(resume) (C(found) only).", type: dict, default: {}}
   node: {description: "This node's name (C(brought) only).", type: str, default: ""}
   point: {description: "As M(resume_choice) returned it (C(brought) only).", type: dict, default: {}}
 attributes:
-  check_mode: {support: full, description: Brings nothing.}
+  check_mode: {support: full, description: Copies nothing.}
 author: Trainyard
 """
 
@@ -83,7 +85,7 @@ def find(given):
 
 
 def result(given, run, write):
-    """Return the module's result; see RETURN."""
+    """Return the module's result. See RETURN."""
     if given["state"] == "found":
         return find(given)
     home = os.path.expanduser("~")

@@ -1,16 +1,16 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a run can be resumed, and as which attempt."""
+"""The decision to resume a run, and the number of the attempt."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: resumed_run
-short_description: Say whether a run can be resumed, and as which attempt
+short_description: Decide whether a run can be resumed, and as which attempt
 description:
-  - Runs on the controller. Takes together what its own record and the nodes know of a run, and
-    fails in words where there is nothing to resume (the run has completed, still runs, or nobody
-    knows it). Changes nothing.
+  - Runs on the controller. Combines what its own record and the nodes know of a run. It fails with
+    the reason where there is nothing to resume (the run has completed, still runs, or is unknown).
+    Changes nothing.
 options:
   runs_dir:
     description: Where the controller keeps its runs.
@@ -21,7 +21,7 @@ options:
     type: str
     required: true
   answers:
-    description: "{node: what attempt_status said, or nothing where it did not answer}."
+    description: "{node: what attempt_status returned, or nothing where it did not answer}."
     type: dict
     required: true
   job:
@@ -51,7 +51,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 mode:
-  description: start, or follow where somebody else has begun the next attempt, or O(after) itself
+  description: start, or follow where another command has begun the next attempt, or O(after) itself
     goes on on all its nodes (only with O(after)).
   type: str
   returned: success
@@ -78,7 +78,7 @@ before:
   type: int
   returned: where a start is meant
 unfinished:
-  description: Whether nobody has recorded yet how the newest attempt ended.
+  description: Whether the end of the newest attempt is not recorded yet.
   type: bool
   returned: success
 job:

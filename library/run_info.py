@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Read what the controller's record knows of runs that may not have reached their nodes."""
+"""Read the controller's record of runs that may not have reached their nodes."""
 
 from __future__ import annotations
 

@@ -1,31 +1,31 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Documentation of the run_logs action."""
+"""Documentation of the action plugin run_logs."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_logs
-short_description: The steps of logs.yml
+short_description: Select, fetch, show and follow the logs of a run
 description:
-  - Answers what C(logs.yml) is asked with C(-e). C(rank), C(node), C(lines), C(follow) and C(query)
-    are read from the command line as data; nothing in them is templated.
+  - The options of C(logs.yml) are C(rank), C(node), C(lines), C(follow) and C(query). They are read
+    from the command line (C(-e)) as data. Nothing in them is templated.
   - What is printed is safe to show. Secrets are masked, control bytes and what is not UTF-8
     escaped, very long lines cut with a mark.
   - Runs on the controller as an action plugin. Only V(found), V(brought) and V(followed) open a
-    connection, one task a node.
+    connection, one task per node.
 options:
   state:
     description:
-      - V(asked) holds the command line against the site and what is at home, before a node is
-        touched, and says which nodes are to be asked.
+      - V(asked) compares the command line with the site and with what is on the controller, before
+        a node is contacted, and returns the nodes to ask.
       - V(found) asks a node for the run.
-      - V(chosen) says which run it is, whose logs are to be brought, and who is to be followed.
-      - V(brought) brings home what there is of the logs of a node on which the run goes on, unless
-        another process brings them already.
+      - V(chosen) returns the run, the nodes whose logs are to be fetched, and the nodes to follow.
+      - V(brought) fetches what there is of the logs of a node on which the run goes on, unless
+        another process fetches them already.
       - V(shown) prints the answer, the ends of logs merged by the times in them, or where all logs
         lie.
-      - V(followed) brings a node's logs home as they grow and prints their lines as they come,
+      - V(followed) fetches a node's logs as they grow and prints their lines as they come,
         until the run has ended there.
     type: str
     choices: [asked, found, chosen, brought, shown, followed]
@@ -43,7 +43,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Reads only, apart from the logs that V(followed) brings home.
+    description: Reads only, apart from the logs that V(followed) fetches.
   action:
     support: full
     description: Runs on the controller.
@@ -66,7 +66,7 @@ run:
   type: str
   returned: asked and chosen
 ask:
-  description: The nodes that are to be asked; none where everything is at home.
+  description: The nodes that are to be asked; empty where everything is on the controller.
   type: list
   elements: str
   returned: asked
@@ -79,7 +79,7 @@ number:
   type: int
   returned: chosen
 ended:
-  description: The nodes on which the run is over and whose logs are not all at home.
+  description: The nodes on which the run is over and whose logs are not all on the controller.
   type: list
   elements: str
   returned: chosen
@@ -102,7 +102,7 @@ bytes:
   type: int
   returned: brought
 brought:
-  description: Whether this process has brought the logs.
+  description: Whether this process has fetched the logs.
   type: bool
   returned: followed
 lines:

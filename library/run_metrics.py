@@ -30,7 +30,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Writes nothing and tells what would change.
+    description: Writes nothing and returns what would change.
 author: Trainyard
 """
 
@@ -48,7 +48,7 @@ path:
   type: str
   returned: success
 copy:
-  description: The file in O(directory); null where there is none.
+  description: The file in O(directory); null without one.
   type: str
   returned: success
 """

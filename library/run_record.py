@@ -9,13 +9,13 @@ module: run_record
 short_description: Write the controller's record of a run
 description:
   - Runs on the controller. C(started) makes C(runs/<run id>/attempt-N/) with its plan.json,
-    job.json and code.diff, and fails with C(taken) where somebody began that attempt before.
+    job.json and code.diff, and fails with C(taken) where another command began that attempt before.
     C(ended) adds the verdict and every rank's figures to C(run.json), and says whether the run is
     to be started again. C(refused) notes that an attempt started on no node.
   - C(run.json) is of version 2 (docs/run-json.md); one of version 1 is taken over.
 options:
   state:
-    description: What happened.
+    description: The event to record.
     type: str
     choices: [started, ended, refused]
     required: true
@@ -57,8 +57,8 @@ options:
     type: str
     default: ""
   followed:
-    description: Whether this command saw the attempt run; an end of long ago starts nothing again
-      by itself (C(ended) only).
+    description: Whether this command saw the attempt run; an end of long ago causes no automatic
+      restart (C(ended) only).
     type: bool
     default: true
   nodes:
@@ -116,7 +116,7 @@ attempt:
   type: int
   returned: ended
 taken:
-  description: Somebody else has begun this attempt.
+  description: Another command has begun this attempt.
   type: bool
   returned: where it failed for that reason
 """

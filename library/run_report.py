@@ -1,15 +1,15 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Make the report of a run, or of several runs side by side."""
+"""Write the report of a run, or of several runs side by side."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: run_report
-short_description: Make the report of a run, or lay several runs side by side
+short_description: Write the report of a run, or a comparison of several runs
 description:
-  - Runs on the controller and reads what is at home; no node is contacted. Writes one HTML file
-    that needs nothing beside it and asks nobody for anything, mode 0600,
+  - Runs on the controller and reads what the controller has; no node is contacted. Writes one HTML
+    file that is complete in itself and loads nothing from elsewhere, mode 0600,
     C(<runs_dir>/<run>/report.html) or C(<runs_dir>/compare-<digest of the run ids>.html).
   - A part that cannot be read (a damaged log, say) is left out; the page and a warning name it.
     Fails where there is no such run.

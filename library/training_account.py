@@ -24,7 +24,7 @@ options:
     type: str
     required: true
   state:
-    description: Whether the account has its part.
+    description: The wanted state of the account's drop-ins and lingering.
     type: str
     choices: [present, absent]
     default: present
@@ -68,7 +68,7 @@ changes:
   elements: str
   returned: success
 may_sudo:
-  description: Whether the account may use sudo; V(null) where that cannot be told.
+  description: Whether the account may use sudo; V(null) where that is unknown.
   type: bool
   returned: success
 """

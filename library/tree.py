@@ -8,12 +8,12 @@ DOCUMENTATION = r"""
 module: tree
 short_description: Verify a synced tree and switch it in
 description:
-  - C(probed) tells whether the node holds the tree bit for bit, and where a sync is to send it.
+  - C(probed) returns whether the node holds the tree bit for bit, and the directory for a sync.
     C(placed) verifies what was sent against the manifest, makes it C(<kind>/<digest>) by one
     rename, and takes the write bits away.
 options:
   state:
-    description: What to do.
+    description: The action to take.
     type: str
     choices: [probed, placed]
     required: true
@@ -22,7 +22,7 @@ options:
     type: str
     default: .trainyard
   kind:
-    description: What the tree is.
+    description: The kind of tree.
     type: str
     choices: [code, data, weights, checkpoints]
     required: true

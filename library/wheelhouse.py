@@ -27,8 +27,8 @@ version_added: "0.1.0"
 author: Trainyard
 options:
   environment:
-    description: What the site asks for, V({package, version, index_url, requirements}) or
-      V({python}). See the role C(runtime).
+    description: The environment that the site wants, V({package, version, index_url, requirements})
+      or V({python}). See the role C(runtime).
     type: dict
     required: true
   nodes:
@@ -48,8 +48,8 @@ options:
     type: path
     required: true
   uv_version:
-    description: Which uv nodes install with. It does not take part in the digest. The role's list
-      C(uv.txt) locks it.
+    description: The version of uv that nodes install with. It does not take part in the digest. The
+      role's list C(uv.txt) locks it.
     type: str
     required: true
   wait:

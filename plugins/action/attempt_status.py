@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run attempt_status on a node, and be the second line of the gang.
+"""Run attempt_status on a node, and stop an attempt that failed elsewhere.
 
 See library/attempt_status.py for the documentation.
 
 The nodes stop each other over the mesh. Where that does not arrive (the mesh is cut, a node is too
 busy), the controller that follows stops what still runs. An `until` loop knows its own host only,
-so the hosts' workers tell each other through a directory of this process. Besides, a thread of the
-worker brings the node's logs home. All looks of one `until` loop are made by one worker.
+so the hosts' workers exchange news through a directory of this process. Besides, a thread of the
+worker copies the node's logs to the controller. All looks of one `until` loop are made by one
+worker.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         return not answer.get("failed")
 
     def _warn_of_stream(self, asked: Asked, stream: dict[str, Any] | None) -> None:
-        """Warn once of a node whose logs do not come home."""
+        """Warn once of a node whose logs do not arrive."""
         if not stream or not stream.get("problem") or asked.node in _WARNED:
             return
         _WARNED.add(asked.node)
@@ -154,7 +155,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         return Asked(run, number, node)
 
     def _stream(self, key: Asked, ended: bool) -> dict[str, Any] | None:
-        """Have the node's logs come home while the attempt runs.
+        """Stream the node's logs to the controller while the attempt runs.
 
         Return {bytes, restarts, problem, events}, or None without a stream.
         """

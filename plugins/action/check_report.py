@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Show the findings of a check; see library/check_report.py for the documentation."""
+"""Show the findings of a check. Documented in library/check_report.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compare a checkpoint's copy; see library/checkpoint_compare.py for the documentation."""
+"""Compare a checkpoint's copy. Documented in library/checkpoint_compare.py."""
 
 from __future__ import annotations
 

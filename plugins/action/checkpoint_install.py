@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Install a checkpoint's copy; see library/checkpoint_install.py for the documentation."""
+"""Install a checkpoint's copy. Documented in library/checkpoint_install.py."""
 
 from __future__ import annotations
 

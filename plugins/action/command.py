@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run `ansible.legacy.command`, and let what the node answers pass the gate."""
+"""Run `ansible.legacy.command`, and validate what the node answers."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.gate import (
 
 
 class ActionModule(answer_gate.Gated, builtin_action.load("command")):
-    """Ansible's own action; what a node answers is validated before anything else sees it."""
+    """Ansible's own action, with a gate that validates the node's answers."""

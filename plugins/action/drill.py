@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Inject faults into a training on this site and compare the outcome with the promises.
+"""Inject faults into a training on this site and check the promises.
 
 See library/drill.py for the documentation.
 """
@@ -101,7 +101,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
     # --- the states
 
     def _choose_faults(self, given: Arguments) -> Result:
-        """Name the requested faults; refuse without the site's name."""
+        """Name the requested faults. Refuse without the site's name."""
         table = fault_table.load()
         names = fault_table.select(table["faults"], given["only"])
         if given["list"]:
@@ -125,7 +125,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         }
 
     def _read_job(self, config: Any) -> dict[str, Any]:
-        """Return the user's job as the faults change it; raise DrillError."""
+        """Return the user's job as the faults change it. Raises DrillError."""
         folder = os.path.join(self._project(), "playbooks", "configs")
         path, shown, problems = jobs.find_job(config, folder, os.getcwd())
         job: dict[str, Any] | None = None
@@ -139,7 +139,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return dict(own, max_restarts=0)
 
     def _describe_login(self, given: Arguments) -> Result:
-        """Return the argv of Ansible's own ssh to this node; refuse a node that a run holds."""
+        """Return the argv of Ansible's own ssh to this node. Refuse a node that a run holds."""
         connection = self._connection
         transport = getattr(connection, "transport", "?")
         if transport != "ssh":
@@ -209,7 +209,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return os.path.join(self._runs(), "drill")
 
     def _inject_fault(self, given: Arguments) -> Result:
-        """Inject one fault. Nothing of it fails the task, so that the others are done, too."""
+        """Inject one fault. It never fails the task, so that the other faults follow."""
         ground, fault = self._ground(given), fault_table.load()["faults"][given["fault"]]
         reason = self._reason_to_skip(ground, fault, given["example"])
         if reason:
@@ -243,7 +243,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return drill_run.Course(ground, job, fault, folder, self._display.display).go()
 
     def _summarize(self, given: Arguments) -> Result:
-        """Prove that the last fault, too, left a site that trains (N8); write the table."""
+        """Prove that the last fault, too, left a site that trains (N8), and write the table."""
         results = [item["drilled"] for item in given["results"] if item.get("drilled")]
         if not results:
             messages = (item["msg"] for item in given["results"] if item.get("msg"))
@@ -269,7 +269,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         }
 
     def _write_results(self, results: list[dict[str, Any]], total: str) -> str:
-        """Write drill.json and drill.md; return the path of the latter."""
+        """Write drill.json and drill.md. Return the path of the latter."""
         os.makedirs(self._folder(), mode=0o700, exist_ok=True)
         manifest.write_json(
             os.path.join(self._folder(), "drill.json"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compare the nodes' packages; see library/environment_compare.py for the documentation."""
+"""Compare the nodes' packages. Documented in library/environment_compare.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class ActionModule(ControllerAction):
     FAILURES = (environment_difference.EnvironmentsDiffer,)
 
     def execute(self, arguments: Arguments) -> Result:
-        """Return what all nodes have; in check mode, of the nodes that have the environment."""
+        """Return what all nodes have.
+
+        In check mode, that of the nodes that have the environment.
+        """
         common = environment_difference.compare_environments(**arguments, may_lack=self.check_mode)
         return {"changed": False, **common}
 

@@ -40,7 +40,7 @@ class ActionModule(ControllerAction):
     }
 
     def execute(self, arguments: Arguments) -> Result:
-        """Return the names that were brought, and why a node was cut off."""
+        """Return the names of the copied files, and why a node was cut off."""
         result: Result = {"changed": False, "brought": [], "cut": ""}
         if self.check_mode or not arguments["sizes"]:
             return result
@@ -81,7 +81,7 @@ class ActionModule(ControllerAction):
     def _login(self) -> tuple[list[str] | None, str | None, str | None]:
         """Return (words of ssh, host, password) of this task's connection.
 
-        All are None for this machine itself.
+        For this machine itself each is missing (None).
         """
         transport = getattr(self._connection, "transport", "")
         if transport == "local":

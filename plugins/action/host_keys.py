@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Pin the host keys of nodes; see library/host_keys.py for the documentation."""
+"""Pin the host keys of nodes. Documented in library/host_keys.py."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ActionModule(ControllerAction):
     FAILURES = (PinRefused,)
 
     def execute(self, arguments: Arguments) -> Result:
-        """Pin what somebody vouched for, and return what is unknown."""
+        """Pin the vouched keys, and return what is unknown."""
         nodes = nodes_of(arguments["hosts"], arguments["ports"], arguments["fingerprints"])
         places = (arguments["known_hosts"], arguments["also"])
         return pin_keys(nodes, *places, arguments["timeout"], not self.check_mode)
 
     def describe(self, error: Exception) -> str:
-        """Return the message as it is; a node's own words do not stand in it."""
+        """Return the message as it is. A node's own words do not stand in it."""
         return str(error)

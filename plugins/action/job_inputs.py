@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Describe a job's inputs on the controller; see library/job_inputs.py for the documentation."""
+"""Describe a job's inputs on the controller. Documented in library/job_inputs.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keep the site's certificate authority; see library/mesh_authority.py for the documentation."""
+"""Keep the site's certificate authority. Documented in library/mesh_authority.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compile the files of a mesh; see library/mesh_compile.py for the documentation."""
+"""Compile the files of a mesh. Documented in library/mesh_compile.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sign the nodes' public keys; see library/mesh_sign.py for the documentation."""
+"""Sign the nodes' public keys. Documented in library/mesh_sign.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ActionModule(ControllerAction):
     FAILURES = (authority.AuthorityError, OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:
-        """Sign the keys; in check mode, return the certificates that are good still."""
+        """Sign the keys. In check mode, return the certificates that are good still."""
         write, folder = not self.check_mode, arguments["directory"]
         keys = {name: key for name, key in arguments["keys"].items() if key}
         validity = ssh_config.span_seconds(arguments["validity"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run node_probe on a node and note the controller's time before and after: only the controller
-can; see library/node_probe.py for the documentation.
+"""Run node_probe on a node. Documented in library/node_probe.py.
+
+Note the controller's time before and after: only the controller can.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answ
 
 
 class ActionModule(answer_gate.Gated, ActionBase):
-    """The module's result, with facts.sent and facts.received (unix seconds), between which all
-    that it tells was read.
+    """Result of the module, with facts.sent and facts.received (unix seconds).
+
+    All its facts were read between these two times.
     """
 
     TRANSFERS_FILES = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run a module as Ansible's own `normal` action does, and let its answer pass the gate.
+"""Run a module as Ansible's own `normal` action does, and validate its answer.
 
 Ansible takes this plugin for every module that has no action plugin of its own:
 `ansible.legacy.normal` is its override point.
@@ -14,4 +14,4 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.gate import (
 
 
 class ActionModule(answer_gate.Gated, builtin_action.load("normal")):
-    """Ansible's own action; what a node answers is validated before anything else sees it."""
+    """Ansible's own action, with a gate that validates the node's answers."""

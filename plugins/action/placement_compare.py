@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Choose the nodes that name their files; documented in library/placement_compare.py."""
+"""Choose the nodes to name files. Documented in library/placement_compare.py."""
 
 from __future__ import annotations
 

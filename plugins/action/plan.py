@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compile the plan of a job; see library/plan.py for the documentation."""
+"""Compile the plan of a job. Documented in library/plan.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan.job_plan im
 
 
 class ActionModule(ControllerAction):
-    """Compute the plan on the controller from what the nodes said."""
+    """Compute the plan on the controller from the nodes' answers."""
 
     ARGUMENTS = {
         "job": {"type": "dict", "required": True},

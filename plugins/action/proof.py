@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judge what nodes have proven; see library/proof.py for the documentation."""
+"""Judge what nodes have proven. Documented in library/proof.py."""
 
 from __future__ import annotations
 

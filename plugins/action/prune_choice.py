@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Choose the runs that a rule removes; see library/prune_choice.py for the documentation."""
+"""Choose the runs that a rule removes. Documented in library/prune_choice.py."""
 
 from __future__ import annotations
 

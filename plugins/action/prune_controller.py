@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prune the runs of the controller; see library/prune_controller.py for the documentation."""
+"""Prune the runs of the controller. Documented in library/prune_controller.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Describe a removal; see library/prune_summary.py for the documentation."""
+"""Describe a removal. Documented in library/prune_summary.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Verify and index the logs of a run; see library/rank_index.py for the documentation."""
+"""Verify and index the logs of a run. Documented in library/rank_index.py."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ActionModule(ControllerAction):
     }
 
     def execute(self, arguments: Arguments) -> Result:
-        """Say what is missing, or take in what was brought."""
+        """Return what is missing, or take in what was fetched."""
         run_dir, nodes, refused = arguments["run_dir"], arguments["nodes"], {}
         if not arguments["strict"]:
             nodes, refused = collector.settled(nodes)
@@ -69,7 +69,7 @@ class ActionModule(ControllerAction):
         return {"missing": missing, "left": left}
 
     def _report(self, result: Result, strict: bool) -> None:
-        """Warn of files that were replaced; fail, or warn, of files that do not match."""
+        """Warn of files that were replaced. Fail, or warn, where files do not match."""
         for item in result["replaced"]:
             self.warn(
                 f"{item['node']}: {item['file']} was truncated or replaced; what was brought before"

@@ -72,7 +72,7 @@ Setting = tuple[str, str, Any]
 
 
 class ActionModule(ControllerAction):
-    """Read and judge everything in the controller's process; no connection is opened."""
+    """Read and judge everything in the controller's process. No connection is opened."""
 
     ARGUMENTS = {
         "config": {"type": "str"},
@@ -146,7 +146,7 @@ class ActionModule(ControllerAction):
         """Return (nodes, problems) of a job, and note the nodes of the first attempt in the job.
 
         A run that goes on has its nodes, however many trainers there are now. The nodes of a later
-        attempt are chosen afterwards (replacing.py).
+        attempt are chosen afterwards (recovery/node_replacement.py).
         """
         kept = self._resumed.get("nodes") or ()
         names = [node["name"] for node in site["nodes"] + site["spares"] if node["name"] in kept]
@@ -369,7 +369,7 @@ def verb() -> str:
 
 
 def duplicate_values() -> Problems:
-    """Return a Problem for each name that has two values; Ansible takes the last one silently."""
+    """Return a Problem for each name that has two values. Ansible takes the last one silently."""
     first: dict[str, Any] = {}
     problems = []
     for words in context.CLIARGS.get("extra_vars") or ():

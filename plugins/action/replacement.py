@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Choose the nodes of the next attempt; see library/replacement.py for the documentation."""
+"""Choose the nodes of the next attempt. Documented in library/replacement.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Choose the resume point of a run; see library/resume_choice.py for the documentation."""
+"""Choose the resume point of a run. Documented in library/resume_choice.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Say whether a run can be resumed; see library/resumed_run.py for the documentation."""
+"""Decide whether a run can be resumed. Documented in library/resumed_run.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Choose the run of a command; see library/run_choice.py for the documentation."""
+"""Choose the run of a command. Documented in library/run_choice.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read the record of a run; see library/run_info.py for the documentation."""
+"""Read the record of a run. Documented in library/run_info.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The steps of logs.yml: what is asked, found, shown and followed.
+"""Steps of logs.yml: select, find, show and follow the logs.
 
 See library/run_logs.py for the documentation.
 
@@ -7,10 +7,10 @@ How lines reach the terminal: every node has one worker of Ansible, a process of
 terminal, which gives what it reads to Display.display. Ansible hands that over a pipe to one thread
 of the main process, which writes it out. So lines of two nodes never tear each other, what Ansible
 itself prints comes between whole lines, a terminal that is slow holds the workers up instead of
-filling memory, and it works under ansible-runner. A callback would be told only when a task of a
-node ends or is tried again. One call takes all lines that there are, since each costs a turn of
-that thread. Nobody flushes what is written into a pipe, so the callback plugin makes standard
-output line-buffered.
+filling memory, and it works under ansible-runner. A callback is called only when a task of a node
+ends or is tried again. One call takes all lines that there are, since each costs a turn of that
+thread. Nothing flushes what is written into a pipe, so the callback plugin makes standard output
+line-buffered.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return os.path.join(_PROJECT, runs_dir)
 
     def _asked(self) -> Result:
-        """Refuse what cannot be answered, before a node is touched; name the nodes to ask."""
+        """Refuse invalid questions before a node is contacted. Return the nodes to ask."""
         run, spares = self._extra.get("run"), self.group("spares")
         nodes = [*self.group("trainers"), *spares]
         home = None
@@ -153,7 +153,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         self.fail(printable(f"{head}\n  command line {text}", newlines=True))
 
     def _chosen(self) -> Result:
-        """Return which run it is, by the nodes' answers, else by what is at home."""
+        """Return the run, by the nodes' answers or by the controller's record."""
         asked = self._given["asked"]
         answers = {name: self.host_value(name, "logs_found") for name in asked["ask"]}
         # A node that --limit leaves out was not asked.
@@ -253,7 +253,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return {"status": self._status(self._given["asked"]["run"], 0)}
 
     def _status(self, run: str, number: int) -> dict[str, Any]:
-        """Return the node's status of an attempt; fail where it is not valid."""
+        """Return the node's status of an attempt. Fail where it is not valid."""
         node = self.task_vars["inventory_hostname"]
         answer = self._execute_module(
             module_name="trainyard.cluster.attempt_status",
@@ -272,7 +272,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return self._of_site("trainyard_home", ".trainyard")
 
     def _brought(self) -> Result:
-        """Bring home what there is of a run that goes on."""
+        """Fetch what there is of a run that goes on."""
         home, node = self._home(), self.task_vars["inventory_hostname"]
         if self.check_mode:
             return {"bytes": 0}
@@ -310,7 +310,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         )
         problem = follower.follow(*self._sender(True), self._over, _end_with_parent())
         self._warn_of_logs(node, problem)
-        # The launcher has ended. The unit tells its peers and writes its end, and only then its
+        # The launcher has ended. The unit stops its peers and writes its end, and only then its
         # files stay as they are.
         deadline = time.monotonic() + UNIT_SECONDS
         while follower.brought and self._over() is False and time.monotonic() < deadline:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write a run's figures for Prometheus; see library/run_metrics.py for the documentation."""
+"""Write a run's figures for Prometheus. Documented in library/run_metrics.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Write the controller's record of a run; see library/run_record.py for the documentation."""
+"""Write the controller's record of a run. Documented in library/run_record.py."""
 
 from __future__ import annotations
 

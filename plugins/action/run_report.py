@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Make the report of a run; see library/run_report.py for the documentation."""
+"""Write the report of a run. Documented in library/run_report.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Refuse a shared product directory; see library/shared_base_check.py for the documentation."""
+"""Refuse a shared product directory. Documented in library/shared_base_check.py."""
 
 from __future__ import annotations
 

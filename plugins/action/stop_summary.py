@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Describe a stop; see library/stop_summary.py for the documentation."""
+"""Describe a stop. Documented in library/stop_summary.py."""
 
 from __future__ import annotations
 

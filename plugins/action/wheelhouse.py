@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Collect an environment's wheels; see library/wheelhouse.py for the documentation."""
+"""Collect an environment's wheels. Documented in library/wheelhouse.py."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may run on a node: Python 3.8 or newer, standard library only."""
+"""Code that may run on a node: Python 3.8 or newer, standard library only."""

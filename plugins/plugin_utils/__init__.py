@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on the controller only: Python 3.11 or newer, libraries of requirements.txt."""
+"""Code of the controller: Python 3.11 or newer, libraries of requirements.txt."""

@@ -31,7 +31,7 @@ class ActionFailed(Exception):
 
 
 class ControllerAction(ActionBase):
-    """Validate the arguments, call `execute`, and make a task's result of what it returns."""
+    """Validate the arguments, call `execute`, and return a task's result."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -84,7 +84,7 @@ class ControllerAction(ActionBase):
 
     @property
     def check_mode(self) -> bool:
-        """Whether nothing may be changed."""
+        """True if nothing may be changed."""
         return bool(self._task.check_mode)
 
     def warn(self, text: str) -> None:
@@ -96,7 +96,7 @@ class ControllerAction(ActionBase):
         raise ActionFailed(message, **more)
 
     def _read_arguments(self, secrets: set[str]) -> Arguments:
-        """Return the valid arguments, paths absolute; add what no result may show to `secrets`."""
+        """Return the valid arguments, paths absolute. Add what no result may show to `secrets`."""
         secrets |= self._secrets_of(plain(self._task.args))
         try:
             _validation, validated = self.validate_argument_spec(  # type: ignore[no-untyped-call]

@@ -5,13 +5,13 @@ It runs the plan's command, notes the end of every rank, and stops the peers whe
 on this node. This file is copied into the attempt's directory and is what the attempt's systemd
 unit executes. It needs only Python >= 3.8 and is complete in itself (mpirun alone needs openmpi.py
 beside it). It supervises nothing: systemd does. It exists for two reasons. The launcher hides a
-rank's real exit code, so that nothing else sees it (fact 6). The first failing node tells its peers
-(design, decision 4).
+rank's real exit code, so that nothing else sees it (fact 6). The first failing node stops its peers
+(docs/design.md, 4).
 
     agent.py run ATTEMPT NODE       ExecStart: start the command, follow its ranks
     agent.py ended ATTEMPT NODE [CONFIG]
-                                    ExecStopPost: write exit.json, tell the peers, which ssh
-                                    reaches by that configuration
+                                    ExecStopPost: write exit.json, stop the peers, which ssh reaches
+                                    by that configuration
     agent.py stop ATTEMPT BY UNIT [REASON]
                                     on a peer: note who stopped the attempt and why, keep
                                     evidence of a hang, and stop its unit
@@ -100,7 +100,7 @@ def note(attempt, value):
 
 
 def wait_status(status):
-    """Return (exit code, signal name) of a wait status, of which one is None."""
+    """Return (exit code, signal name) of a wait status. One of them is missing (None)."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -181,7 +181,7 @@ def is_rank(pid, processes, rank_env):
 def oom_kills():
     """Return the number of OOM kills in this control group so far.
 
-    Return None where the kernel does not tell it. In a container the path may be the host's, and
+    Return None where the kernel does not show it. In a container the path may be the host's, and
     then the group is what is mounted at the root.
     """
     try:
@@ -320,7 +320,7 @@ class Watch:
                 continue
             code, name = None, None
             if fields is not None:
-                # The parent has not collected it yet, so the kernel still tells the wait status
+                # The parent has not collected it yet, so the kernel still shows the wait status
                 # (proc(5), field 52).
                 code, name = wait_status(int(fields[49]))
             event = dict(self.rank_event("end", rank, pid), exit_code=code, signal=name)
@@ -524,8 +524,8 @@ def remove_containers(attempt, node):
 def start_all(attempt, plan, node, environment):
     """Start the plan's processes of this node and return (scheduler, launcher).
 
-    The scheduler comes first, where the plan has it on this node, and is None elsewhere. Raises
-    OSError or ValueError.
+    The scheduler comes first, where the plan has it on this node, and it is missing (None)
+    elsewhere. Raises OSError or ValueError.
     """
     mine = planned_node(plan, node)
     planned, scheduler = plan.get("scheduler"), None
@@ -897,7 +897,7 @@ def oom_kills_since(attempt):
 
 
 def read_stop(attempt):
-    """Return stop.json, which says who asked for this attempt's end, else {}."""
+    """Return stop.json, which names the origin of this attempt's stop, else {}."""
     try:
         value = read_json(attempt, "stop.json")
     except (OSError, ValueError):
@@ -910,7 +910,7 @@ def read_stop(attempt):
 def write(attempt, name, value):
     """Write a JSON file of the attempt's directory in one step."""
     path = os.path.join(attempt, name)
-    part = f"{path}.{os.getpid()}.part"  # several peers may tell this node the same at once
+    part = f"{path}.{os.getpid()}.part"  # several peers may stop this node at once
     try:
         with open(part, "w", encoding="utf-8") as handle:
             json.dump(value, handle, sort_keys=True)
@@ -924,7 +924,7 @@ def write(attempt, name, value):
 def write_if_possible(attempt, name, value):
     """Write as `write` does, but go on without the file on a full disk.
 
-    Peers are told and units stopped all the same.
+    Peers and units are stopped all the same.
     """
     try:
         write(attempt, name, value)

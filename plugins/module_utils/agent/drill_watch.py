@@ -31,7 +31,7 @@ MARK = b"TRAINYARD_ATTEMPT="
 
 
 def read(path):
-    """Return a file's text, '' where there is none."""
+    """Return a file's text, '' without the file."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             return handle.read()

@@ -77,7 +77,8 @@ class Log:
     def __init__(self, path, patterns, saved):
         """Prepare the log.
 
-        patterns: the suite's phases.Words. saved: {file: offset} of an earlier guard, or None.
+        patterns: the suite's guard_phases.Words. saved: {file: offset} of an earlier guard, or
+        None.
         """
         self.path, self.words = path, patterns
         self.kept, self.files = dict(saved or {}), {}
@@ -132,7 +133,7 @@ class Guard:
             self.neighbour = neighbours.Neighbour(self.plan, node, self.record, now)
         self.budgets = self.plan.get("watchdog") or {}
         patterns = phases.Words(self.plan["suite"].get("logs"), self.plan["script"])
-        # The ranks whose logs tell of the training: all, or rank 0 alone.
+        # The ranks whose logs show the training: all, or rank 0 alone.
         printers = [
             item for item in self.plan["ranks"] if not (patterns.first_printer and item["rank"])
         ]
@@ -154,7 +155,7 @@ class Guard:
         self.pids, self.notes_size, self.over = {}, -1, False
 
     def plan_phases(self, patterns, now):
-        """Return the phases to watch here, None where no log or no budget tells of them."""
+        """Return the phases to watch here, None where no log or no budget covers them."""
         budgeted = any(self.budgets.get(phase) for phase in phases.PHASES)
         if not (self.mine and patterns.step and budgeted):
             return None
@@ -163,7 +164,7 @@ class Guard:
     def plan_teardown(self, printer_nodes):
         """Return the watch of the training's end.
 
-        printer_nodes: the nodes with ranks whose logs tell of the training.
+        printer_nodes: the nodes with ranks whose logs show the training.
         """
         near = {self.node}
         if self.neighbour:
@@ -195,7 +196,7 @@ class Guard:
     def judge_teardown(self, now):
         """Return the content of stall.json where the training's end hangs, or None.
 
-        The end begins when no process is left whose log tells how the training goes on.
+        The end begins when no process is left whose log shows the progress of the training.
         """
         parted = bool(self.neighbour and self.neighbour.done)
         if self.mine:

@@ -9,7 +9,7 @@ help.
         writes ATTEMPT/evidence/{stacks-<rank>.log, sockets.log, state.json}
 
 Stacks come from py-spy, of the attempt's environment or on the PATH. Without py-spy, or where the
-kernel does not permit it, /proc tells each thread's name, its state and its place in the kernel.
+kernel does not permit it, /proc shows each thread's name, its state and its place in the kernel.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def ptrace_note():
 
 
 def spy_of(plan, node):
-    """Return the path of py-spy, None where there is none.
+    """Return the path of py-spy, None without one.
 
     It is beside the environment's python, on the PATH or among the user's own programs.
     """
@@ -289,7 +289,7 @@ def collect(attempt, node, seconds=SECONDS):
 def describe_rank(rank, pid, threads, stack, problem):
     """Return a rank's entry in state.json, without its use of the processor.
 
-    stack: py-spy's output. problem: the reason why there is none.
+    stack: py-spy's output. problem: the reason for its absence.
     """
     entry = {"rank": rank, "pid": pid, "state": "?", "wchan": "", "where": frames(stack)}
     if threads:

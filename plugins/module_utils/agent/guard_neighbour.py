@@ -21,7 +21,7 @@ import time
 LISTEN, SILENT, CALL = 5.0, 15.0, 6.0
 FAILED = 2
 # Seconds for which a neighbour's attempt may have been over, or gone, before this node ends its
-# part. The other nodes tell it long before.
+# part. The other nodes report it long before.
 AFTER_END = 10.0
 # Seconds that a neighbour may take to start at all.
 NEVER = 300.0

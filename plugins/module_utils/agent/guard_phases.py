@@ -25,7 +25,8 @@ from __future__ import annotations
 import re
 
 PHASES = ("rendezvous", "first_step", "step", "evaluation", "checkpoint")
-# Words about peers as phases.py has them (sources there), and further ones of Paddle 3's store.
+# Words about peers as report/phases.py has them (sources there), and further ones of Paddle 3's
+# store.
 SEEKS = (
     "The server starts to listen|Retry to connect to|Waiting for the state of the"
     " connection|Connect\\] Connection \\d|create libuv server"
@@ -52,7 +53,7 @@ PATIENCE = 3
 # The least default budget (seconds) before there are two lines: a suite may print every thousandth
 # step.
 UNKNOWN = 1800
-LINE = 8192  # bytes of a line that are looked at, as in logs.py
+LINE = 8192  # bytes of a line that are looked at, as in logs/parser.py
 LAST = 300  # characters of the last line that are kept
 
 
@@ -80,7 +81,7 @@ class Words:
     def __init__(self, logs, script):
         """Compile the table.
 
-        logs: plan["suite"]["logs"]. script: plan["script"], which tells whether the training
+        logs: plan["suite"]["logs"]. script: plan["script"], which shows whether the training
         evaluates at all.
         """
         step, evaluation, saved = (
@@ -264,7 +265,7 @@ class Phases:
         return "checkpoint"
 
     def grew(self, now):
-        """Note that a log grew by lines that do not tell the phase.
+        """Note that a log grew by lines that do not show the phase.
 
         In phases without other lines that is a sign of life.
         """
@@ -332,7 +333,7 @@ def sum_budgets(budgets, names):
 class Teardown:
     """End of a training, from the end of the ranks that print.
 
-    They have ended well, or the attempt would be over. No line tells about the other ranks.
+    They have ended well, or the attempt would be over. No line shows the other ranks.
     """
 
     def __init__(self, budgets, far):

@@ -450,7 +450,7 @@ class Conversation:
 def count_incoming(connection, seconds):
     """Read and drop data for so many seconds after the first byte, or until its end.
 
-    Return {bytes, seconds}. The first block is not counted: it tells when the sending began.
+    Return {bytes, seconds}. The first block is not counted: it marks the beginning of the sending.
     """
     total, started = 0, None
     now, buffer = time.monotonic(), memoryview(bytearray(BLOCK))

@@ -4,8 +4,8 @@
 It notes its identity, joins the others, adds up, measures and ends. This file is copied into the
 attempt's working directory and is complete in itself (Python >= 3.8, and the framework that the
 training uses). It notes each step as soon as it is done, as one line of JSON in
-./trainyard_rehearsal/. So a rank that waits for ever has told how far it came. The arguments are
-the training's and are ignored.
+./trainyard_rehearsal/. So the last line of a rank that waits for ever shows how far it came. The
+arguments are the training's and are ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ VARIABLES = {
 def identity(framework, environment):
     """Return {rank, world, endpoint, endpoints} of this rank as the launcher names it.
 
-    Each is None where the launcher does not tell. Raises KeyError for an unknown framework.
+    A value that the launcher does not give is missing (None). Raises KeyError for an unknown
+    framework.
     """
     pairs = VARIABLES[framework]
     rank_name, world_name = next((pair for pair in pairs if pair[0] in environment), pairs[-1])
@@ -178,7 +179,7 @@ def main():
         return communication.init()
     names = identity(settings["framework"], os.environ)
     name = f"{names['rank']}-{os.getpid()}"
-    # NCCL tells only in its own log which network it took. It reads these when it is initialised.
+    # NCCL writes only to its own log which network it took. It reads these when it is initialised.
     os.environ.update(
         NCCL_DEBUG="INFO",
         NCCL_DEBUG_SUBSYS="INIT,NET",

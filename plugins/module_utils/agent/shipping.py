@@ -54,8 +54,8 @@ LIST_SECONDS = 2.0  # between two searches for logs that no rank of the plan own
 # a byte.
 QUIET_SECONDS = 1.0
 REST_SECONDS = 30.0  # for a log that still grows after the reader has closed standard input
-# It is not a log: it is written anew when the peers have been told. So it is sent after the reader
-# has closed standard input.
+# It is not a log: it is written anew when the peers have been called. So it is sent after the
+# reader has closed standard input.
 WHOLE = "exit.json"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -244,7 +244,7 @@ class Sender:
     def key(self, file, known):
         """Return (device, inode) of the file that has this name now.
 
-        Return None where there is none, or where it cannot be looked at.
+        Return None where it is missing or cannot be looked at.
         """
         path, _slash, name = file.rpartition("/")
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attempts on a node: directory, working directory of links, and unit.
 
-The unit is a transient one of the user's own systemd (decisions 1, 2, 9). Functions take
+The unit is a transient one of the user's own systemd (docs/design.md, 1, 2 and 9). Functions take
 `run_command`, a callable like AnsibleModule.run_command, so that they are tested without Ansible
 and without systemd.
 """
@@ -157,8 +157,8 @@ def link_tree(code, work, links, files=None):
 
     links: {path below work: target}. files: {path below work: text}. Only the folders on the way to
     such a path become real directories. So the code tree stays untouched and read-only while the
-    training finds its data and writes its output (decision 9). Raises AttemptError for a file that
-    would lie anywhere else.
+    training finds its data and writes its output (docs/design.md, 9). Raises AttemptError for a
+    file that would lie anywhere else.
     """
     files = files or {}
     for path in files:
@@ -206,7 +206,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
 
     programs: {file name: source} of agent.py and the files beside it, which the unit executes.
     begun: further fields of attempt.json: start (the token of the command that starts it), by
-    (user@controller), boot (holds.boot_mark).
+    (user@controller), boot (ownership.boot_mark).
 
     Raises AttemptError where the directory is in use already (no attempt is ever reused), where a
     peer has already stopped this attempt, or where the code tree is missing.
@@ -303,7 +303,7 @@ def _write(path, text):
 def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
     """Return the systemd-run command that starts the attempt on this node.
 
-    See decision 1.
+    See docs/design.md, 1.
     mesh: the ssh configuration with which its peers are called. release: the command that removes
     the attempt's credential after its end. It comes first, whatever becomes of the agent's part,
     which reads what the training can write.
@@ -318,7 +318,7 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
         "Type=exec",
         "KillMode=control-group",
         f"TimeoutStopSec={int(plan['stop']['timeout'])}",
-        # The agent asks for more time while it tells the peers. Nothing of the training is heard.
+        # The agent asks for more time while it stops the peers. Nothing of the training is heard.
         "NotifyAccess=exec",
         "UMask=0077",
         f"WorkingDirectory={attempt}",

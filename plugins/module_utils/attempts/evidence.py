@@ -506,7 +506,7 @@ def _scan_other_files(attempt, mine, plan):
 def free_bytes(root):
     """Return the bytes that a user may still write to a directory's file system.
 
-    root: a descriptor of the directory. Return None where the system does not tell.
+    root: a descriptor of the directory. Return None where the system does not show it.
     """
     try:
         stats = os.fstatvfs(root)
@@ -539,7 +539,7 @@ def _describe_rank(entry, controller_name, findings, event):
 def _judge_rank(rank, children, unit):
     """Set a rank's state, and the observer of its end: agent, launcher or None.
 
-    The launcher tells the end of one child only. It counts where the agent has not seen the end.
+    The launcher reports the end of one child only. It counts where the agent has not seen the end.
     """
     rank["observed"] = None
     if rank["exit_code"] is not None or rank["signal"]:

@@ -76,7 +76,7 @@ def _pick_fields(value, keys):
 
 
 def found(read):
-    """Return {stall, loss, seen} of a node, each None or [] where there is none.
+    """Return {stall, loss, seen} of a node, each None or [] where nothing was found.
 
     read(name) returns a JSON file's value or None.
     """

@@ -3,9 +3,9 @@
 
 It is a key pair, one line per peer in authorized_keys, and the gate's program. It is made by the
 probe, opened by the start and removed after the end by a timer that the unit sets
-(attempts.start_argv). So the nodes can stop and guard an attempt for weeks without the controller
-and without a certificate. Its lines permit the verbs of mesh_gate.py for this attempt and for the
-rehearsal before it, nothing else. Everything of a node lies in
+(attempt_dir.start_argv). So the nodes can stop and guard an attempt for weeks without the
+controller and without a certificate. Its lines permit the verbs of mesh_gate.py for this attempt
+and for the rehearsal before it, nothing else. Everything of a node lies in
 ~/.trainyard/mesh/runs/<run>/<attempt>/<node>, because nodes may share a home directory.
 
 The file is complete in itself and needs only Python >= 3.8: the unit of an attempt has it as a word
@@ -353,7 +353,7 @@ def grant(home, base, site, run, number, node, keys, programs, attempt=None):
 
 
 def close(home, run, number, node):
-    """Remove a node's lines of an attempt, of all attempts where number is None.
+    """Remove a node's lines of an attempt, or of all without a number.
 
     The key stays for the start that follows a rehearsal.
     """
@@ -388,7 +388,7 @@ def machine_of(directory):
 
 
 def key_age(directory, now):
-    """Return the age of a key in seconds, UNUSED_SECONDS where there is none.
+    """Return the age of a key in seconds, UNUSED_SECONDS without a key.
 
     It is by the time that no account can set (ctime).
     """
@@ -404,8 +404,8 @@ def tidy(home, base, node, units, now):
     They are left after a reboot, for instance. A line whose unit is not there goes in any case,
     whatever the files of the attempt say: the training can write them. Of a key that was made and
     not used yet, the start may be under way, so it stays for a day. The caller has the lock of the
-    starts (attempts.hold), so that no start is between its lines and its unit. units: names of the
-    units that are active now. now: unix seconds.
+    starts (attempt_dir.hold), so that no start is between its lines and its unit. units: names of
+    the units that are active now. now: unix seconds.
     """
     removed = []
     lines = {(item["run"], item["number"]) for item in run_lines(home) if item["node"] == node}

@@ -51,8 +51,8 @@ def holders(run_command, base):
 
     Keys: {unit, state, description, run, attempt, user, mine, age_s, since, by, start}. age_s
     (seconds) and since (unix seconds) are by this node's clock. by: user@controller of the start.
-    start: its token. Each is None where it is not known. Another user's training may have devices
-    of its own here: orphans.py names it, ports.py and devices.py tell what it has taken. Raises
+    start: its token. An unknown value is missing (None). Another user's training may have devices
+    of its own here: orphans.py names it, ports.py and devices.py show what it has taken. Raises
     AttemptError where the user's own systemd does not answer: such a node is not free.
     """
     now, entries = time.time(), []

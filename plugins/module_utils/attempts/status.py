@@ -150,7 +150,7 @@ def _read_log_tail(attempt, plan, entry, table):
 def _rank_state(plan, entry, start, end, step, finished):
     """Return done, failed, ended, waiting, training, running or starting for one rank.
 
-    start, end: its events, {} where there is none. step: its latest step record or None. finished:
+    start, end: its events, {} without one. step: its latest step record or None. finished:
     the launcher ended with exit code 0.
     """
     if end:
@@ -341,9 +341,9 @@ def noted_of(base, run_id):
 def how_lost(record, events):
     """Return the reason why an attempt whose unit is gone wrote no end.
 
-    Such an attempt does not hold the node: only an active unit does. The boot mark tells a restart
-    of the machine (or container) from an end of the user's systemd alone. Attempts of an older
-    Trainyard have none.
+    Such an attempt does not hold the node: only an active unit does. The boot mark distinguishes a
+    restart of the machine (or container) from an end of the user's systemd alone. Attempts of an
+    older Trainyard have none.
     """
     if record.get("boot") and record["boot"] != ownership.boot_mark():
         return "the node was restarted since it began"
@@ -359,7 +359,7 @@ def read_guard(attempt):
     """Return {phase, budget, quiet, stall, loss} of the attempt's guard.
 
     phase, budget, quiet: its latest observation (guard.json). stall, loss: the reason why it ended
-    the attempt. Each is None where it is not known.
+    the attempt. An unknown value is missing (None).
     """
     observation = read_json(attempt, "guard.json") or {}
     answer = {key: observation.get(key) for key in ("phase", "budget", "quiet")}

@@ -4,8 +4,8 @@
 Pure. A finding is {check, code, level, nodes, text, remedy}. code: `<check>.<reason>`, such as
 `disk.full`. It names one kind of fault and never changes. The text may. docs/messages.md lists all
 codes. check: the subject, which is the part before the dot. level: `stop` (nothing may start),
-`warn` (it may, and the user should know) or `note`. nodes: node names, empty where it is about all.
-text: the observation and the expectation. remedy: the fix, '' where the text says it.
+`warn` (a start is allowed, and the user should know) or `note`. nodes: node names, empty where it
+is about all. text: the observation and the expectation. remedy: the fix, '' where the text says it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def walk_files(root, ignored=ALWAYS_IGNORED):
 
 
 def git_files(root):
-    """Return tracked and non-ignored files below root as git sees them (decision 9).
+    """Return tracked and non-ignored files below root as git sees them (docs/design.md, 9).
 
     None where git cannot say: root is in no git work tree, or another account owns that tree.
     Raises ManifestError where git takes too long.

@@ -20,8 +20,8 @@ from .sanitize import printable
 
 MARK = b"TRAINYARD_ATTEMPT="
 _MARKED = re.compile(r"([0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})/([0-9]+)\Z")
-# Seconds between TERM and KILL as a unit has it (plan.STOP_SECONDS), and seconds that a process may
-# need after KILL to be gone.
+# Seconds between TERM and KILL as a unit has it (compiler.STOP_SECONDS), and seconds that a process
+# may need after KILL to be gone.
 GRACE_S = 5.0
 KILLED_S = 3.0
 _STEP_S = 0.1
@@ -243,7 +243,7 @@ def end(run_id, number=None, grace=GRACE_S):
 def end_group(process):
     """End a process that leads its own group, and all of the group.
 
-    TERM comes first, so that rsync keeps a partial file where it was told to.
+    TERM comes first, so that rsync keeps a partial file where its options ask for that.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:

@@ -55,7 +55,7 @@ def open_in(folder, relative):
 def read_in(folder, relative, limit, end=False):
     """Return the first `limit` bytes (`end`: the last ones) of a file below folder.
 
-    Raise OSError where there is none that may be read.
+    Raise OSError where no such file may be read.
     """
     with os.fdopen(open_in(folder, relative), "rb") as handle:
         if end:
@@ -84,7 +84,7 @@ def open_file(path):
 def read_file(path, limit):
     """Return the bytes of a regular file at a path of our own.
 
-    Raise OSError where there is none, or one of more than `limit` bytes.
+    Raise OSError where it is missing or has more than `limit` bytes.
     """
     pieces, size = [], 0
     with open_file(path) as handle:

@@ -71,7 +71,8 @@ _BEARER = re.compile(
 )
 _URL_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{1,20}://)[^\s/'\"]{1,200}@", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"://[^\s/@:'\"]{0,200}:([^\s/'\"]{1,200})@")
-# The address of a package index may hold a token in its path, which nothing tells from a name.
+# The address of a package index may hold a token in its path, which nothing distinguishes from a
+# name.
 _INDEX_PATH = re.compile(
     r"""(index[-_]url\\{0,3}["']?\s{0,4}[:=\s]\s{0,4}\\{0,3}["']?https?://[^\s/"'\\@]{1,253}/)"""
     r"""[^\s"'\\,;)}\]]+""",

@@ -17,7 +17,7 @@ import sys
 # A unit that hangs is ended by its own manager after so many seconds. The caller gives up a little
 # later.
 SECONDS = 10
-# As attempts.start_argv starts an attempt.
+# As attempt_dir.start_argv starts an attempt.
 PROPERTIES = ("Type=exec", "KillMode=control-group", "UMask=0077", f"RuntimeMaxSec={SECONDS}")
 # The two generations of control groups (v2, v1): file with the limit, file with the use. v1 has one
 # hierarchy per controller.

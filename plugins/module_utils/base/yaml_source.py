@@ -188,7 +188,7 @@ def read(path, shown=None):
     """Return (value, lines, problems) of one YAML document.
 
     path: the file. shown: its name in problems. lines: {key path (tuple): 1-based line}. problems:
-    a list of Problem. The value is None where there is any.
+    a list of Problem. Where there is one, the value is missing (None).
     """
     file = shown or path
     try:

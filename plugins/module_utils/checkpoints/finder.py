@@ -54,7 +54,7 @@ def state(rule, name, read):
     """Return {epoch, step, lr} of a checkpoint: whole numbers, and a rate.
 
     A number that no file has stays None. rule: the table's `state`. name: stem or folder. read:
-    {file: what completeness.read gave}.
+    {file: what validate.read gave}.
     """
     numbers = {"epoch": None, "step": None, "lr": None}
     for key in numbers:
@@ -234,7 +234,7 @@ def _fits(name, patterns):
 def skip(number, why, name=""):
     """Return an entry of `skipped`.
 
-    name: of the checkpoint; empty for a directory.
+    name: of the checkpoint, empty for a directory.
     """
     return {"attempt": number, "name": name, "why": why}
 
@@ -377,7 +377,7 @@ def _numbers(run_dir):
 
 
 def _section(plan, name):
-    """Return a mapping of the plan's suite; {} where it has none."""
+    """Return a mapping of the plan's suite, {} where it has none."""
     suite = plan.get("suite")
     if isinstance(suite, dict) and isinstance(suite.get(name), dict):
         return suite[name]
@@ -392,7 +392,7 @@ def _folders(plan):
 
 
 def _first(plan):
-    """Return the name of the node with rank 0; '' where the plan lacks it."""
+    """Return the name of the node with rank 0, '' where the plan lacks it."""
     nodes = plan.get("nodes")
     if not isinstance(nodes, list) or not nodes:
         return ""

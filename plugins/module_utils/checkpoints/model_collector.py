@@ -46,7 +46,7 @@ def find(attempt_dir, folders, patterns, wanted):
     It is {wanted, kind, name, folder, files, bytes, note, passed_over}. folders: below the
     attempt's directory, the likeliest first. patterns: {"best": ..., "last": ...}: `latest` stands
     for the files latest.* and for the folder latest; of several that fit (`iter_*`, or `a|b`) the
-    newest is taken. wanted: one of WANTED; where that one does not exist, the other is taken and
+    newest is taken. wanted: one of WANTED. Where that one does not exist, the other is taken and
     the note says so. kind: best, last or '' where nothing is taken. files: {path below folder:
     ['f', bytes, sha256]}. Raises OSError.
     """

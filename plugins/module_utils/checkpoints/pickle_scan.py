@@ -37,7 +37,7 @@ _NO_PICKLE = "is no pickle"
 
 
 class Broken(Exception):
-    """A file that is not whole or is of another kind; the message follows its name."""
+    """A file that is not whole or is of another kind. The message follows its name."""
 
 
 class TooLong(Exception):
@@ -93,7 +93,7 @@ class _Pickle:
         raise Broken(_NO_PICKLE)
 
     def argument(self, op):
-        """Return an opcode's argument as bytes; None where it is too long to be kept."""
+        """Return an opcode's argument as bytes, None where it is too long to be kept."""
         if op.arg is None:
             return b""
         if op.arg.n == pickletools.UP_TO_NEWLINE:
@@ -146,7 +146,7 @@ class _Pickle:
     # --- opcodes
 
     def value(self):
-        """Walk to the end; return the value that is left."""
+        """Walk to the end and return the value that is left."""
         end = time.monotonic() + SECONDS
         for count in range(LONGEST):
             if not count & 4095 and time.monotonic() > end:
@@ -248,7 +248,7 @@ def _result(name, inputs, data):
 
 
 def _put(target, items):
-    """Put the entries whose keys are texts or numbers into a dictionary; return it."""
+    """Put the entries whose keys are texts or numbers into a dictionary and return it."""
     if len(items) % 2:
         raise Broken(_NO_PICKLE)
     if isinstance(target, dict):

@@ -3,7 +3,7 @@
 
 Nothing is ever unpickled, imported or executed. .pdparams, .pdopt, .pdema, .pdstates and .states
 are pickles (paddle.save writes one, protocol 2 or 4), whose STOP has to be the last byte:
-pickled.py. A MindSpore checkpoint (.ckpt) is a row of protobuf records without an end mark
+pickle_scan.py. A MindSpore checkpoint (.ckpt) is a row of protobuf records without an end mark
 (mindspore/train/serialization.py, _exec_save), so that its last record has to be known by name as
 well.
 """
@@ -105,7 +105,7 @@ def records(handle, size, last=None, rows=()):
 
 
 def _record(handle, start, end, rows):
-    """Return (name, numbers) of a record; no numbers for one that is not in rows."""
+    """Return (name, numbers) of a record. No numbers for one that is not in rows."""
     parts = _field_ranges(handle, start, end)
     name = None
     if 1 in parts:
@@ -124,7 +124,7 @@ def _record(handle, start, end, rows):
 
 
 def _numbers(handle, letter, start, end):
-    """Return the number or the list of numbers in these bytes; None for too many."""
+    """Return the number or the list of numbers in these bytes, None for too many."""
     if end - start > LONGEST_ROW:
         return None
     width = struct.calcsize("<" + letter)
@@ -137,7 +137,7 @@ def _numbers(handle, letter, start, end):
 
 
 def _field_ranges(handle, start, end):
-    """Return {field: (start, end)} of a message; of a repeated field, the last one."""
+    """Return {field: (start, end)} of a message. Of a repeated field, it is the last one."""
     return {field: (first, after) for field, first, after in _fields(handle, start, end)}
 
 

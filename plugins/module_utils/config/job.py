@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job and the command line as data, with every problem (design, decision 12).
+"""A job and the command line as data, with every problem (docs/design.md, 12).
 
 No node is touched.
 """
@@ -155,7 +155,7 @@ def find_job(config, folder, cwd):
 
 
 def _no_job(text, code):
-    """Return what find_job returns where there is no job; text, code: of the problem."""
+    """Return what find_job returns where there is no job. text, code: of the problem."""
     return None, None, [Problem("command line", None, "config", text, code=code)]
 
 
@@ -183,8 +183,8 @@ def examine(path, shown):
     """Return (job, problems) as read_job does, but with a job in spite of problems.
 
     So the command line and the site are judged in the same report. Wrong keys are left out of the
-    job. Without a suite and a launcher to judge it by there is none. job["lines"] maps dotted keys
-    to their lines in the file.
+    job. Without a suite and a launcher to judge it by, no job is returned. job["lines"] maps dotted
+    keys to their lines in the file.
     """
     value, lines, problems = yaml_source.read(path, shown)
     if problems:
@@ -237,8 +237,8 @@ def recorded(value, shown):
 
     It has what the command line had changed. It is compared with the schema again: it may come from
     a node, or from an older Trainyard whose jobs had fewer keys. Variables that a job may no longer
-    set stay in a run that began with them. `resuming.job_of` refuses them where the copy is a
-    node's.
+    set stay in a run that began with them. `resume_decision.job_of` refuses them where the copy is
+    a node's.
     """
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return None, [

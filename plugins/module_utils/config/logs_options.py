@@ -161,7 +161,7 @@ def answer(index, expression, secrets=((), ())):
     """Return (lines, problem): the answer as JSON, or the reason for its absence.
 
     The lines are safe to show. secrets: names and values that must not be shown, as
-    display.secrets_of has them.
+    sanitize.secrets_of has them.
     """
     lines = []
     try:

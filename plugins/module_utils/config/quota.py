@@ -23,11 +23,11 @@ _ATTEMPT = re.compile(r"attempt-[1-9][0-9]{0,8}")
 
 
 class QuotaError(Exception):
-    """A bound that a node has passed; the message names the bound and is safe to show."""
+    """A bound that a node has passed. The message names the bound and is safe to show."""
 
 
 def size_of(value):
-    """Return bytes from a whole number or a text as '20 GiB'; raise ValueError."""
+    """Return bytes from a whole number or a text as '20 GiB'. Raises ValueError."""
     match = None
     if isinstance(value, (int, str)) and not isinstance(value, bool):
         match = _SIZE.fullmatch(str(value))
@@ -82,7 +82,7 @@ class Quota:
 
     @classmethod
     def of_variables(cls, variables):
-        """Return the bounds of a site; variables: {variable: value}, others are ignored."""
+        """Return the bounds of a site. variables: {variable: value}, others are ignored."""
         bounds = []
         for name, default in zip(_NAMES, (BYTES, FILES, FREE)):
             value = variables.get(name)

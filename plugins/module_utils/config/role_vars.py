@@ -40,7 +40,7 @@ FORMS = {
     ),
     "runtime_limit_nofile": (r"infinity|[0-9]{1,18}", "must be infinity or a number of files"),
 }
-# Directories that the product writes to; site_values.PLACES has the site's own names of them.
+# Directories that the product writes to; site_fields.PLACES has the site's own names of them.
 PLACE = re.compile(
     r"(preflight|runtime|launch|collect|report|workspace)_(home|runs_dir|cache_dir|state_dir)\Z"
 )

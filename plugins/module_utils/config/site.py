@@ -300,8 +300,8 @@ def choose(job, site, members=None):
     """Return (nodes, problems): the nodes and devices of a job, in rank order.
 
     members: names of trainers and spares in rank order, for a run that goes on with them
-    (replacing.py). A node that the site describes wrongly has no devices or no accelerator. Its
-    problem is already noted, so it is compared with nothing.
+    (recovery/node_replacement.py). A node that the site describes wrongly has no devices or no
+    accelerator. Its problem is already noted, so it is compared with nothing.
     """
     nodes, problems = _choose_nodes(job, site, members)
     problems += _suite_problems(job, site)

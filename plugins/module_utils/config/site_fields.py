@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a site: the rules for each of them; site.py puts them together."""
+"""Values of a site: the rules for each of them. site.py puts them together."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def address_problem(value):
     except ValueError:
         return f"must be an IP address or a network such as 10.0.0.0/24; got {shown(value)}"
     if network.version != 4:
-        # --ips, MASTER_ADDR and the rank table are made of IPv4 addresses (plan.py). A login may
-        # well go over IPv6.
+        # --ips, MASTER_ADDR and the rank table are made of IPv4 addresses (plan/compiler.py). A
+        # login may well go over IPv6.
         return (
             f"must be an IPv4 address or network, which the plan is made of; got {shown(value)};"
             " ansible_host alone may be IPv6"
@@ -157,7 +157,7 @@ def suite_entries(suites, problems):
 
 
 def _entry_problems(key, entry):
-    """Return the problems of one suite's entry; key: the dotted key of the entry."""
+    """Return the problems of one suite's entry. key: the dotted key of the entry."""
     problems = yaml_source.check(entry, load_schema("site"), {}, "inventory")
     for path, text in text_rules.walk(entry):
         problems.append(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inventory's group `spares`: machines for lost nodes (replacing.py)."""
+"""The inventory's group `spares`: machines for lost nodes (node_replacement.py)."""
 
 from __future__ import annotations
 

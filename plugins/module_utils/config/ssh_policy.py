@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems of the controller's logins to the nodes (rules of design, decision 6).
+"""Problems of the controller's logins to the nodes (docs/design.md, 6).
 
 No password stands in clear text, a private key is private, and host keys are checked. The input is
 what the inventory says, and what `stat` says of a key.
@@ -105,7 +105,7 @@ def _ssh_options(variables, defaults):
 
 
 def secret_problem(raw, hidden):
-    """Say that a password stands in clear text, or return None; never show it.
+    """Say that a password stands in clear text, or return None. Never show it.
 
     raw: the value before templating. hidden: whether it came out of a vault.
     """

@@ -43,7 +43,7 @@ def look_up(name, lowest_uid, database=pwd.getpwnam):
 
 
 class Account:
-    """One account of this node; system and records differ in tests alone."""
+    """One account of this node. System and records differ in tests alone."""
 
     def __init__(self, name, uid, records, check=False, system="/", ask=user_manager.call):
         self.name = name
@@ -100,7 +100,7 @@ class Account:
         return os.path.lexists(self._at(os.path.join(user_manager.LINGER, name)))
 
     def may_sudo(self):
-        """Return whether the account may use sudo; None where that cannot be known."""
+        """Return whether the account may use sudo, None where that cannot be known."""
         code, text = self.ask(["env", "LC_ALL=C", "sudo", "-n", "-l", "-U", self.name])
         if MAY_SUDO in text:
             return True
@@ -125,7 +125,7 @@ class Account:
             raise AccountError(f"{' '.join(argv)}: {text or f'exit code {code}'}")
 
     def _write(self, path, content):
-        """Write a drop-in where it differs; return whether it did."""
+        """Write a drop-in where it differs and return whether it did."""
         path = self._at(path)
         if not os.path.islink(path) and user_manager.read(path) == content:
             return False
@@ -144,7 +144,7 @@ class Account:
         return True
 
     def _remove(self, path):
-        """Remove a drop-in, and its directory if empty; return whether it existed."""
+        """Remove a drop-in, and its directory if empty. Return whether it existed."""
         path = self._at(path)
         if not os.path.lexists(path):
             return False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ground of conform's checks: jobs compiled for a document's machines.
+"""Ground of conform's checks: jobs compiled for documented machines.
 
 It also notes everything that was compared. Nothing of the product is written again here: site and
 job are read, chosen, settled and compiled by the functions that train.yml uses. Only the answers of
-node_probe are made up, since the documents' machines do not exist.
+node_probe are made up, since the documented machines do not exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..suites import suite_table
 
 CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
 RUN = "20260101-000000-conform-0000"
-# The machines of the documents have 8 cards; commands are compared on 1, 2 and 4 of them.
+# The documented machines have 8 cards; commands are compared on 1, 2 and 4 of them.
 CARDS, MANY = 8, 4
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 HERE = "<run>"  # stands for the attempt's directory in what is compared and shown
@@ -81,8 +81,8 @@ class Ground:
         """Make the ground.
 
         project: the product's directory. scratch: a directory for files of the examination. site:
-        see conform_site.py, None where it is left out. run_module, run_program: see
-        conform.examine.
+        see site_checks.py, None where it is left out. run_module, run_program: see
+        runner.examine.
         """
         self.project, self.contract, self.scratch, self.site = project, contract, scratch, site
         self.run_module, self.run_program = run_module, run_program
@@ -347,7 +347,7 @@ class Ground:
         return place
 
     def commands(self, line, findings, job, documents, **options):
-        """Compare a job's command on 1, 2, 4 machines with the document's.
+        """Compare a job's command on 1, 2, 4 machines with the upstream one.
 
         They are compared word for word, on every node that runs the command.
         """
@@ -372,7 +372,7 @@ class Ground:
         findings.say("word for word: %s", ", ".join(evidence))
 
     def document_command(self, line, text, index, suite):
-        """Return the document's command for a node, with our words after it.
+        """Return the upstream command for a node, with our words after it.
 
         index: the node's index.
         """
@@ -390,7 +390,7 @@ class Ground:
 
     @staticmethod
     def appended(line, suite):
-        """Return our words of a line after the document's.
+        """Return our words of a line after the upstream ones.
 
         {data} stands for the paths where the suite's configs find the site's data.
         """

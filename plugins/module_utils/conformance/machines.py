@@ -319,7 +319,7 @@ def attributed(folder):
     hits = []
     for where, _folders, files in os.walk(folder):
         for name in sorted(files):
-            # The comparison itself cites the documents; so does the runbook about it.
+            # The comparison itself cites the upstream documentation; so does the runbook about it.
             own = os.path.basename(where) == "conformance" or name.startswith("conform")
             if own or not name.endswith((".md", ".yml", ".py")) or name == "contract.md":
                 continue

@@ -42,7 +42,7 @@ def visible(line, compiled_job, findings):
     That counts where the launcher leaves it to a variable.
     """
     variable = line["document"]["visible"].get(compiled_job.plan["accelerator"])
-    # On a CPU there are none, and the rank table names each rank's.
+    # A CPU has no devices, and the rank table names each rank's.
     if variable is None or compiled_job.plan["launcher"]["kind"] == "ranks":
         return
     for node in compiled_job.plan["nodes"]:
@@ -140,7 +140,7 @@ def values_of_file(ground, suite, key, said):
 def open_mpi(ground, line, findings):
     """Check D3: the command as root, and its form for another user.
 
-    Also the document's own number of devices, and the hostfile of many machines.
+    Also the documented number of devices, and the hostfile of many machines.
     """
     job = job_of(ground, line)
     ground.commands(line, findings, job, line["commands"], user="root", **ASCEND)
@@ -178,7 +178,7 @@ def open_mpi(ground, line, findings):
 
 
 def table_of(ground, line):
-    """Return (file name, text) of the rank table for the document's machine."""
+    """Return (file name, text) of the rank table for the documented machine."""
     wanted = ground.contract["promises"]["D4"]["values"]
     compiled_job = ground.make(
         job_of(ground, line), [wanted["server"]], devices=wanted["devices"], **ASCEND

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of the product with the promises of the documents (contract.yml).
+"""Comparison of the product with the upstream documentation (contract.yml).
 
 Every line is executed or compared now and gives its evidence. A line whose check cannot be made
 does not hold. A line about real machines that were left out (site=false) is neither: it is not
@@ -31,7 +31,7 @@ STATES = {True: "holds", False: "FAILS", None: "not asked"}
 
 
 def load(path=CONTRACT):
-    """Return the promises and the documents' data.
+    """Return the promises and the documented data.
 
     Every line knows its id and its document.
     """
@@ -46,7 +46,7 @@ def examine(project, site=None, run_module=None, run_program=None, only=None):
     """Check every line.
 
     Return [{id, document, promise, holds, evidence, rendered, compared}]. project: the product's
-    directory. site: conform_site.Site, or None where the machines are not asked. run_module(name,
+    directory. site: site_checks.Site, or None where the machines are not asked. run_module(name,
     arguments) runs a module on the controller, run_program(words) Python with these words, and
     returns what it prints. only: ids, for a look at some lines.
     """

@@ -43,7 +43,7 @@ STARTS_APART = 30.0  # seconds within which the launchers of one attempt are sta
 # seconds by which one death must precede another on the same node to be the earlier one
 BEFORE = 0.5
 BEFORE_ELSEWHERE = 3.0  # the same between two nodes, whose clocks are not quite one
-FULL = 1 << 20  # bytes free below which a log that breaks off did so for want of room
+FULL = 1 << 20  # bytes free below which a log that breaks off did so because the disk was full
 _FAR = float("inf")
 
 
@@ -125,7 +125,7 @@ def _delay_after_peer(answers, ahead, name):
     """
     unit = answers[name].get("exit") or {}
     peer = (answers.get(unit.get("stopped_from")) or {}).get("exit") or {}
-    # A guard tells the peers before its own node ends.
+    # A guard stops the peers before its own node ends.
     if unit.get("stopped_by") != "peer" or peer.get("stopped_by") == "guard":
         return 0.0
     if unit.get("stopped_at") is None or peer.get("time") is None:
@@ -192,14 +192,14 @@ class _RankEvidence:
     def is_stopped_by_product(self):
         """Return whether the rank was stopped with the attempt.
 
-        An error in a thread that did not end its process speaks all the same.
+        An error in a thread that did not end its process counts all the same.
         """
         return self.weighing.is_stop_of_attempt(self.rank) and not (
             self.is_passing and self.error.get("thread")
         )
 
     def is_out_of_memory(self):
-        """Return whether the kernel killed the rank for want of memory."""
+        """Return whether the kernel killed the rank because memory ran out."""
         return self.signal == "SIGKILL" and self.weighing.is_out_of_memory(self.rank["node"])
 
     def is_killed(self):
@@ -525,7 +525,7 @@ class Weighing:
     def _weigh_rank(self, rank):
         """Return the candidate of one rank, or None.
 
-        It is None where the rank ended well or nothing is known.
+        Return None where the rank ended well or nothing is known.
         """
         error = self._read_error(rank)
         code, signal = rank.get("exit_code"), rank.get("signal")
@@ -560,7 +560,7 @@ class Weighing:
         return free is not None and free < FULL
 
     def is_out_of_memory(self, node):
-        """Return whether the kernel killed processes of a node's unit for want of memory."""
+        """Return whether the kernel killed processes of a node's unit when memory ran out."""
         unit = self.units.get(node) or {}
         return unit.get("service_result") == "oom-kill" or bool(unit.get("oom_kills"))
 
@@ -602,7 +602,7 @@ class Weighing:
     def _weigh_scheduler(self, name):
         """Return the candidate of MindSpore's scheduler on a node whose unit failed.
 
-        It is None where the scheduler's log holds no error.
+        Return None where the scheduler's log holds no error.
         """
         scheduler = self.answers[name].get("scheduler") or {}
         error = scheduler.get("first_error")
@@ -619,7 +619,7 @@ class Weighing:
         if when is None and error:
             when = error.get("time") or rank.get("mtime")
         elif weight == PRIMARY and rank.get("mtime"):
-            when = min(when, rank["mtime"])  # a rank may take long to go after it has said why
+            when = min(when, rank["mtime"])  # a rank may take long to end after it has printed why
         if when is not None:
             when -= self.ahead.get(rank["node"], 0.0)
         findings = {key: rank.get(key) for key in _CANDIDATE_KEYS}
@@ -650,8 +650,8 @@ class Weighing:
     def _silent_ranks(self):
         """Return the ranks without a recorded end and without an error.
 
-        A node without a record of its end may run still, or was restarted. That is to be said, and
-        no rank of it is to be blamed.
+        A node without a record of its end may run still, or was restarted. The verdict names this,
+        and blames no rank of it.
         """
         return [
             rank

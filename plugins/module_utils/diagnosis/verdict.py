@@ -2,8 +2,8 @@
 """The reason for an attempt's end.
 
 It names node, rank, exit code or signal, first error, log and remedy. A pure function over what
-every node found. weighing.py weighs the evidence. Here it is decided whether it is enough to name a
-rank, and put into words. Where nothing decides, the verdict says so and lists the candidates.
+every node found. candidates.py weighs the evidence. Here it is decided whether it is enough to name
+a rank, and put into words. Where nothing decides, the verdict says so and lists the candidates.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def decide(plan_ranks, nodes, log_dir=""):
 
     plan_ranks: the plan's `ranks`. nodes: what rank_logs returned for each node, as a list or as
     {name: result}. A node that could not be asked is {"node": name, "unreachable": reason}, and a
-    planned node that is missing counts as such. log_dir: where the logs were brought to, for the
+    planned node that is missing counts as such. log_dir: where the logs were copied to, for the
     text.
     """
     findings = nodes
@@ -217,9 +217,9 @@ class _Case:
         ]
 
     def _failed_before(self, user_stops):
-        """Return the nodes whose units failed by themselves before the user's stop.
+        """Return the nodes whose units failed before the user's stop.
 
-        A failure for want of the peers that the stop had just ended does not count.
+        A failure because of peers that the stop had just ended does not count.
         """
         stops = self._stop_times(user_stops)
         if not stops:
@@ -526,7 +526,7 @@ class _Case:
         ]
 
     def _memory_lines(self):
-        """Return one line per node where the kernel killed processes for want of memory."""
+        """Return one line per node where the kernel killed processes when memory ran out."""
         lines = []
         for name, unit in self.units.items():
             if unit and (unit.get("oom_kills") or unit.get("service_result") == "oom-kill"):
@@ -564,7 +564,7 @@ def _is_unobserved(candidate):
 
 
 def _silent_cause(candidate):
-    """Return the cause of a candidate's end where its log does not tell it."""
+    """Return the cause of a candidate's end where its log does not show it."""
     if candidate["weight"] == OOM:
         return "out_of_memory"
     if candidate["rank"] is None:
@@ -592,7 +592,7 @@ def _is_blamed(candidate):
     """Return whether the error in its log is what ended a rank.
 
     SIGKILL leaves none, so what stands there came before. What was handled, or outlived by steps,
-    counts only as the last thing said.
+    counts only as the last thing in the log.
     """
     error = candidate["error"]
     if not error:
@@ -625,7 +625,7 @@ def _what(candidate):
 
 
 def _quote_error(error):
-    """Return the words for a rank that said an error."""
+    """Return the words for a rank that printed an error."""
     quote = error["kind"]
     if error["text"]:
         quote = f"{error['kind']}: {error['text']}"

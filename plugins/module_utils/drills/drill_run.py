@@ -3,7 +3,7 @@
 
 It starts the training as a user does, injects the fault at its moment, observes the effect, undoes
 the fault and checks the promises. Faults are defined in faults.yml. What was observed is judged by
-drills.py, the promises by drill_promises.py.
+fault_table.py, the promises by invariants.py.
 """
 
 from __future__ import annotations

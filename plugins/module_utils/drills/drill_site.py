@@ -364,7 +364,7 @@ class Watch:
     def until(self, what, seconds, give_up=lambda: False):
         """Return the first true value of what(looks).
 
-        It is None after so many seconds, and a false value where give_up() is true.
+        Return None after so many seconds, and a false value where give_up() is true.
         """
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -23,7 +23,7 @@ RUN_SECONDS, STOP_SECONDS, SIGNAL_SECONDS = 300, 120, 60
 class Steps:
     """Actions of the drill of one fault, with a `result` for the table.
 
-    ground: drill_ground.Ground. base_job: the job that the fault changes. folder: the directory for
+    ground: drill_site.Ground. base_job: the job that the fault changes. folder: the directory for
     outputs. say: called with lines for the user.
     """
 

@@ -22,8 +22,8 @@ from ..base.sanitize import printable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEP_KINDS = ("before", "then", "back", "heal")
-# Seconds that robustness.md and the issue allow: from the fault to the first node that knows, from
-# there to the last process, from a verdict to the next step.
+# Seconds that docs/drills.md allows: from the fault to the first node that knows, from there to the
+# last process, from a verdict to the next step.
 BUDGET = {"detect": 10.0, "stop": 10.0, "resume": 60.0}
 # drill_watch.py prints a look at least every two seconds.
 SILENT = 5.0
@@ -265,7 +265,7 @@ def _accuses_none(verdict):
 
 
 def seconds(later, earlier):
-    """Return later - earlier with one digit, never below 0, or None if one is None."""
+    """Return later - earlier with one digit, never below 0, or None if one is missing."""
     if later is None or earlier is None:
         return None
     return max(0.0, round(later - earlier, 1))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One container, started and stopped on this node as a training is.
 
-Whether an engine keeps its processes in the unit, whether they can be seen from the node and who
-owns what they write is measured. Nothing is assumed of an engine's version.
+Whether an engine keeps its processes in the unit, whether they can be seen from the node and which
+user owns what they write is measured. Nothing is assumed of an engine's version.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Trial:
             raise ContainerError(f"systemd did not start the unit: {err.strip()}")
 
     def _wait_for_answer(self):
-        """Return what the container says of itself; raise ContainerError."""
+        """Return what the container says of itself. Raises ContainerError."""
         answer, deadline = None, time.monotonic() + self._params["wait"]
         while answer is None and time.monotonic() < deadline and self._is_active():
             time.sleep(0.2)
@@ -189,7 +189,10 @@ class Trial:
             )
 
     def _stop(self):
-        """Stop the unit and the container; return the processes that it left, which are killed."""
+        """Stop the unit and the container, and return the processes that it left.
+
+        These are killed.
+        """
         self._run_command(["systemctl", "--user", "stop", self._unit])
         if self._container["remove"]:
             self._run_command([*self._container["remove"], self._name])
@@ -233,7 +236,7 @@ def processes(run_id):
 
 
 def read_answer(place):
-    """Return what the container said of itself, or None as long as it has not."""
+    """Return the container's answer, or None as long as there is no answer."""
     for line in reversed(read_text(place, "said").splitlines()):
         if line.startswith("{") and line.endswith("}"):
             return json.loads(line)

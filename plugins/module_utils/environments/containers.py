@@ -5,9 +5,9 @@ Pure. Nothing of the plan changes but the words before its command: the attempt'
 trees are mounted where they are, the mesh and other runs are not. Network and shared memory are the
 node's. Every variable goes in by its name, so that no value is seen in a process list. PATH is the
 image's own. The image's content is never modified and never fetched: the node's administrator
-brings it.
+installs it.
 
-The attempt's unit has to hold every process, so that stopping it is exact (design, decision 1).
+The attempt's unit has to hold every process, so that stopping it is exact (docs/design.md, 1).
 Podman and Apptainer start theirs as children. Docker's daemon starts them elsewhere, so a Docker
 container is removed by its name when the unit ends.
 """

@@ -69,7 +69,7 @@ class InstallError(Exception):
 
 
 def wait_for_lock(handle, seconds, digest):
-    """Take the lock of one environment; raise InstallError where another installation holds it."""
+    """Take the lock of one environment. Raises InstallError where another installation holds it."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -149,7 +149,7 @@ def check_wheels(wheelhouse, manifest_sha256):
 
 
 def unpack_uv(wheelhouse, manifest, directory):
-    """Take the installer out of its wheel; return its path."""
+    """Take the installer out of its wheel and return its path."""
     wheel = next(name for name in manifest["wheels"] if name.startswith(wheels.TOOLS + os.sep))
     with zipfile.ZipFile(os.path.join(wheelhouse, wheel)) as archive:
         member = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
@@ -248,7 +248,7 @@ def _framework(params, interpreter, lock, environment):
 
 
 def _import_framework(module, interpreter, lock, environment):
-    """Return what a framework says of itself; raise InstallError."""
+    """Return what a framework says of itself. Raises InstallError."""
     argv = [interpreter, "-c", IMPORTS[module]]
     try:
         return json.loads(run(argv, lock, environment, timeout=300).strip().splitlines()[-1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The marker of an environment: the file that says that everything before it is there."""
+"""The marker of an environment: a file that is written when all else is there."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def normal_name(name):
 
 
 def _version_inside(path):
-    """Return the version that a package's METADATA or PKG-INFO tells, or None.
+    """Return the version that a package's METADATA or PKG-INFO has, or None.
 
     It serves packages that have no version in their name. path: a dist-info, or an egg-info that
     may be a file.
@@ -110,7 +110,7 @@ def _record_path(package):
 def record(package):
     """Return {absolute path: (sha256, bytes)} of a package's files but its bytecode.
 
-    The sha256 is as RECORD spells it, or ''. The size is None where RECORD has none.
+    The sha256 is as RECORD spells it, or ''. A size that RECORD does not have is missing (None).
     """
     listed = {}
     with contextlib.suppress(OSError):

@@ -68,7 +68,7 @@ def frameworks(paths):
 
 
 def libraries(run):
-    """Return {library or vendor's software: version} of what the system brings.
+    """Return {library or vendor's software: version} of what the system has.
 
     A library's version is its real file's.
     """

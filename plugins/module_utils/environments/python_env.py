@@ -24,7 +24,7 @@ from .installed_files import normal_name
 FORMAT = 1
 MARKER = ".trainyard.json"
 # Packages that can train, by their name on the index. module: what they import as. build: the
-# device that they must be built for (None: one wheel for every device, and the import tells which).
+# device that they must be built for (None: one wheel for every device, and the import shows which).
 # gigabytes: what fetching takes of the controller's disk.
 PACKAGES = {
     "paddlepaddle": {"module": "paddle", "build": "CPU", "gigabytes": 1},
@@ -504,7 +504,7 @@ def check_import(package, version, found):
     """Return what is wrong with the Paddle or MindSpore that was imported, or None.
 
     package, version: as asked. Either may be None (a Python of the user's own). found: what the
-    import told, {version, cuda, cuda_version} of Paddle or {version, targets} of MindSpore. The
+    import printed, {version, cuda, cuda_version} of Paddle or {version, targets} of MindSpore. The
     vendor's Paddle `2.6.2.post117` imports as 2.6.2, built for CUDA 11.7.
     """
     if package:
@@ -552,7 +552,7 @@ def inspect_environment(home_dir, digest, verify="cached"):
 
     state: ready, absent, incomplete (no marker) or changed (differs from its marker). home_dir: the
     absolute product directory on this node, ~/.trainyard. verify: how its files are compared with
-    their installation, see distributions.check. Imports nothing.
+    their installation, see installed_files.check. Imports nothing.
     """
     directory = os.path.join(home_dir, "env", digest)
     path = os.path.join(directory, MARKER)

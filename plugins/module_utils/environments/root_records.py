@@ -2,7 +2,7 @@
 """Records of what root changed on a node, kept where only root can write.
 
 A record lies in /var/lib/trainyard/<site>/<name>.json. Every account may read it: it holds no
-secret, and a look without root can tell that there is something to undo. It counts only where every
+secret, and a look without root shows that there is something to undo. It counts only where every
 directory on the way and the file itself belong to root and no other account may write to them. Runs
 on nodes: Python >= 3.8, standard library only.
 """
@@ -100,7 +100,7 @@ class Records:
         return os.path.join(self.folder, name + ".json")
 
     def read(self, name):
-        """Return a record, None where there is none.
+        """Return a record, None without one.
 
         Raises RecordError where it cannot be relied on.
         """

@@ -62,7 +62,7 @@ def less(left, right):
 
 
 def read(path):
-    """Return a file's text, or '' where there is none."""
+    """Return a file's text, or '' without the file."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             return handle.read()

@@ -48,8 +48,8 @@ class WheelhouseError(Exception):
     """
 
 
-# The version of a C library as nodes tell it. Each minor version is one more platform to look for,
-# so it is bounded.
+# The version of a C library as nodes report it. Each minor version is one more platform to look
+# for, so it is bounded.
 LIBC = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}(?:\.[0-9]{1,3})?\Z")
 
 
@@ -133,7 +133,7 @@ def inspect_wheel(path):
 
 
 def read_manifest(path):
-    """Return a wheelhouse's manifest, or None where there is none that can be read."""
+    """Return a wheelhouse's manifest, or None where it cannot be read."""
     try:
         with open(os.path.join(path, MANIFEST), encoding="utf-8") as handle:
             manifest = json.load(handle)

@@ -2,7 +2,7 @@
 """A job's inputs as one description.
 
 It has code, config chain, data, weights, the script's overrides and arguments, and the inputs that
-lie on the nodes already. The parts come from sources.py, suites.py and scaling.py. Trees are
+lie on the nodes already. The parts come from sources.py, suite_table.py and scaling.py. Trees are
 remembered and kept below one cache directory.
 """
 
@@ -56,7 +56,7 @@ def keep(kind, name, root, entries, cache_dir):
 
 
 def fetch(url, folder, open_url, hosts=(), sha256=None):
-    """Fetch a URL into a new folder; return whether anything was fetched.
+    """Fetch a URL into a new folder and return whether anything was fetched.
 
     An archive is unpacked. The folder appears in one step. open_url: a callable like
     ansible.module_utils.urls.open_url. hosts: see download.py. sha256: of the download, or None
@@ -163,7 +163,7 @@ def settled(params, values):
 def place_of(job, key):
     """Return 'file:line key' of the job, the beginning of every refusal.
 
-    Design, decision 12.
+    See docs/design.md, 12.
     """
     file, line = job.get("file", job["config"]), (job.get("lines") or {}).get(key)
     if line is None:
@@ -233,7 +233,7 @@ class DataSets:
                 self.places[name] = os.path.realpath(item["path"])
 
     def exists(self, path):
-        """Return whether a path exists; one on the nodes is noted and assumed to exist."""
+        """Return whether a path exists. One on the nodes is noted and assumed to exist."""
         for name in self.elsewhere:
             place = self.places[name]
             if path == place or path.startswith(place.rstrip("/") + "/"):
@@ -329,7 +329,7 @@ def _validate_url(params, key, url):
 
 
 def _fetch_weights(params, key, url, open_url):
-    """Fetch weights into the cache; return whether anything was fetched.
+    """Fetch weights into the cache and return whether anything was fetched.
 
     Raises SourceError.
     """

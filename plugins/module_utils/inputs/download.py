@@ -32,7 +32,7 @@ _NO_ADDRESS = "is no address; correct it with an override"
 
 
 class Refused(Exception):
-    """A URL that is not fetched; the message follows it."""
+    """A URL that is not fetched. The message follows it."""
 
 
 def shown(url):
@@ -178,7 +178,7 @@ def opened(url, hosts, open_url):
 
 
 def _redirect_target(error):
-    """Return the target of an HTTP error that is a redirect; raise any other one."""
+    """Return the target of an HTTP error that is a redirect. Raises any other one."""
     target = None
     if error.code in _REDIRECT_CODES:
         target = error.headers.get("Location")

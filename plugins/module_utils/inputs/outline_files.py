@@ -27,7 +27,7 @@ NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class InvalidOutline(Exception):
-    """A node's outline cannot be used; the message names the field."""
+    """A node's outline cannot be used. The message names the field."""
 
 
 def name_problem(name):
@@ -152,7 +152,7 @@ def _is_directory(name, root):
 
 
 def _write(root, parts, text):
-    """Write a new file below a directory descriptor; make the directories on its way."""
+    """Write a new file below a directory descriptor, with the directories above it."""
     folder = os.dup(root)
     try:
         for part in parts[:-1]:

@@ -320,12 +320,13 @@ class _SampleChoice:
 
 
 def seen(base, place, verify="cached", top_only=False):
-    """Return a description of a place of this node; see placement.py for the place.
+    """Return a description of a place of this node.
 
-    verify: `cached` (names and sizes; content of a small place, by a cache), `sample` (blocks of
-    some files besides), `full` (every byte). top_only: only the directory's own entries, since
-    another node reads the shared rest. The result's `listing`, `content` (or None) and `sample` (or
-    None) are equal where the copies are; problem is '' or why there is nothing.
+    See placement.py for the place. verify: `cached` (names and sizes; content of a small place, by
+    a cache), `sample` (blocks of some files besides), `full` (every byte). top_only: only the
+    directory's own entries, since another node reads the shared rest. The result's `listing`,
+    `content` (or None) and `sample` (or None) are equal where the copies are. problem is '' or the
+    reason why there is nothing.
     """
     path = place["path"]
     result = {
@@ -387,9 +388,9 @@ def _top_digest(path, exclude):
 
 
 def _content_reader(base, place, full, fresh):
-    """Return (read or None, close) of the files of a place; see `reader` for fresh.
+    """Return (read or None, close) of the files of a place.
 
-    full: contents count although the place wants names and sizes only.
+    See `reader` for fresh. full: contents count although the place wants names and sizes only.
     """
     if full or place.get("verify") == "content":
         return reader(cache_of(base, place["path"]), fresh)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that lie on the nodes already (design, decision 8).
+"""Inputs that lie on the nodes already (docs/design.md, 8).
 
 An input that is `present` or `shared` there must be equal everywhere, and no two nodes may write to
 one path. A place is {key, path, placement, exclude, needs, verify}:
@@ -58,7 +58,7 @@ def nonce(base, node, names):
 def look(run, base, asked):
     """Return {base, nonce, places: {key: description}, summary} of this node.
 
-    asked: {node, nodes (all names), places, verify}. A description is that of places.seen.
+    asked: {node, nodes (all names), places, verify}. A description is that of paths.seen.
     """
     names, node = asked.get("nodes") or [], asked.get("node", "")
     verify = asked.get("verify") or "cached"
@@ -346,7 +346,7 @@ def estimates(node, facts, trees):
     """Return a line on the time of a full verification for each tree and place.
 
     A full verification reads every byte. The rate is that of a sample of it that the probe has just
-    read (up to 64 blocks of 1 MiB), else of another's on this node, else places.RATE. The line
+    read (up to 64 blocks of 1 MiB), else of another's on this node, else paths.RATE. The line
     says which.
     """
     rows = [

@@ -36,7 +36,7 @@ NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 class SourceError(Exception):
-    """An input that is not there or does not fit; the message names it and the remedy."""
+    """An input that is not there or does not fit. The message names it and the remedy."""
 
 
 class _AnyTag(yaml.SafeLoader):
@@ -50,7 +50,7 @@ class _AnyTag(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent, index):
-        """Compose a node; raise YAMLError where it nests too deeply."""
+        """Compose a node. Raises YAMLError where it nests too deeply."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise yaml.YAMLError(f"nests deeper than {MAX_DEPTH} levels")
@@ -59,7 +59,7 @@ class _AnyTag(yaml.SafeLoader):
         return node
 
     def get_single_node(self):
-        """Return the top node; raise YAMLError where it stands for too many values."""
+        """Return the top node. Raises YAMLError where it stands for too many values."""
         node = super().get_single_node()
         if node is not None and _count_values(node, {}) > MOST_VALUES:
             raise yaml.YAMLError(f"stands for more than {MOST_VALUES} values")
@@ -144,9 +144,9 @@ def foreign(root):
 
 
 def code_tree(root, cache):
-    """Return (manifest entries, git state) of a code tree (decision 9).
+    """Return (manifest entries, git state) of a code tree (docs/design.md, 9).
 
-    The entries are the files that git tracks or does not ignore; outside git, every file.
+    The entries are the files that git tracks or does not ignore. Outside git, they are all files.
     """
     if not os.path.isdir(root):
         raise SourceError(f"the code is not there: {root} is no directory on the controller")
@@ -300,7 +300,7 @@ def local_weights(given, url):
 
 
 def unpack(path):
-    """Unpack an archive beside itself and remove it; leave any other file alone.
+    """Unpack an archive beside itself and remove it. Leave any other file alone.
 
     The archive comes from elsewhere, so no member may lie outside its folder. Most of PaddleSeg's
     weights are archives that its own code unpacks after its own download, and never from a path.
@@ -354,14 +354,14 @@ def _extract(archive, rows, path):
 
 
 def _is_file_or_folder(member):
-    """Return whether a member is a file or folder; in a zip file every one is."""
+    """Return whether a member is a file or folder. In a zip file every one is."""
     if isinstance(member, zipfile.ZipInfo):
         return True
     return member.isfile() or member.isdir()
 
 
 def weight_file(entries, url):
-    """Return the weights' path among the files that a URL brought.
+    """Return the weights' path among the files of a download.
 
     Raises SourceError where an archive holds none or several.
     """

@@ -15,7 +15,7 @@ from ..base import manifest
 
 
 class TreeError(Exception):
-    """A tree that did not arrive as planned; the message names the files."""
+    """A tree that did not arrive as planned. The message names the files."""
 
 
 def place_of(base, kind, digest):

@@ -23,7 +23,7 @@ DISK_SHARE, DISK_MUCH, DISK_LITTLE = 0.05, 20 * GIB, 2 * GIB
 
 
 def warnings(watch, seconds):
-    """Return [(kind, nodes, text)] of a watch.Watch, the gravest first.
+    """Return [(kind, nodes, text)] of a model.Watch, the gravest first.
 
     kind and nodes tell one warning from another. The text changes with time. seconds: the clock
     that Watch.add was given.
@@ -100,7 +100,7 @@ def _warn_of_lost_attempt(nodes):
 def _warn_of_stall(paces, nodes):
     """Warn of ranks that train and show no new step.
 
-    paces: {rank: watch.Pace}.
+    paces: {rank: model.Pace}.
     """
     late = []
     for node in nodes:
@@ -121,7 +121,7 @@ def _warn_of_stall(paces, nodes):
 def _measure_stall(rank, pace, now):
     """Return (seconds without a new step, usual seconds, the log grows), or None.
 
-    The usual seconds are None where they are unknown.
+    Unknown usual seconds are missing (None).
     """
     if rank["state"] != "training" or pace is None:
         return None

@@ -92,7 +92,7 @@ def _make_safe(value, secrets):
 def kept(status, secrets=((), ())):
     """Return the part of a status that the live view needs, its texts safe to show.
 
-    secrets: (names, values) that display.printable masks.
+    secrets: (names, values) that sanitize.printable masks.
     """
     part = {
         key: _make_safe(value, secrets)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live view as text: a picture of the run for a terminal. Pure.
 
-ticker.py has the lines for a pipe. A line of the picture is a list of (text, style). A style is
-None or one of STYLES, whose colours the callback plugin knows.
+plain_lines.py has the lines for a pipe. A line of the picture is a list of (text, style). A style
+is missing (None) or one of STYLES, whose colours the callback plugin knows.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def is_final(match):
 
 
 def note_child(text, children, most):
-    """Note a launcher's line about a child's end; return whether the line is one.
+    """Note a launcher's line about a child's end and return whether the line is one.
 
     children: the entries so far, at most `most`. An entry is {local_rank, rank, pid, code, first,
     log}, each None where the launcher does not give it. A negative code is a signal. Open MPI gives

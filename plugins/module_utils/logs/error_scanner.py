@@ -4,8 +4,8 @@
 `ErrorScan` knows Python tracebacks (chained ones, cut ones, ones between other lines), Paddle's C++
 `Error Message Summary:` block, uncaught C++ exceptions (gloo, NCCL), faulthandler, argparse, NCCL
 warnings, Ascend's error codes, Open MPI's messages and the lines of a shell or launcher about a
-dead child. error_lines.py has the patterns of the lines, causes.py their meaning, first_error.py
-the choice among the errors.
+dead child. error_patterns.py has the patterns of the lines, failure_catalogue.py their meaning,
+root_error.py the choice among the errors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ErrorScan:
         self.survived = None  # the first error after which training went on
         # The error that ended a thread of the trainer: steps go on until the loaded data runs out.
         self.thread_error = None
-        self.containers = []  # the launcher's lines about its children: see error_lines.note_child
+        # The launcher's lines about its children: see error_patterns.note_child.
+        self.containers = []
         self._state = None  # the method that reads the lines of the open event
         self._error = None  # the error whose following lines are being read
         self._begin = 0  # number of the line where the open event begins
@@ -130,7 +131,7 @@ class ErrorScan:
             self._start_traceback(number, text, is_handled)
 
     def _open_single(self, number, text):
-        """Note an error of a single line; return whether it is one."""
+        """Note an error of a single line and return whether it is one."""
         for pattern, kind, origin in lines.SINGLE:
             match = pattern.search(text)
             if match:
@@ -347,7 +348,7 @@ class ErrorScan:
 
 
 def _signal_fields(match):
-    """Return {signal, sender} or {time} of a line; digits become whole numbers."""
+    """Return {signal, sender} or {time} of a line. Digits become whole numbers."""
     fields = match.groupdict()
     for name, value in fields.items():
         if value.isdigit():

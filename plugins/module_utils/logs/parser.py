@@ -61,7 +61,7 @@ _ETA = re.compile(r"^(?:(\d+) days?, )?(\d+):(\d\d)(?::(\d\d))?$")
 
 
 class TableError(ValueError):
-    """The `logs` table of a suite cannot be used; the message names the entry."""
+    """The `logs` table of a suite cannot be used. The message names the entry."""
 
 
 def _texts(value):
@@ -72,7 +72,7 @@ def _texts(value):
 
 
 def _patterns(section, key, name):
-    """Return the compiled patterns of an entry; name: of its section."""
+    """Return the compiled patterns of an entry. name: of its section."""
     texts = _texts(section.get(key) or [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise TableError(f"logs.{name}.{key}: not a list of texts")
@@ -263,7 +263,7 @@ class LogScan:
             self.errors.line(self.number, text)
 
     def _match(self, number, text):
-        """Note a line that one of the table's patterns fits; return whether one does."""
+        """Note a line that one of the table's patterns fits and return whether one does."""
         table = self.table
         for index, pattern in enumerate(table.step):
             match = pattern.search(text)
@@ -333,7 +333,7 @@ class LogScan:
         current.update(values)
 
     def finish(self):
-        """Return the findings; the last line need not have an end."""
+        """Return the findings. The last line need not have an end."""
         count = self.number
         if self._rest:
             self.number += 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of the error that explains a rank's end.
 
-A pure function over the errors that errors.py has read in the rank's log.
+A pure function over the errors that error_scanner.py has read in the rank's log.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ def utc_offset(when):
 def span(descriptor, offset, near=None):
     """Return (unix time of the first dated line, of the last one) of an open log.
 
-    Only the log's ends are read; an end without a date gives None. near: a unix time that
-    decides the year; without it the file's last write does, which a copy may have lost.
+    Only the log's ends are read. An end without a date gives None. near: a unix time that decides
+    the year. Without it the file's last write does, which a copy may have lost.
     """
     info = os.fstat(descriptor)
     if near is None:

@@ -48,7 +48,7 @@ class NoRun(Exception):
 def choose(runs_dir, run, answers):
     """Return {run, number, ended, goes_on, silent, notes} of the chosen run.
 
-    run: the id that was asked for, or ''. answers: {node: what attempt_status said, or None}.
+    run: the id that was asked for, or ''. answers: {node: what attempt_status returned, or None}.
     `ended` and `goes_on`: nodes on which it is over or goes on. `ended` is empty where all of the
     run is on the controller. `silent`: nodes that did not answer. `notes`: lines about nodes with
     another opinion. Raises NoRun.
@@ -96,7 +96,7 @@ def _no_run_text(run, answers, local, silent):
 class Home:
     """One attempt's files on the controller.
 
-    `plan` and `index` are None where they are missing or damaged. Raises NewerIndex where only a
+    A missing or damaged `plan` or `index` stands as None. Raises NewerIndex where only a
     newer Trainyard can read the index.
     """
 
@@ -147,7 +147,7 @@ class Home:
         }
 
     def logs(self):
-        """Return the logview.Logs that are here."""
+        """Return the log_view.Log objects that are here."""
         return log_view.logs_in(self.path, self.nodes)
 
     def planned(self):

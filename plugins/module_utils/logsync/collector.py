@@ -380,7 +380,7 @@ def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
     """Install every node's fetched files and write the index of ranks.
 
     Return {"changed", "files", "replaced", "mismatches", "index"}. `index` is what ranks.json
-    holds. seconds: limit of the wait for a stream that still brings a node's logs. left: {node:
+    holds. seconds: limit of the wait for a stream that still copies a node's logs. left: {node:
     files} that a bound leaves on their node: their absence is not a mismatch.
     """
     check(nodes)

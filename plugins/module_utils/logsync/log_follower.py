@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follow one node's logs as lines while they arrive on the controller.
 
-The lines are read from the files on the controller, whichever process brings them.
+The lines are read from the files on the controller, whichever process copies them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ENDED = b'"launcher_end"'
 
 
 def bring(argv, spec, directory, node, quota=None):
-    """Bring a node's logs to the controller as far as they are written.
+    """Copy a node's logs to the controller as far as they are written.
 
-    Return streaming's state, or None where another process brings them already.
+    Return log_stream's state, or None where another process copies them already.
     """
     try:
         stream = log_stream.Stream(argv, spec, directory, node, quota)
@@ -71,7 +71,7 @@ class Follower:
     def follow(self, argv, spec, over, alive=lambda: None):
         """Follow until the end and return the problem of the stream, or None.
 
-        argv, spec: as streaming.Stream has them. over: returns whether the run has ended on the
+        argv, spec: as log_stream.Stream has them. over: returns whether the run has ended on the
         node, None where the node does not answer. alive: called twice a second. It ends this
         process where no other one waits for it any more.
         """
@@ -97,7 +97,7 @@ class Follower:
 
     @property
     def brought(self):
-        """Return whether this process has brought the logs, and not another one."""
+        """Return whether this process has copied the logs, and not another one."""
         return self._stream is not None
 
     def _finish_stream(self):
@@ -112,7 +112,7 @@ class Follower:
         return problem or self._stream.problem
 
     def _await_rest(self):
-        """Wait for what another process still brings.
+        """Wait for what another process still copies.
 
         The launcher's end may arrive before the ranks' last lines.
         """
@@ -135,7 +135,7 @@ class Follower:
             return False
 
     def _start_stream(self, argv, spec):
-        """Start a stream that brings the logs, unless another process brings them."""
+        """Start a stream of the logs, unless another process copies them."""
         if self._stream is not None or time.monotonic() - self._last_try < LOCK_SECONDS:
             return
         self._last_try = time.monotonic()

@@ -82,8 +82,8 @@ def _error_or_none(error):
 def make(attempt_dir, nodes, files, before=None):
     """Return the index of an attempt.
 
-    nodes: what rank_logs said of each node that answered. files: those on the controller. before:
-    the index that is there. It keeps its part of the nodes that did not answer this time.
+    nodes: what rank_logs returned for each node that answered. files: those on the controller.
+    before: the index that is there. It keeps its part of the nodes that did not answer this time.
     """
     run, attempt = _names(attempt_dir)
     answering = {node["node"] for node in nodes}

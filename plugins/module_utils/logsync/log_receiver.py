@@ -4,7 +4,7 @@
 Each byte is written once into the attempt's directory on the controller. A new stream goes on after
 the bytes that are there already. A file that was truncated or replaced on its node is kept as
 <home>.1, .2, ... before the new one begins. The node is not trusted: it can write the logs that
-bear its own name and nothing else, and never over bytes that were brought.
+bear its own name and nothing else, and never over bytes that were received.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class StreamError(Exception):
     """The stream broke off, or sent what it must not send.
 
-    What was brought before is right. The message is safe to show.
+    What was received before is right. The message is safe to show.
     """
 
 
@@ -55,7 +55,7 @@ class Receiver:
         self.directory, self.on_lines, self.node = directory, on_lines, node
         self.bytes = self.frames = 0  # log bytes and frames that came over the wire
         self.events = []  # the last of {"event", "file", "home", "kept"}
-        self.problems = []  # what the sender said at its end
+        self.problems = []  # problems in the sender's last event
         self._open, self._rest, self._lock = {}, {}, None
         self._home, self._root = safe_names.at_home(node), None
         self.quota, self._used, self._count = quota or quotas.Quota(), 0, 0
@@ -191,7 +191,7 @@ class Receiver:
         self.events = [*self.events[-99:], event]
 
     def _keep(self, home):
-        """Give what was brought of a file another name, and return the name.
+        """Give the received part of a file another name, and return the name.
 
         Then the file can begin again.
         """
@@ -230,7 +230,7 @@ class Receiver:
     def consume(self, descriptor, stall=STALL_SECONDS):
         """Apply every frame from an open pipe.
 
-        Return True where the sender said that this was the end. Raises StreamError, OSError.
+        Return True where the sender announced the end. Raises StreamError, OSError.
         """
         reader = _Reader(descriptor, stall)
         while True:

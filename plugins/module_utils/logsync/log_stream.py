@@ -20,7 +20,7 @@ PAUSES = (1, 2, 5, 10, 30)
 
 
 class Stream(threading.Thread):
-    """Thread that brings one node's logs to the controller.
+    """Thread that copies one node's logs to the controller.
 
     It never raises, and tries again after a pause. A node that passes a bound is cut off for good.
     argv: starts the sender. spec: as shipping.py has it, without `have`. directory, node, quota: as
@@ -36,7 +36,7 @@ class Stream(threading.Thread):
         self._closing, self._lock = threading.Event(), threading.Lock()
 
     def run(self):
-        """Stream until finish() or until the sender says that it has sent everything."""
+        """Stream until finish() or until the sender has sent everything."""
         failures = 0
         try:
             while not self._closing.is_set() and not self.whole:
@@ -98,7 +98,7 @@ class Stream(threading.Thread):
     def finish(self, seconds):
         """Receive the rest for at most so many seconds, and end.
 
-        Return whether the sender said that this was all.
+        Return whether the sender announced the end.
         """
         self._closing.set()
         with self._lock:

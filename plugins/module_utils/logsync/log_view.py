@@ -83,7 +83,7 @@ def logs_in(attempt_dir, nodes):
 def chosen(logs, ranks, node):
     """Return (logs that the question selects, problem).
 
-    ranks: as log_questions.question returns them. node: None for every node.
+    ranks: as logs_options.question returns them. node: None for every node.
     """
     logs_on_node = [log for log in logs if node is None or log.node == node]
     if ranks is None:
@@ -233,7 +233,7 @@ def text(line, secrets=((), ()), width=WIDTH):
     """Return a line as text that a terminal can show.
 
     Secrets are masked. Control bytes and bytes that are not UTF-8 are escaped. A long line is cut
-    with a mark. secrets: names and values, as display.secrets_of returns them. A progress bar
+    with a mark. secrets: names and values, as sanitize.secrets_of returns them. A progress bar
     returns to the begin of its line again and again: only its last state is shown.
     """
     line = line.rstrip(b"\r")

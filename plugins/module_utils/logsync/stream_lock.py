@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lock for the one process that brings a node's logs into an attempt's directory.
+"""Lock for the one process that copies a node's logs to an attempt's directory.
 
 That is a stream, or the collection at the end.
 """
@@ -16,7 +16,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Busy(Exception):
-    """Another process brings this node's logs into this directory."""
+    """Another process copies this node's logs into this directory."""
 
 
 class Lock:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logins between the nodes of a site: keys, certificates, known hosts and the gate."""
+"""Logins between a site's nodes: keys, certificates, known hosts and the gate."""

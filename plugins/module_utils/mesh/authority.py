@@ -25,12 +25,12 @@ JOURNAL = "authority.json"
 SIGNED = "signed"
 # The content of an authority's directory. Nothing else in it is ever removed.
 OWN = (KEY, KEY + ".pub", JOURNAL, SIGNED, ".lock")
-# The same as for inventory names in mesh_compiled: they stand in file names and in certificates.
+# The same as for inventory names in known_nodes: they stand in file names and in certificates.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
 
 
 class AuthorityError(Exception):
-    """The authority cannot work. The message says why, with the remedy."""
+    """The authority cannot work. The message has the reason and the remedy."""
 
 
 def folder_of(state_dir):
@@ -131,7 +131,7 @@ def make_key(folder, site, run):
 
 
 def own_key(folder, run):
-    """Return the public key of the pair in the directory, '' where there is none.
+    """Return the public key of the pair in the directory, '' without a pair.
 
     A public half that is not the private one's is fixed. Raises AuthorityError.
     """

@@ -64,7 +64,7 @@ def parse_certificate(text):
 
 
 def needs_renewal(valid_until, now, before=86400):
-    """Return True if a certificate ends within `before` seconds, or there is none.
+    """Return True if a certificate ends within `before` seconds or is missing.
 
     valid_until: unix seconds, or None where there is no certificate.
     """

@@ -178,7 +178,7 @@ def keys_of(row, said, found):
 def held(row, said, found):
     """Return one node of the mesh.
 
-    row: of rows_of. said: the node's description of itself (mesh_described). found: what the
+    row: of rows_of. said: the node's description of itself (node_description). found: what the
     controller knows of it, see `known`.
     """
     if not isinstance(said, dict):

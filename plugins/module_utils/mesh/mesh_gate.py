@@ -8,17 +8,17 @@ file is complete in itself and needs nothing but Python >= 3.8. The programs of 
 beside it.
 
     gate.py PEER                        a peer with a certificate of the site, for what a
-    controller directs
+                                        controller directs
         identify                        print this machine's id and host name
         pull RUN ATTEMPT FOLDER --server --daemon .
                                         serve a folder of checkpoints to rsync, read-only
     gate.py --run RUN ATTEMPT PEER      a peer with the key of that attempt, as long as it lasts
-    (mesh_credential.py)
-        stop N REASON                   note who stops it and why, keep evidence of a hang, stop
-        its unit
-        beat N                          print every two seconds how it stands here
+                                        (mesh_credential.py)
+        stop N REASON                   note the caller and its reason, keep evidence of a hang,
+                                        stop its unit
+        beat N                          print every two seconds the attempt's state here
         door N WORDS...                 start Open MPI's daemon inside its unit, where the
-        accepted plan says mpirun
+                                        accepted plan says mpirun
                                         N is ATTEMPT, or 0: the rehearsal before it
 """
 
@@ -219,7 +219,7 @@ def own_machine(run, number):
 def wait_for_plan(agent, attempt):
     """Return the accepted plan of an attempt, whose start may be under way.
 
-    Raises Refused where there is none after PLAN_SECONDS.
+    Raises Refused where it is missing after PLAN_SECONDS.
     """
     until = time.monotonic() + PLAN_SECONDS
     while True:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Basics of the mesh, by which the nodes of a site log in to each other.
 
-The mesh works without passwords, without N^2 keys and without trust on first use (decision 6).
+The mesh works without passwords, without N^2 keys and without trust on first use (docs/design.md,
+6).
 
-mesh_described describes a node. mesh_compiled is what the controller makes of all nodes. mesh_held
-is what a node has of it. mesh_logins tests the logins.
+node_description describes a node, known_nodes and ssh_config compile the mesh on the controller.
+store has the node's part of it, and login_check tests the logins.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def run_program(argv, timeout=20):
     """Run a program without terminal and input.
 
     Returns (exit code, stdout, stderr). A program that runs longer than timeout seconds, or writes
-    more than MOST_BYTES, is ended. Its code is None. stderr is empty where the time was over.
+    more than MOST_BYTES, is ended. Its code is missing (None). stderr is empty where the time was
+    over.
     """
     environ = dict(os.environ, LC_ALL="C", LANGUAGE="C")
     until = time.monotonic() + timeout
@@ -142,7 +144,7 @@ def fingerprint(line):
 
 
 def identity(machine_id, hostname):
-    """Return the digest that tells one machine from another, '' without a machine id."""
+    """Return the digest that identifies a machine, '' without a machine id."""
     if not machine_id.strip():
         return ""
     return sha256(f"{machine_id.strip()}\n{hostname.strip()}\n")

@@ -167,7 +167,7 @@ def _validate_node(name, text, taken_back):
 
 
 def sign_problem(said, agent_key, pkcs11):
-    """Return why nothing was signed, with the remedy.
+    """Return the reason why nothing was signed, with the remedy.
 
     said: what ssh-keygen printed.
     """

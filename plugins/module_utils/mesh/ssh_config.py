@@ -233,7 +233,7 @@ def authorized_lines(nodes, site, ca, extra=(), directory=DIRECTORY):
     """Return the lines in authorized_keys that let the peers in, one per node.
 
     A line has the node's principal, its addresses and the gate's name for it. nodes: of
-    mesh_inventory.held. ca: the public key of the site's authority. extra: further addresses or
+    known_nodes.held. ca: the public key of the site's authority. extra: further addresses or
     networks of all peers. A node is taken back by leaving its line out. sshd reads past a line
     whose principal or address does not fit. Nodes that share a home share one certificate, and are
     told apart by their addresses.
@@ -261,7 +261,7 @@ def authorized_lines(nodes, site, ca, extra=(), directory=DIRECTORY):
 def is_ready(told, states, now, before, longest=float("inf")):
     """Return True if the compiled mesh lies on every node as it was proven.
 
-    told: the compiled mesh. states: of mesh_held.mesh_state. The certificates must last for
+    told: the compiled mesh. states: of store.mesh_state. The certificates must last for
     `before` seconds more. longest: seconds that a certificate may last. One that lasts longer is
     from before the validity was shortened. now: unix seconds.
     """

@@ -166,9 +166,9 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
     {present, site, digest, inventory, nodes, valid_until, proven, stale, authority, carried}:
     present is False where no proof was ever recorded. stale names what differs from what was proven
     (a file, 'authorized_keys', 'host key', 'key exposed', 'certificate expired', 'written on
-    another machine', 'authority', 'made by an earlier Trainyard'). proven (unix time) is None where
-    anything is stale. authority: {fingerprint, by, since} of its maker. carried: True if an earlier
-    line of the site stays until nothing runs. now: unix seconds.
+    another machine', 'authority', 'made by an earlier Trainyard'). proven (unix time) is missing
+    (None) where anything is stale. authority: {fingerprint, by, since} of its maker. carried: True
+    if an earlier line of the site stays until nothing runs. now: unix seconds.
     """
     record = read_record(home_dir, directory)
     if record is None:
@@ -176,7 +176,8 @@ def mesh_state(home_dir, now, directory=DIRECTORY):
     state = read_state(home_dir, str(record.get("site")), directory)
     authority = _mapping_of(record, "authority")
     stale = _stale_parts(record, state, os.path.join(home_dir, directory), now)
-    # A mesh from before authorities were told apart is made anew by the next playbook that looks.
+    # A mesh from before authorities were distinguished is made anew by the next playbook that
+    # looks.
     if not authority.get("fingerprint"):
         stale.append("authority")
     proven = record.get("proven")

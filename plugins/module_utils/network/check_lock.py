@@ -21,7 +21,7 @@ from ..base import safe_open
 from . import client
 
 # Not trainyard-*: a check holds no node, and `stop` has nothing to do with it. Not the limits
-# probe's either (limits.py: yardlimits-*).
+# probe's either (unit_limits.py: yardlimits-*).
 UNITS = "yardcheck-*.service"
 UNIT = re.compile(r"^yardcheck-([0-9a-z]{1,32})\.service\Z")
 ID = re.compile(r"^[0-9a-z]{1,32}\Z")
@@ -60,7 +60,7 @@ def control_of(runtime, number):
 def asked(runtime, number, **word):
     """Return what the listener of a check answers on its own node.
 
-    Raises OSError or ValueError where there is none.
+    Raises OSError or ValueError where no listener answers.
     """
     spec = {"id": number, "node": "", "address": ""}
     call = client.Call(spec, control_of(runtime, number), 0)
@@ -131,7 +131,7 @@ def superseded(runtime, number, forget=False):
 
 
 def _leave_note(runtime, number, holder, began):
-    """Tell another check that this one ends its listener.
+    """Note for another check that this one ends its listener.
 
     began: the time at which this check came.
     """

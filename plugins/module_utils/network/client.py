@@ -128,7 +128,7 @@ class Call:
 
 
 def number(value, most):
-    """Return a number that a peer said, from 0 to most.
+    """Return a number from a peer's answer, from 0 to most.
 
     Raises ValueError for anything else.
     """
@@ -151,7 +151,7 @@ def attempt(spec, peer, port):
     """Try one port of a peer and return (call, row).
 
     call: the open Call, None where the attempt failed. row: {to, port, why, text, seconds} and
-    perhaps you and age. why is '' for success, else a key of network.WHY or 'other'.
+    perhaps you and age. why is '' for success, else a key of reachability.WHY or 'other'.
     """
     started = time.monotonic()
     call, stage = None, "connect"
@@ -229,7 +229,7 @@ def reach(spec, peers):
 def aside(peer):
     """Return {ping, ssh}: what else answers at a peer of which a port was not reached.
 
-    A value is None where that cannot be asked.
+    A value that cannot be asked for is missing (None).
     """
     services = {"ping": None, "ssh": False}
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
@@ -263,7 +263,7 @@ def timed(call, count=PINGS):
 
 
 def mtu_of(interface):
-    """Return an interface's MTU in bytes, None where there is none."""
+    """Return an interface's MTU in bytes, None without one."""
     try:
         with open(f"/sys/class/net/{interface}/mtu", encoding="ascii") as handle:
             return int(handle.read())
@@ -425,7 +425,7 @@ def proven(spec, book):
     """Return what this node found of the network.
 
     spec: {id, node, address, interface, targets (names), rounds (names, in turn), first, count,
-    depth}. book: {name: what its listener said}.
+    depth}. book: {name: its listener's answer}.
     """
     started = time.monotonic()
     peers = [book[name] for name in spec["targets"] if name in book]

@@ -63,7 +63,7 @@ def _judge_rates(edges, floor):
 def _judge_missing_rates(edges, floor):
     """Return findings about links without a measured bandwidth.
 
-    There are none without a floor (Gbit/s).
+    Without a floor (Gbit/s) the list is empty.
     """
     findings = []
     for (name, peer), row in sorted(edges.items()):

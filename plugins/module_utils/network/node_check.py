@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network check on one node: the listener's unit and the client.
 
-They are netprobe.py and nettries.py. Functions take `run`, a callable like
+They are netprobe.py and client.py. Functions take `run`, a callable like
 AnsibleModule.run_command, and the user's runtime directory, so that they are tested without
 Ansible.
 """
@@ -88,8 +88,8 @@ def start_argv(directory, unit, seconds):
 def foreign(given, book):
     """Return the rival that holds a port of the plan on this address, or None.
 
-    It is a check of another user, whom this one's systemd does not know. book: what this node's
-    listener said.
+    It is a check of another user, unknown to this user's systemd. book: the answer of this node's
+    listener.
     """
     spec = {"id": given["id"], "node": given["node"], "address": given["address"]}
     for port in sorted(int(port) for port in book["failed"] if port.isdigit()):
@@ -156,7 +156,7 @@ def _write_listener(directory, given):
 
 
 def offered(name, said, ports):
-    """Return the ports of a peer's listener to try, beside what else it said.
+    """Return the ports of a peer's listener to try, beside the rest of its answer.
 
     They are the plan's ports, and no more ephemeral ones than a listener has.
     """
@@ -171,7 +171,7 @@ def offered(name, said, ports):
 def connected(_run, runtime, given):
     """Try every link from this node.
 
-    Returns nettries.proven's result with complete, own (what listens here), and rival where another
+    Returns client.proven's result with complete, own (what listens here), and rival where another
     check was met. given: the module's arguments.
     """
     names, node = given["nodes"], given["node"]

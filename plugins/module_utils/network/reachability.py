@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judgement of the network check: the ports that it needs, and the nodes' answers.
 
-Pure. The module `ring` says which node connects to which.
+Pure. The module `topology` chooses the nodes that connect to each other.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def needed(plan):
 def judge(plan, results, allowed):
     """Return the findings of a network check.
 
-    results: {node name: what library/network_proof.py returned in state connected, or what the
-    connection said (msg)}. allowed: the limits of the site, see the module `carried`.
+    results: {node name: what library/network_proof.py returned in state connected, or the
+    connection's error (msg)}. allowed: the limits of the site, see the module `link_quality`.
     """
     rivals = _collect_rivals(results)
     busy = {name for name, result in results.items() if result and result.get("rival")}

@@ -40,8 +40,8 @@ class AscendError(Exception):
 def read_devices(run, conf=CONF, devices=None):
     """Return {source, devices: [{device_id, device_ip}]} of this node.
 
-    source: "hccn_tool" or the path of conf; one source for all devices. run: like
-    AnsibleModule.run_command; a missing program is an OSError or one of the shell's exit codes.
+    source: "hccn_tool" or the path of conf. One source for all devices. run: like
+    AnsibleModule.run_command. A missing program is an OSError or one of the shell's exit codes.
     devices: ids that must have an address, in the order of the result (default: those of 0-7 that
     have one). Raises AscendError.
     """

@@ -2,7 +2,7 @@
 """The plan: job, site and probed facts, compiled into one JSON by a pure function.
 
 The JSON is the same on every node, byte for byte. It holds neither run id nor run directory, so
-equal inputs give an equal sha256 (design, "plan"). Whatever is not in the plan does not reach a
+equal inputs give an equal sha256 (docs/design.md). Whatever is not in the plan does not reach a
 node.
 """
 
@@ -35,7 +35,7 @@ _FIXED_NAMES = {"HOME", "USER", "LOGNAME", "PATH", "POD_IP"}
 
 
 class PlanError(Exception):
-    """A plan that cannot be made; .problems holds every reason as a sentence."""
+    """A plan that cannot be made. .problems holds every reason as a sentence."""
 
     def __init__(self, problems):
         super().__init__("; ".join(problems))
@@ -85,8 +85,8 @@ def short(digest):
 def pick_address(node, facts, alone=False):
     """Return (address, interface, problem) of a node on the fabric.
 
-    Design, decision 7. The site's trainyard_address comes first: an address, or a network in which
-    the address lies. Then comes ansible_host where the node really has that address, then the
+    See docs/design.md, 7. The site's trainyard_address comes first: an address, or a network in
+    which the address lies. Then comes ansible_host where the node really has that address, then the
     address from which the node's route to its peers starts. A node that is alone has no peer and
     takes any address that it has.
     """
@@ -303,8 +303,8 @@ def compile_plan(job, site, nodes, facts, inputs):
     job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order.
     facts: {node name: what node_probe returned}. inputs: {suite (table), script, code, data {name:
     digest}, weights {key: {digest, file}}, environment {digest or python}, overrides and arguments
-    (of suite, site and job), config {epochs, ...}, resume (a point of resumable.choose, or None)}
-    as the controller found them. Returns the plan; raises PlanError with every problem.
+    (of suite, site and job), config {epochs, ...}, resume (a point of resume_choice.choose, or
+    None)} as the controller found them. Returns the plan. Raises PlanError with every problem.
     """
     suite, environment = inputs["suite"], inputs["environment"]
     port, count = job.get("start_port") or site["start_port"], len(nodes[0]["devices"])
@@ -437,7 +437,7 @@ def _set_environments(planned, launch, given):
 
 
 def _set_commands(planned, launch, common, script):
-    """Return the first node's command; give every node that has another one its own."""
+    """Return the first node's command. Give every node that has another one its own."""
     # (mpirun passes OMPI_ variables on without being asked)
     forwarded = sorted(name for name in common if not name.startswith("OMPI_"))
     commands = []

@@ -130,7 +130,7 @@ def parse(content):
     doubled = []
 
     def pairs(items):
-        """Return an object; note the keys that it has twice."""
+        """Return an object, and note the keys that it has twice."""
         names = [name for name, _value in items]
         doubled.extend(sorted({name for name in names if names.count(name) > 1}))
         return dict(items)

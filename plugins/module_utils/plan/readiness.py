@@ -45,7 +45,7 @@ def todo(plan, facts, now, site_nodes=()):
     """Return {part: names of the nodes where it is not ready yet}.
 
     The parts are provision, trust, environment, each of TREES, and trees (any of TREES). now: unix
-    time in seconds. site_nodes: all nodes of the site as read_site gives them; a mesh made for
+    time in seconds. site_nodes: all nodes of the site as read_site gives them. A mesh made for
     other addresses is made again.
     """
     names = [node["name"] for node in plan["nodes"]]
@@ -101,7 +101,7 @@ def _is_proven(mesh, now):
 def _same_addresses(mesh, rows):
     """Return whether a mesh was made for the addresses that the inventory has now.
 
-    rows: {node name: what mesh.inventory_digest takes}, or None.
+    rows: {node name: what primitives.inventory_digest takes}, or None.
     """
     if rows is None:
         return True
@@ -171,7 +171,7 @@ def _node_obstacles(plan, name, fact):
 def _python_obstacles(plan, name, programs):
     """Return why the user's own Python cannot start the command.
 
-    programs: names of the programs beside that Python on the node; None where the node was not
+    programs: names of the programs beside that Python on the node, None where the node was not
     asked.
     """
     python = plan["environment"].get("python")

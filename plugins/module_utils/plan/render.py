@@ -52,7 +52,7 @@ def published(row):
 
 
 def summary(plan, facts, what):
-    """Return the plan as lines for people; secrets are masked.
+    """Return the plan as lines for people. Secrets are masked.
 
     what: {part: names of nodes} as readiness.todo gives it.
     """

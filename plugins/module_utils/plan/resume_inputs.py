@@ -2,9 +2,9 @@
 """A resume point on its way into a plan. Pure.
 
 It becomes a tree that is copied to the nodes and arguments of the suite, unless it cannot be
-resumed. A point is what resumable.choose gives. On the nodes it is the tree checkpoints/<digest>.
-In the working directory it appears as resume/<digest>, so that the command line is the same on
-every node.
+resumed. A point is what resume_choice.choose gives. On the nodes it is the tree
+checkpoints/<digest>. In the working directory it appears as resume/<digest>, so that the command
+line is the same on every node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..checkpoints import finder
 from ..suites import suite_table
 
 KIND = "checkpoints"
-# As many digits of a digest as name a directory on the nodes (plan.SHORT).
+# As many digits of a digest as name a directory on the nodes (compiler.SHORT).
 SHORT = 16
 # Keys of the suite's table on checkpoints that the plan takes, so that a node knows them, too.
 RULE = ("holds", "names", "instead", "last_record", "state")
@@ -65,8 +65,8 @@ def config_file(suite, config, values, point):
 def complete(point, suite, settings):
     """Return why a point is its training's end, or None.
 
-    point: may be None or {}. settings: {epochs, iterations} of the config, as suites.settings gives
-    them. A suite either does nothing then or fails (PaddleSeg: UnboundLocalError).
+    point: may be None or {}. settings: {epochs, iterations} of the config, as suite_table.settings
+    gives them. A suite either does nothing then or fails (PaddleSeg: UnboundLocalError).
     """
     if not point:
         return None
@@ -99,7 +99,7 @@ def problem(point, suite, settings):
 
 
 def planned(point, suite, inputs):
-    """Return a point's part of a plan; of no point (None or {}), an empty part.
+    """Return a point's part of a plan, or an empty part without a point (None or {}).
 
     The keys are config, arguments, overrides, files, links, record and notes. inputs: as job_inputs
     gives them; with resume_config (see `config_file`) where overrides are not enough.

@@ -19,7 +19,7 @@ def advise(job, suite, effective, given, nodes, devices):
     """Return the advice for one job on nodes x devices.
 
     job: as read_job gives it. suite: its table. effective: the config as the suite's script will
-    have it, before any advice. given: the config values that the site or the job sets; a value that
+    have it, before any advice. given: the config values that the site or the job sets. A value that
     a person chose is left alone. Returns {cards, base, batch, settings (a list), notes, apply,
     overrides, arguments}: the last two are what applies the documentation's rule; settings[i] is
     {name, now, own, document, upstream}.

@@ -139,7 +139,7 @@ def _unit_failure(name, fact):
 
 
 def _memory_findings(node, state, floors):
-    """Return findings about the memory for the ranks; floors: MiB per rank."""
+    """Return findings about the memory for the ranks. floors: MiB per rank."""
     ranks = len(node["devices"])
     amounts = [value for value in (state["memory"], state["unit"]["memory"]) if value is not None]
     if not amounts or not floors:
@@ -154,7 +154,7 @@ def _memory_findings(node, state, floors):
 
 
 def _core_findings(node, fact, rank_cores):
-    """Return findings about processors; rank_cores: {accelerator: number per rank}."""
+    """Return findings about processors. rank_cores: {accelerator: number per rank}."""
     ranks = len(node["devices"])
     cores = fact["cores"]
     if fact["machines"]["unit"]["cores"]:

@@ -200,7 +200,7 @@ CODE_OF_PROOF = {"network": "network.proven_before", "rehearsal": "rehearsal.pro
 def remembered(kept, rehearse, now):
     """Return notes of what a check did not try, so that READY hides nothing.
 
-    kept: {kind: proof or None}, see proofs.valid. now: unix seconds.
+    kept: {kind: proof or None}, see proof_cache.valid. now: unix seconds.
     """
     result = []
     for kind, proof in kept.items():

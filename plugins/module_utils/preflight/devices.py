@@ -5,7 +5,7 @@ On `gpu` nodes nvidia-smi describes them, on `ascend` nodes npu-smi if installed
 
 Sources: `nvidia-smi --help-query-gpu` and `--help-query-compute-apps` for the fields; NVIDIA's
 nvml.h (nvmlClocksEventReasons) for the bits of the throttle mask; published outputs for the words
-of values that a device does not have. npu-smi was never run on hardware here; see npu_smi.py.
+of values that a device does not have. npu-smi was never run on hardware here. See npu_smi.py.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def ask_nvidia(run):
 
     devices: [{index, uuid, name, driver, memory_total (MiB), memory_used, ecc_uncorrected,
     rows_pending, throttle, width, width_max, mig}]; None stands for what a device or its driver
-    does not tell. processes: [{device (index), memory (MiB)} and processes.describe]. error: the
+    does not report. processes: [{device (index), memory (MiB)} and processes.describe]. error: the
     tool's own words.
     """
     result = {"tool": "nvidia-smi", "error": "", "cuda": None, "devices": [], "processes": []}
@@ -148,7 +148,7 @@ def devices_of(text, facts):
 
 
 def _read_device(cells):
-    """Return one device; cells: {fact: text}."""
+    """Return one device. cells: {fact: text}."""
     device = dict.fromkeys(FIELDS)
     device["faults"] = sorted({cell for cell in cells.values() if cell in FAULTS})
     for fact, cell in cells.items():
@@ -205,7 +205,7 @@ def apps_of(text):
 
 
 def judge(nodes, facts, allowed):
-    """Return findings; allowed["devices"] changes LEVELS."""
+    """Return findings. allowed["devices"] changes LEVELS."""
     levels = dict(LEVELS, **(allowed.get("devices") or {}))
     findings, models, counts, drivers, cudas = [], {}, {}, {}, {}
     for node in nodes:
@@ -247,7 +247,7 @@ def _missing_devices(node, tool, by_index):
 
 
 def _differences(models, counts, drivers, cudas, levels):
-    """Return findings of what differs between the nodes; models etc.: {node: value}."""
+    """Return findings of what differs between the nodes. models etc.: {node: value}."""
     findings = unequal(
         "devices.model_differs",
         "the model of the devices",
@@ -336,7 +336,7 @@ def _process_finding(node, process):
 
 
 def _health_findings(name, device, levels):
-    """Return the findings of one device that the job takes; name: of the node."""
+    """Return the findings of one device that the job takes. name: of the node."""
     findings, index = [], device["index"]
     label = f"device {index} ({device['name']})"
 

@@ -113,7 +113,7 @@ def _remedy(name, node):
 
 
 def adapters(made, hcas):
-    """Return findings about NCCL_IB_HCA; hcas: {node name: rows of netunit.hcas}."""
+    """Return findings about NCCL_IB_HCA. hcas: {node name: rows of node_check.hcas}."""
     text = made["env"].get("NCCL_IB_HCA")
     if not text or made["env"].get("NCCL_IB_DISABLE") == "1":
         return []

@@ -126,7 +126,7 @@ def locks(paths=LOCKS, holders=HOLDERS, table=None):
 def judge(nodes, facts, allowed):
     """Return findings about machines.
 
-    allowed: see roles/preflight/defaults/main.yml; a floor that is not given is not compared.
+    allowed: see roles/preflight/defaults/main.yml. A floor that is not given is not compared.
     """
     nodes = [node for node in nodes if facts[node["name"]].get("machines")]
     facts = {node["name"]: facts[node["name"]] for node in nodes}

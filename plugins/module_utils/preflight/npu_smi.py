@@ -80,7 +80,7 @@ def parse(text):
 
 
 def _read_chip(cells, card):
-    """Return the device of a chip's row without index and driver; card: its card."""
+    """Return the device of a chip's row without index and driver. card: its card."""
     amounts = _AMOUNTS.findall(cells[2])
     used = total = None
     if amounts:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of an OpenSSH server by its version and its package's change log.
 
-Only CVE-2024-6387 counts ("regreSSHion": root for anybody who reaches the port). CVE-2023-38408
-needs a forwarded agent, and no login of ours forwards one.
+Only CVE-2024-6387 counts ("regreSSHion": root for every caller that reaches the port).
+CVE-2023-38408 needs a forwarded agent, and no login of ours forwards one.
 """
 
 from __future__ import annotations

@@ -89,10 +89,10 @@ def look(run, base, asked):
 
 
 def _is_in_unit(pid, unit, active):
-    """Return whether a process belongs to a unit; active: the user's units.
+    """Return whether a process belongs to a unit.
 
-    Another user's run, as root sees it, stands in a unit of that user. A run that has started since
-    the units were listed stands in its unit, too.
+    active: the user's units. Another user's run, as root sees it, stands in a unit of that user. A
+    run that has started since the units were listed stands in its unit, too.
     """
     return unit in active or unit in re.split("[/\n]", text_of(f"/proc/{pid}/cgroup"))
 

@@ -24,7 +24,7 @@ _RPM = re.compile(r"^\* [A-Z][a-z]{2} ([A-Z][a-z]{2} +\d{1,2} \d{4})\b", re.MULT
 
 
 def change_log(package):
-    """Return the change log that comes with a package, or '' if there is none."""
+    """Return the change log that comes with a package, or '' without one."""
     for path in glob.glob(f"/usr/share/doc/{package}/changelog.Debian*"):
         open_log = open
         if path.endswith(".gz"):
@@ -40,7 +40,7 @@ def change_log(package):
 
 
 def output(argv):
-    """Return what a program prints, its errors included; '' if it fails."""
+    """Return what a program prints, its errors included, '' if it fails."""
     try:
         done = subprocess.run(
             argv,
@@ -63,7 +63,7 @@ def unnamed(changes, names):
 
 
 def unfixed(changes, names, published):
-    """Return the names (CVE-...) that a change log does not fix; None if unknown.
+    """Return the names (CVE-...) that a change log does not fix, None if unknown.
 
     published: the day on which the holes became known, such as "2024-07-01". A log whose oldest
     entry is later may have lost the fix.

@@ -12,7 +12,7 @@ from ..base.findings import finding
 from ..suites import launchers
 from .sockets import RECOMMENDED, WINDOW, owner_words
 
-# Another check's listener (netturns.py), which the network's proof waits for.
+# Another check's listener (check_lock.py), which the network's proof waits for.
 CHECK = re.compile(r"/yardcheck-[0-9a-z]+/netprobe\.py( |\Z)")
 
 
@@ -72,8 +72,8 @@ def next_start(start, span, told):
     if start <= RECOMMENDED[1]:
         end = max(end, RECOMMENDED[1])
     last = end - span
-    # Upwards from the given one, then the range that the documents recommend. Only ports that have
-    # been looked at.
+    # Upwards from the given one, then the range that the upstream documentation recommends. Only
+    # ports that have been looked at.
     upwards = range(start + 1, min(last, start + WINDOW, 65535 - span) + 1)
     recommended = range(RECOMMENDED[0], min(start, last))
     for first in [*upwards, *recommended]:

@@ -35,8 +35,8 @@ from . import (
     software as installed,
 )
 
-# The plan's PATH (plan.py) on every node after the environment's own directory: a launcher is
-# looked for there.
+# The plan's PATH (plan/compiler.py) on every node after the environment's own directory: a launcher
+# is looked for there.
 PLAN_PATH = "/usr/local/bin:/usr/bin:/bin"
 # Program -> its package, in the message about a node without it (names as on Debian; provision.yml
 # knows the other families').
@@ -173,7 +173,7 @@ def missing(run, user, programs=None):
 def device_addresses(run):
     """Return ({device id: training address}, [problems]) of Ascend devices.
 
-    See ascend.py.
+    See plan/ascend_addresses.py.
     """
     try:
         state = ascend_addresses.read_devices(run)
@@ -238,10 +238,11 @@ def look(
     asked=None,
     credential=None,
 ):
-    """Return the node's facts; see library/node_probe.py.
+    """Return the node's facts.
 
-    asked: the questions of the check's subjects; None asks for no more than a plan. credential:
-    {run, number, node} of the attempt for which a key pair is made here; {} makes none.
+    See library/node_probe.py. asked: the questions of the check's subjects. None asks for no more
+    than a plan. credential: {run, number, node} of the attempt for which a key pair is made here.
+    {} makes none.
     """
     account = pwd.getpwuid(os.getuid())
     base = os.path.join(account.pw_dir, base)
@@ -293,7 +294,7 @@ def look(
         "mesh": mesh_state(account.pw_dir, now),
         "run_key": run_key(run, account.pw_dir, base, credential),
         "time": now,
-        # with "time" and what the action plugin adds, it bounds the clock's offset (machines.py)
+        # with "time" and what the action plugin adds, it bounds the clock's offset (machine.py)
         "ended": time.time(),
     }
 
@@ -301,7 +302,7 @@ def look(
 def _undamaged_environments(base, software):
     """Return {digest: fingerprint} of the environments that have not changed.
 
-    A changed one does not count: sync.yml makes it again. software: as installed.look returns it,
+    A changed one does not count: sync.yml makes it again. software: as software.look returns it,
     or None.
     """
     damaged = installed.damaged(software)

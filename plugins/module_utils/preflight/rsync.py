@@ -93,7 +93,7 @@ def unfixed(number, changes):
 def problem(found):
     """Return (text, remedy) of an rsync as `look` describes it, or None if fixed.
 
-    {} is a node that does not tell.
+    {} is a node that does not report it.
     """
     if found is None or found.get("fixed"):
         return None

@@ -82,8 +82,8 @@ def holders(inodes):
 def owners(ports, open_sockets):
     """Return {port: {uid, user, pid, command, run, waits}} of ports that are taken.
 
-    pid and command are None of another user's, the uid where nothing shows. waits: whether there
-    are but connections that wait for their end.
+    For another user's port, pid and command are missing (None), the uid where nothing shows it.
+    waits: whether there are but connections that wait for their end.
     """
     rows = {}
     listening_first = sorted(open_sockets, key=lambda row: row[3] != _LISTEN)

@@ -3,8 +3,8 @@
 
 It compares Python, packages and their files, and CUDA, NCCL and CANN where present. An
 environment's marker says what was installed. The present state is looked at each time
-(distributions.py). Only files are read, but for one start of a Python of the user's own, which has
-to say where its packages lie.
+(installed_files.py). Only files are read, but for one start of a Python of the user's own, which
+has to say where its packages lie.
 """
 
 from __future__ import annotations
@@ -250,11 +250,11 @@ def _unequal_packages(states, remedy):
 
 
 def _environment_findings(states, remedy):
-    """Return findings of one environment; states: {node: state}."""
+    """Return findings of one environment. states: {node: state}."""
     findings, unequal_names = _unequal_packages(states, remedy)
     if not unequal_names:
-        # A framework built from source has no list of files that tells builds apart. A damaged one
-        # shows it by its files.
+        # A framework built from source has no list of files that distinguishes builds. A damaged
+        # one shows it by its files.
         undamaged = {node: state for node, state in states.items() if not state["wrong"]}
         for name, values in _differences(undamaged, "frameworks"):
             builds = {node: _build_text(build) for node, build in values.items()}
@@ -274,7 +274,7 @@ def _environment_findings(states, remedy):
 
 
 def _build_text(build):
-    """Return the build of a framework as text; build: {key: value} or 'none'."""
+    """Return the build of a framework as text. build: {key: value} or 'none'."""
     if build == "none":
         return build
     return " ".join(f"{key} {value}" for key, value in sorted(build.items()))
@@ -413,7 +413,7 @@ def _python_findings(states):
 
 
 def _image_findings(containers):
-    """Return findings of unequal images; containers: {node: {digest: container}}."""
+    """Return findings of unequal images. containers: {node: {digest: container}}."""
     findings = []
     remedy = "bring the same image to all nodes, then playbooks/provision.yml"
     for digest in sorted({digest for of_node in containers.values() for digest in of_node}):

@@ -60,7 +60,7 @@ def contradiction(given):
 def rule_of(keep=None, older_than=None, run=None):
     """Return the rule as {keep: number, older_than: seconds, run: id}.
 
-    A value is None where it is not given. The texts have passed `wrong`.
+    A value that is not given is missing (None). The texts have passed `wrong`.
     """
     rule = {"keep": None, "older_than": None, "run": run or None}
     if keep not in (None, ""):
@@ -73,7 +73,7 @@ def rule_of(keep=None, older_than=None, run=None):
 
 
 def sound(look):
-    """Return what a place said of its runs, None where it said nothing.
+    """Return a place's answer about its runs, None without an answer.
 
     Only what names a run stays.
     """
@@ -152,7 +152,7 @@ def decide(rule, looks, site, now):
 
     remove: {place: [run ids]}. stay: [{run, places, why}]. chosen: [run ids]. unknown: whether
     `run` is nowhere. foreign: [run ids] of other sites. rule: from rule_of. looks: {place: what
-    prune_look.look returned, or None for a node that was not asked or did not answer}. site: its
+    prune_scan.look returned, or None for a node that was not asked or did not answer}. site: its
     name. now: unix seconds. Nothing is chosen at a place that did not answer.
     """
     runs_at = {

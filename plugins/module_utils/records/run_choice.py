@@ -130,7 +130,7 @@ def _lone_claim(node, status):
 def _newest(named, at_home):
     """Return the newest of {node: name} that is confirmed.
 
-    The controller has it, or two nodes name it. Where there is none, it is the newest of all.
+    The controller has it, or two nodes name it. Without a confirmed one, it is the newest of all.
     """
     count = collections.Counter(named.values())
     return max([name for name in count if count[name] > 1 or at_home(name)] or list(count))

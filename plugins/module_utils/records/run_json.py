@@ -21,7 +21,7 @@ from ..base.safe_open import FILE
 
 NAME, LOCK, VERSION = "run.json", ".run.lock", 2
 # The reason of an attempt that ran nowhere, and of a run whose restarts bring nothing; all others
-# are causes of the catalogue (causes.py).
+# are causes of the catalogue (failure_catalogue.py).
 NOT_STARTED, NO_PROGRESS = "not_started", "no_progress"
 # The run's outcome by that of a verdict; a node that was lost has made it fail.
 OUTCOMES = {"completed": "completed", "failed": "failed", "lost": "failed", "stopped": "stopped"}
@@ -81,7 +81,7 @@ def empty(run_id, job, started):
 def read(run_dir):
     """Return run.json as today's version has it, or None.
 
-    It is None where no run.json can be read. Raises NewerRecord.
+    Return None where no run.json can be read. Raises NewerRecord.
     """
     record = manifest.read_json(os.path.join(run_dir, NAME))
     if not isinstance(record, dict) or not isinstance(record.get("attempts"), list):

@@ -79,11 +79,11 @@ def _quote(look):
 
 
 def choose(given, failed, now):
-    """Return what replacing.choose does, with `places`.
+    """Return what node_replacement.choose does, with `places`.
 
     Spares are the group's. Where a place's node is no longer in the inventory, also the trainers
     that the run does not use are spares. given: as `unfit` has it, with places and
-    cooldown_minutes. failed: failures.read's. now: unix seconds.
+    cooldown_minutes. failed: failed_nodes.read's. now: unix seconds.
     """
     site, current = given["site"], given["nodes"]
     places = given["job"].get("places") or given["places"] or current

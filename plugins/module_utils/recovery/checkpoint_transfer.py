@@ -263,8 +263,8 @@ def bring(run, home, base, node, point, write=True):
 
     Return (changed, whether it is there, [the reasons why a source could not give it]). run:
     callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home: the user's
-    directory. point: as resumable.choose gives it. The sources are tried in their order, the node's
-    own first. What arrives is compared with the digest, and a partial copy is completed.
+    directory. point: as resume_choice.choose gives it. The sources are tried in their order, the
+    node's own first. What arrives is compared with the digest, and a partial copy is completed.
     """
     digest, files = point["digest"], point["files"]
     model_collector.check(files)

@@ -15,9 +15,9 @@ from ..base import manifest
 NAME = "failed-nodes.json"
 VERSION = 1
 KEPT_SECONDS = 30 * 86400
-# What a node, its devices or its network did, by the causes of a verdict (causes.py): another node
-# would not have failed. What a user wrote, what ran out (memory, disk, limits) and what was killed
-# says nothing of the machine.
+# What a node, its devices or its network did, by the causes of a verdict (failure_catalogue.py):
+# another node would not have failed. What a user wrote, what ran out (memory, disk, limits) and
+# what was killed says nothing of the machine.
 CAUSES = (
     "device_error",
     "nccl_cuda_error",

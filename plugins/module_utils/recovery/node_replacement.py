@@ -4,7 +4,7 @@
 Pure. They are the same, spares in the places of lost ones, or fewer. Each node of the run's first
 attempt has a place, and the places' order is the rank order: the node that takes a place takes its
 ranks. The node that holds a place keeps it as long as it can. A node that failed lately is taken
-again only where no other is left, and that is said.
+again only where no other is left, and a line reports that.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def choose(places, current, failed, unfit, spares, min_nodes, cooldown, now, tra
 def occupants(places, current):
     """Return the node that holds each place in the newest attempt.
 
-    It is None for an empty place. A node of the first attempt holds its own place. A spare holds
+    None stands for an empty place. A node of the first attempt holds its own place. A spare holds
     the first one that is empty behind the node that stands before it, since the order of the ranks
     was kept.
     """

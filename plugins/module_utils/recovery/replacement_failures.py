@@ -3,8 +3,8 @@
 
 They are found by what a playbook has met. Pure. Nodes that took part in the previous attempt are
 known to work. A node that takes a place and then keeps the attempt from its start (its preflight
-names it, or what it lacked could not be brought) counts as failed: otherwise each further try would
-choose it again.
+names it, or what it lacked could not be installed) counts as failed: otherwise each further try
+would choose it again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Newcomers:
     def failed(self, task, node, why):
         """Note that a task has failed on a node.
 
-        task: what tells it from others. why: in words. Only the first failed task of a play counts:
+        task: its identity. why: in words. Only the first failed task of a play counts:
         others follow from it.
         """
         if self._first_failure[0] != self._play:

@@ -26,8 +26,8 @@ UNDER_WAY = 6 * 3600
 TRIES = 5
 
 AGAIN, TRAINED, NEVER = "again", "trained", "never"
-# Every cause of the catalogue (causes.py): (class, why). The tests hold this table against the
-# catalogue, and docs/runbooks/resume.md against it.
+# Every cause of the catalogue (failure_catalogue.py): (class, why). The tests compare this table
+# with the catalogue, and docs/runbooks/resume.md with it.
 CLASSES = {
     # --- between the ranks
     "seen_by_launcher": (TRAINED, "the launcher does not say what happened"),
@@ -168,7 +168,7 @@ def _resume_digest(entry):
 def decide(record, limit, live=True):
     """Return the decision about a restart after a run's newest attempt.
 
-    It is {again, reason, why, delay, number, of, cause}. It is None where the run completed.
+    It is {again, reason, why, delay, number, of, cause}. Return None where the run completed.
     record: run.json (version 2) with the newest attempt's verdict. limit: the job's max_restarts.
     live: whether this command has followed the attempt itself. An end of long ago starts nothing
     automatically. number: of the restart that is meant, from 1. delay: seconds before it. reason:

@@ -138,7 +138,7 @@ class _Knowledge:
     claims: dict  # {node: status}, of the nodes whose word about the run counts
     notes: list  # lines about the nodes whose word does not count
     planned: list  # numbers of the attempts that this controller has
-    started: int  # number of the newest attempt that a node has begun, 0 where there is none
+    started: int  # number of the newest attempt that a node has begun, 0 without one
     newest: int  # number of the newest attempt that a node or this controller has begun, 0 for none
     nodes: list  # names of the newest attempt's nodes in rank order
     places: list  # names of the first attempt's nodes in rank order
@@ -172,8 +172,8 @@ def settle(run, home, answers, after=0, now=None):
     attempt is followed in two cases: another command has begun it meanwhile, or it goes on whole
     although the restart's own command took it for lost, because it was the controller that was cut
     off. number: of that attempt. nodes: names of the newest attempt's nodes in rank order. places:
-    the same of the first attempt. unfinished: whether the newest attempt has ended and nobody has
-    recorded how. before: the newest attempt so far (only for `start`). notes: lines about nodes
+    the same of the first attempt. unfinished: whether the newest attempt has ended and its end is
+    not recorded. before: the newest attempt so far (only for `start`). notes: lines about nodes
     whose word does not count.
 
     Raises Refused, and NotYet where another command is about to start the attempt.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node's side of a rehearsal: wait for its end, read its results, remove it.
 
-A rehearsal without an end is ended. See rehearsal.py.
+A rehearsal without an end is ended. See outcome.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def wait(run, unit, seconds, clock=time.monotonic, sleep=time.sleep):
 
 
 def text_of(path):
-    """Return the end of a file as text, '' where there is none."""
+    """Return the end of a file as text, '' without the file."""
     try:
         with safe_open.open_file(path) as handle:
             handle.seek(max(0, os.fstat(handle.fileno()).st_size - READ_BYTES))
@@ -52,7 +52,7 @@ def text_of(path):
 def tail(path, secrets):
     """Return a log's last lines, safe to show and bounded.
 
-    secrets: display.Secrets of the plan.
+    secrets: what sanitize.secrets_of returns for the plan.
     """
     return [
         printable(line, *secrets, limit=LINE_CHARACTERS)
@@ -72,9 +72,9 @@ def finite(text):
 
 
 def merged(text):
-    """Return what one rank said in all its lines as one mapping.
+    """Return all lines of one rank as one mapping.
 
-    `stage` is the last one. Returns None where the rank said nothing that is whole.
+    `stage` is the last one. Returns None without a complete line.
     """
     result = {}
     for line in text.splitlines():

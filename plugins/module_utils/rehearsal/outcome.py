@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rehearsal of a plan: its real launcher with a tiny script.
 
-The script is in the training's place. Pure. The module `rehearsing` is the node's side.
+The script is in the training's place. Pure. The module `node_rehearsal` is the node's side.
 
 A launcher that is given another list of nodes, another port or another address than the plan has
 starts ranks all the same. They then wait for each other in silence, for ever (facts 3, 5). In a
@@ -94,7 +94,7 @@ def plan_of(plan, script="", seconds=SECONDS):
 def unfit(todo, stops):
     """Return the note of why check.yml cannot rehearse, [] if it can.
 
-    check.yml brings nothing to the nodes. todo: see library/plan.py. stops: other findings with
+    check.yml copies nothing to the nodes. todo: see library/plan.py. stops: other findings with
     which nothing may start.
     """
     if stops:

@@ -30,7 +30,7 @@ def number(value):
 def compact(values, digits=5):
     """Return numbers with so many significant digits.
 
-    None stands for what is None or not finite: JSON has no NaN.
+    None stands for what is missing or not finite: JSON has no NaN.
     """
     return [_round_figure(value, digits) for value in values]
 

@@ -32,7 +32,7 @@ def counted(record, first):
     They are counted from 1 over the epochs. first: what the suite counts from, `{epoch: 0, step:
     0}`. A resumed PaddleOCR counts its global steps from 0 again while its epochs go on. So where
     the steps of an epoch are known, only the place within it is taken from them (as in
-    logs.fraction).
+    parser.fraction).
     """
     steps, epoch = record.get("steps"), record.get("epoch")
     by_epoch = bool(steps) and epoch is not None
@@ -54,7 +54,7 @@ class Curve(LogScan):
     """Feed a log's bytes, then read the curves.
 
     They are `rows`, `evaluations`, `saved_at`, `speed`, `signs` (begin, end, phase), `nan_at`,
-    `best`, `begin`, `last`. clock: a stamps.Clock. points: rows that stay, at most.
+    `best`, `begin`, `last`. clock: a timestamps.Clock. points: rows that stay, at most.
     """
 
     def __init__(self, table, logs, clock, points):

@@ -61,7 +61,7 @@ def policy(page):
 def render(view, page):
     """Return the page's text.
 
-    view: report_view.view's or report_compare.view's, as its `kind` says. page: the result of
+    view: report_view.view's or run_comparison.view's, as its `kind` says. page: the result of
     parts(). Raises ValueError for a part that holds the end of its element.
     """
     for name in ("chart_script", "script", "chart_style", "style"):

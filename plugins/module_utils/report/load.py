@@ -149,7 +149,7 @@ class _PartReader:
         """Return the function's result, else the default."""
         try:
             return function(*arguments) or default
-        # Whatever a damaged file does to its reader, the other parts still tell what happened.
+        # Whatever a damaged file does to its reader, the other parts still show what happened.
         except Exception as error:
             self.notes.append(f"{name} could not be read: {type(error).__name__}: {error}")
             return default

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report of one run, section by section, as text and numbers. Pure.
 
-It turns report_facts' dictionary into the template's view. Text from logs and nodes is made safe to
-show here (display.printable: secrets masked, control and bidirectional characters escaped). The
+It turns load's dictionary into the template's view. Text from logs and nodes is made safe to
+show here (sanitize.printable: secrets masked, control and bidirectional characters escaped). The
 template escapes it for HTML as well.
 """
 
@@ -400,7 +400,7 @@ def heading(facts):
 def view(facts, now):
     """Return all that the page of one run shows.
 
-    facts: report_facts.read's. now: unix seconds.
+    facts: load.read's. now: unix seconds.
     """
     executed, facts = commands(facts["plan"]), safe(facts)
     plan, series = facts["plan"], facts["series"]

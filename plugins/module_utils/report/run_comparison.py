@@ -161,7 +161,7 @@ def _linked_verdict(facts, attempt):
 def view(all_facts, now):
     """Return all that the page of a comparison shows.
 
-    all_facts: report_facts.read's, one for each run, in the order of the request. now: unix
+    all_facts: load.read's, one for each run, in the order of the request. now: unix
     seconds.
     """
     all_facts = [safe(facts) for facts in all_facts]

@@ -328,8 +328,8 @@ class _Attempt:
     def _life(self, rank, curve, beginning):
         """Return the times of one rank's life by the controller's clock.
 
-        An unknown time is None. curve, beginning: of the rank's log, None and {} where it has no
-        log.
+        An unknown time is missing (None). curve, beginning: of the rank's log, None and {} where it
+        has no log.
         """
         node = self.where[rank]
         known, ahead = self.known(rank), self.ahead[node]

@@ -2,7 +2,7 @@
 """The history of a run, for a command that attaches to it again.
 
 It holds the attempts, how each ended, epochs, evaluations and checkpoints. The nodes have it, so
-that a controller that has seen nothing of the run can tell it.
+that a controller that has seen nothing of the run can show it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Past(parser.LogScan):
 
 
 def of_log(attempt, name, table, most=MOST):
-    """Return the history that the end of a rank's log tells.
+    """Return the history in the end of a rank's log.
 
     It is {epochs, evaluations, saved, saved_count, steps, bytes}. epochs: each one's last step.
     most: the bytes that are read at most. None where the log cannot be read.

@@ -189,9 +189,9 @@ def job_of(data):
 
 
 def job_in(content):
-    """Return the job in what slurp brought (base64), or None.
+    """Return the job in what slurp returned (base64), or None.
 
-    It is None where the bytes cannot be used.
+    Return None where the bytes cannot be used.
     """
     if not isinstance(content, str) or len(content) > 2 * JOB_BYTES:
         return None
@@ -222,7 +222,7 @@ def lacking(attempt):
 
 
 def take(attempt, digests, site):
-    """Take what the controller lacks from what was brought to .incoming/<node>/.
+    """Take what the controller lacks from what was copied to .incoming/<node>/.
 
     Return (changed, sentences on what is not taken). digests: {node: sha256 of its plan, or ''}.
     site: as `plan_of` has it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines that tell people what pruning would free, or has freed.
+"""Lines about what pruning would free, or has freed.
 
 Pure.
 """
@@ -69,11 +69,11 @@ def _removed_names(decided):
 
 
 def plan_lines(rule, looks, decided, now, silent=()):
-    """Return the lines that tell what would go, what stays all the same, and why.
+    """Return the lines about what would go, what stays all the same, and why.
 
     They go place by place and run by run, and name what is left because nothing in it is a run's.
-    rule: from prune.rule_of. looks, decided: as prune.decide takes and returns them. now: unix
-    seconds. silent: places that were asked and did not answer.
+    rule: from prune_rules.rule_of. looks, decided: as prune_rules.decide takes and returns them.
+    now: unix seconds. silent: places that were asked and did not answer.
     """
     lines = [f"rule: {rule_text(rule)}"]
     rows = _run_rows(looks, decided, now)
@@ -144,7 +144,7 @@ def _count_runs(count):
 def last_line(looks, decided, done, confirmed, silent=()):
     """Return the end in one line.
 
-    done: {place: what prune_look.remove returned}, {} where nothing was removed. confirmed: whether
+    done: {place: what prune_scan.remove returned}, {} where nothing was removed. confirmed: whether
     it was to be removed.
     """
     if confirmed:

@@ -241,7 +241,7 @@ def look(folder, describe):
 
 
 def _describe_mount(folder):
-    """Return the words for a mount point at or below folder, '' where there is none."""
+    """Return the words for a mount point at or below folder, '' without one."""
     mount = mounted_in(folder)
     if not mount:
         return ""

@@ -124,7 +124,7 @@ def refused(params, check_mode=False):
 
 
 def ended(params, check_mode=False):
-    """Decide the verdict from what the nodes said and write run.json.
+    """Decide the verdict from the nodes' answers and write run.json.
 
     Return {run_dir, run, attempt, verdict, summary, again}. Raises ValueError where the plan is
     missing.
@@ -179,7 +179,7 @@ def _list_checkpoint(run_dir, number):
 def _decide_verdict(plan, nodes, ranks, saved, shown_dir):
     """Return the verdict of an attempt, with secrets masked.
 
-    The nodes have masked what they said. What is put together here goes through the same once more.
+    The nodes have masked their answers. What is put together here goes through the same once more.
     """
     decided = verdict.decide(plan["ranks"], nodes, shown_dir)
     mismatch = endpoint_mismatch(plan.get("endpoints"), nodes)
@@ -242,7 +242,7 @@ def _restart_lines(run_id, plan, entry, again):
 
 
 def _select_own_ranks(nodes, planned):
-    """Return what the planned nodes said, each once and of its own ranks alone.
+    """Return the planned nodes' answers, each once and of its own ranks alone.
 
     No node speaks of the ranks of another one.
     """
@@ -469,7 +469,7 @@ def _result_lines(ranks, plan):
         figures = [f"{key} {rounded(evaluation[key])}" for key in evaluation_keys(evaluation, plan)]
         lines.append("evaluation   " + "  ".join(figures))
     for row in (plan.get("job") or {}).get("published") or []:
-        # what the documents measured with this job, beside what was measured now
+        # what the upstream documentation measured with this job, beside what was measured now
         lines.append(f"published    {published(row)}")
     starts = [rank["started"] for rank in ranks if rank.get("started")]
     ends = [rank["ended"] for rank in ranks if rank.get("ended")]

@@ -108,7 +108,7 @@ def _is_other_start(base, attempt, params):
 def _marked_number(number, params):
     """Return the number that marks the processes to be ended.
 
-    It is None for the processes of the whole run.
+    None stands for the processes of the whole run.
     """
     if params["reason"] == "user":
         return None
@@ -146,8 +146,7 @@ def occupied(run, base, run_id, number, node, settle=SETTLE_S):
     """Return [{what, own, text}] of the attempt's ports and devices in use.
 
     own: whether it is this run that uses them. settle: seconds that the run's processes may take to
-    leave them. Listeners only: a connection that waits for its own end is in nobody's way
-    (sockets.py).
+    leave them. Listeners only: a connection that waits for its own end blocks nothing (sockets.py).
     """
     plan = status.read_json(attempt_dir.attempt_dir(base, run_id, number), "plan.json")
     planned_node = next(

@@ -22,7 +22,7 @@ An entry holds
                     on Debian)
     visible         the variable that says which devices the ranks may take, by accelerator
     rank_log        the log of a rank, below the attempt's directory
-    rank_env        the variable that tells a rank from its helpers
+    rank_env        the variable that only a rank has, not its helpers
     endpoints_env   the variable in which ranks report the peers they use, or None
     logs            further logs that the controller fetches
     end_words       the launcher's words for a failed rank's end on its console: a pattern with the
@@ -45,8 +45,8 @@ _PADDLE = {
     "rank_log": "log/workerlog.{local_rank}",
     "rank_env": "PADDLE_TRAINER_ID",
     "endpoints_env": "PADDLE_TRAINER_ENDPOINTS",
-    # FLAGS_START_PORT is what the documents name (B5, C4); the present launcher reads the other one
-    # (fact 1).
+    # FLAGS_START_PORT is what the upstream documentation names (B5, C4); the present launcher reads
+    # the other one (fact 1).
     "env": {"FLAGS_START_PORT": "{port}", "PADDLE_START_PORT": "{port}"},
     # Facts 3 and 4: the launcher and gloo find a node's address by its host name otherwise.
     "node_env": {
@@ -61,8 +61,8 @@ _MINDSPORE = {
     "node_env": {"GLOO_SOCKET_IFNAME": "{interface}", "NCCL_SOCKET_IFNAME": "{interface}"},
 }
 
-# As variables, so that the command stays the document's. No binding: Open MPI's default pins a rank
-# with its data loaders to one core.
+# As variables, so that the command stays the documented one. No binding: Open MPI's default pins a
+# rank with its data loaders to one core.
 _MCA = {
     "plm": "rsh",
     "plm_rsh_no_tree_spawn": "1",
@@ -191,7 +191,7 @@ LAUNCHERS = {
             ),
         },
     ),
-    # Contract D7: the document's script starts one process per device. Every rank's log is kept,
+    # Contract D7: the documented script starts one process per device. Every rank's log is kept,
     # not the first's alone.
     "rank_table": dict(
         _MINDSPORE,
@@ -216,7 +216,7 @@ LAUNCHERS = {
 def launcher_argv(name, accelerator, addresses, devices, python="python", **more):
     """Return the launcher's part of the command line as a list of words.
 
-    name: launcher. accelerator: cpu, gpu or ascend. addresses: fabric addresses in rank order; one
+    name: launcher. accelerator: cpu, gpu or ascend. addresses: fabric addresses in rank order. One
     address is the single-machine form, which has no rendezvous (contract A1, C1). devices: device
     ids of a node, the same on every node. more: rendezvous (a key of the launcher's table), port,
     node_rank, root (whether the training user is root), forward (names of variables that a remote

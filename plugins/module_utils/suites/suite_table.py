@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suites as tables (design, decision 5), and their meaning for one job.
+"""Suites as tables (docs/design.md, 5), and their meaning for one job.
 
 A table, suites/<name>.yml, has to fit suites/schema.yml. Nothing here knows a suite by name: a
 fifth one is one more file (docs/adding-a-suite.md).
@@ -33,7 +33,7 @@ DATA_DEFAULTS = {"names": {}, "overrides": {}, "keys": []}
 
 
 class SuiteError(ValueError):
-    """A table that does not fit suites/schema.yml; the message names its line."""
+    """A table that does not fit suites/schema.yml. The message names its line."""
 
 
 def names(folder=None):
@@ -59,7 +59,7 @@ def load(name, folder=None):
 
 
 def _table_problems(table, shown):
-    """Return problems of a table that the schema cannot find; shown: its file."""
+    """Return problems of a table that the schema cannot find. shown: its file."""
     problems = []
     unknown = sorted(set(table["launchers"]) - set(LAUNCHERS))
     if unknown:
@@ -73,10 +73,7 @@ def _table_problems(table, shown):
 
 
 def lookup(values, dotted):
-    """Return the value at a dotted path of a config, or None where there is none.
-
-    Numbers index lists.
-    """
+    """Return the value at a dotted path of a config, or None. Numbers index lists."""
     if not dotted:
         return None
     for part in dotted.split("."):
@@ -202,9 +199,8 @@ def settings(suite, effective, arguments, overrides=()):
     """Return {epochs, iterations, batch, learning_rate, save} of a job.
 
     They are numbers or None, as the suite's script takes them. An option of the script beats the
-    config (argument_keys), and an override of the same key beats both
-    (paddleseg/cvlibs/config.py). A value that is neither a number nor, for save, a text is None:
-    unknown, never guessed.
+    config (argument_keys), and an override of the same key beats both (paddleseg/cvlibs/config.py).
+    A value that is neither a number nor, for save, a text stands as None: unknown, never guessed.
     """
     keys = suite["config_keys"]
     numbers = ("epochs", "iterations", "batch", "learning_rate")
@@ -221,7 +217,7 @@ def settings(suite, effective, arguments, overrides=()):
 
 
 def _number(value, whole):
-    """Return a number, or None; texts count, as YAML 1.1 reads 1e-3 as one."""
+    """Return a number, or None. Texts count, as YAML 1.1 reads 1e-3 as one."""
     if isinstance(value, bool) or value is None:
         return None
     try:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints on the controller: their choice, and the copies that were brought from nodes."""
+"""Checkpoints on the controller: their choice, and the copies from the nodes."""

@@ -53,7 +53,7 @@ def compare_copy(folder: str, files: Files) -> list[str]:
 
 
 def _describe_if_equal_size(root: int, path: str, size: int) -> list[Any]:
-    """Return ['f', bytes, sha256] of a file; one of another size is not read."""
+    """Return ['f', bytes, sha256] of a file. One of another size is not read."""
     actual = model_collector.size_of(root, path)
     if actual != size:
         return ["f", actual, ""]
@@ -61,11 +61,12 @@ def _describe_if_equal_size(root: int, path: str, size: int) -> list[Any]:
 
 
 def install_copy(attempt_dir: str, files: Files, write: bool = True) -> bool:
-    """Move the files from STAGING into model_collector.PLACE; return whether that changes anything.
+    """Move the files from STAGING into model_collector.PLACE.
 
-    All of them are moved or none. attempt_dir: on the controller. write: False only looks. Raises
-    CheckpointError with every difference; a differing file is removed, so that the next copy brings
-    it anew. Nothing outside the attempt's directory is changed: no link in it is followed.
+    Return whether that changes anything. All of them are moved or none. attempt_dir: on the
+    controller. write: False only looks. Raises CheckpointError with every difference. A differing
+    file is removed, so that the next copy fetches it anew. Nothing outside the attempt's directory
+    is changed: no link in it is followed.
     """
     model_collector.check(files)
     place, staging = (

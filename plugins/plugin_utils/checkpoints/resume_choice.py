@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the resume point among the checkpoints that all machines have found.
+"""The choice of the resume point among the checkpoints of all machines.
 
 A node is not trusted: a description that cannot be a checkpoint's is skipped, and the others count.
 """
@@ -98,7 +98,7 @@ def believed(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _attempt_number(row: Any) -> int:
-    """Return the attempt's number in a machine's answer; 0 where it is not valid."""
+    """Return the attempt's number in a machine's answer, 0 where it is not valid."""
     if not isinstance(row, dict):
         return 0
     number = row.get("attempt")
@@ -113,7 +113,7 @@ def _skipped(row: dict[str, Any]) -> Row:
 
 
 def choose(found: dict[str, Any]) -> tuple[Point | None, list[Row]]:
-    """Return (point or None, skipped) of the answers of all machines; pure.
+    """Return (point or None, skipped) of the answers of all machines. Pure.
 
     found: {node's name or finder.HOME: {point, skipped}}. The best point is taken. Where two
     machines have different bytes under one name of one attempt, that of the node on which rank 0

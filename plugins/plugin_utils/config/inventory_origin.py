@@ -64,7 +64,7 @@ def is_written(value: Any, name: Any, project: str) -> bool:
 
 
 def is_vaulted(value: Any) -> bool:
-    """Return true if a value came out of a vault: by itself, or with its whole file."""
+    """Return true if a value came out of a vault: alone, or with its whole file."""
     if isinstance(value, EncryptedString):
         return True
     origin = Origin.get_tag(value)

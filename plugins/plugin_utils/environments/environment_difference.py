@@ -20,7 +20,7 @@ class EnvironmentsDiffer(Exception):
 def compare_environments(
     digest: str, nodes: dict[str, dict[str, Any]], may_lack: bool
 ) -> dict[str, Any]:
-    """Return what all nodes have in common; refuse nodes that differ.
+    """Return what all nodes have in common. Refuse nodes that differ.
 
     may_lack: a node without the environment is left out instead of refused.
     """

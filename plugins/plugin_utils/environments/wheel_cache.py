@@ -20,7 +20,7 @@ DIFFERENT_PYTHONS = (
 
 
 def collect_wheels(given: dict[str, Any], write: bool) -> dict[str, Any]:
-    """Name the nodes without the environment, and fetch its wheels where there are such nodes."""
+    """Return the nodes without the environment, and fetch its wheels if there are any."""
     asked, nodes = python_env.read_environment(given["environment"]), given["nodes"]
     texts = read_lists(asked, given["files_dir"], given["project_dir"])
     is_own = bool(asked["python"] or asked["container"])
@@ -109,7 +109,7 @@ def installer_hashes(files_dir: str, version: str) -> list[str]:
 
 
 def common_python(nodes: Nodes, remedy: str = DIFFERENT_PYTHONS) -> tuple[str, str, str]:
-    """Return (python, machine, oldest libc) of all nodes; refuse nodes that differ, by name."""
+    """Return (python, machine, oldest libc) of all nodes. Refuse nodes that differ, by name."""
     kinds: dict[tuple[str, str], list[str]] = {}
     for name, node in nodes.items():
         kinds.setdefault((node["python"], node["machine"]), []).append(name)

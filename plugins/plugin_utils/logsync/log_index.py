@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words about the logs that a node keeps, and about those that differ from the node's."""
+"""Messages about logs that a node keeps, and about logs that differ from a node's."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ Verdicts = dict[str, dict[str, Any]]
 
 
 class PinRefused(Exception):
-    """Says why no key was pinned."""
+    """The reason why no key was pinned."""
 
 
 def nodes_of(
     hosts: dict[str, str], ports: dict[str, Any], fingerprints: dict[str, list[str]]
 ) -> list[Node]:
-    """Return the nodes as the core wants them; every value may be missing or empty."""
+    """Return the nodes as the core wants them. Every value may be missing or empty."""
     return [
         {
             "name": name,
@@ -38,7 +38,7 @@ def nodes_of(
 def pin_keys(
     nodes: list[Node], known_hosts: str, also: list[str], timeout: int, write: bool
 ) -> dict[str, Any]:
-    """Scan the nodes and pin the keys that somebody vouched for."""
+    """Scan the nodes and pin the keys that a user vouched for."""
     verdicts = host_keys.meet(nodes, [known_hosts, *also], run_program, timeout)
     problems = [item["problem"] for item in verdicts.values() if item["status"] == "refused"]
     if problems:
@@ -60,7 +60,7 @@ def pin_keys(
 
 
 def replace_text(path: str, text: str) -> None:
-    """Write a file whole or not at all; one that is there keeps its mode."""
+    """Write a file whole or not at all. One that is there keeps its mode."""
     with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".trainyard-") as folder:
         temporary = os.path.join(folder, "known_hosts")
         host_keys.write_text(temporary, text)
@@ -74,7 +74,7 @@ def _names(verdicts: Verdicts, status: str) -> list[str]:
 
 
 def _describe_unknown(nodes: list[Node], verdicts: Verdicts) -> list[str]:
-    """Return one line for each key that nobody vouched for."""
+    """Return one line for each key without a vouched fingerprint."""
     unknown = set(_names(verdicts, "unknown"))
     return [
         f"{node['name']} ({host_keys.hosted(node['host'], node['port'])}):"

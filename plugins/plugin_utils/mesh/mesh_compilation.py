@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a mesh, compiled from the inventory, the host keys and the nodes' own words."""
+"""The files of a mesh, from inventory, host keys and the nodes' descriptions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
 
 
 class MeshRefused(Exception):
-    """Says why nodes cannot be made to trust each other."""
+    """The reason why nodes cannot be made to trust each other."""
 
 
 def compile_mesh(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the texts of a mesh and whether all nodes have it; refuse with every problem."""
+    """Return the texts of a mesh and whether all nodes have it. Refuse with every problem."""
     told, asked = len(given["nodes"]), len(given["names"])
     if told != asked:
         raise MeshRefused(f"every node has to describe itself: {told} of {asked} did")

@@ -98,7 +98,7 @@ def refuse_foreign(given: Given, by: str) -> None:
 
 
 def _foresee(given: Given) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Return (newest authority, journal, public key) as they are; the key may be empty."""
+    """Return (newest authority, journal, public key) as they are. The key may be empty."""
     journal = authority.read_journal(given["directory"])
     last = (journal["authorities"] or [{}])[-1]
     key = last.get("public_key", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's plan with everything that is in its way, and with what is to be done before the start."""
+"""A job's plan, with its obstacles and the steps before the start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Findings = list[dict[str, Any]]
 
 
 def plan_job(given: Given) -> dict[str, Any]:
-    """Return plan, findings and what is to be done; `refused` where nothing is left to train."""
+    """Return plan, findings and what is to be done, `refused` where nothing is left to train."""
     facts, now = given["facts"], time.time()
     found = checks.silent(given["silent"])
     found += checks.of_nodes(given["nodes"], facts, given["allowed"])
@@ -59,12 +59,12 @@ def plan_job(given: Given) -> dict[str, Any]:
 
 
 def lines_of(found: Findings) -> list[str]:
-    """Return the findings as a table that is safe to show; nodes' own words stand in it."""
+    """Return the findings as a table that is safe to show. It has the nodes' own texts."""
     return [printable(line) for line in findings.lines(found)]
 
 
 def _try_to_compile(given: Given) -> tuple[Plan | None, Findings]:
-    """Return (plan, findings about it); there is no plan while a node is silent."""
+    """Return (plan, findings about it). There is no plan while a node is silent."""
     if given["silent"]:
         return None, []
     try:
@@ -140,7 +140,7 @@ def _bytes_of(plan: Plan) -> dict[str, str]:
 
 
 def _to_prove(plan: Plan, given: Given, now: float) -> tuple[dict[str, Any], Findings]:
-    """Return what is to be proven before the start, and what is said of proofs that are kept.
+    """Return what is to be proven before the start, and the notes about kept proofs.
 
     That every node is reached is tried each time. A firewall that has changed meanwhile costs
     nothing to find and half an hour to miss. What takes longer (bandwidth, path MTU, the rehearsal)
@@ -148,8 +148,8 @@ def _to_prove(plan: Plan, given: Given, now: float) -> tuple[dict[str, Any], Fin
     """
     names = [node["name"] for node in plan["nodes"]]
     kept = _kept_proofs(plan, given, now)
-    # Nobody's training is to share its wire with ours being measured; the run that holds a node is
-    # a stop of its own.
+    # No other training is to share its network with our measurement. The run that holds a node is a
+    # stop of its own.
     busy = any(given["facts"][name].get("units") for name in names)
     todo: dict[str, Any] = {"network": [], "depth": "full", "rehearsal": []}
     if len(names) > 1 and not busy:

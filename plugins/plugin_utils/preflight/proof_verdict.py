@@ -32,7 +32,7 @@ def is_kept(given: dict[str, Any], found: Findings) -> bool:
 
 
 def keep(given: dict[str, Any], found: Findings) -> Findings:
-    """Keep a proof; return what was found, and that it could not be kept."""
+    """Keep a proof and return what was found, and that it could not be kept."""
     kind = given["kind"]
     key = proof_cache.keys(given["plan"], given["facts"], given["allowed"])[kind]
     try:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes on after a failure, decided on the controller."""
+"""Recovery after a failure, decided on the controller."""

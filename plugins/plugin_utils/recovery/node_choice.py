@@ -27,7 +27,7 @@ def note_failed_nodes(
         ended = min(given["ended"] or now, now)
         try:
             failed_nodes.note(given["state_dir"], causes, given["run_id"], ended)
-        except OSError as error:  # how the run ended is told all the same
+        except OSError as error:  # the run's end is reported all the same
             warn(f"that {', '.join(causes)} failed is not remembered: {error}")
     return {"noted": causes}
 
@@ -55,7 +55,7 @@ def choose_nodes(given: dict[str, Any], write: bool) -> dict[str, Any]:
 def _silent_nodes(given: dict[str, Any]) -> dict[str, str]:
     """Return the cause of each node of the newest attempt that does not answer.
 
-    What a verdict of this run said of such a node stays its cause, since it says more.
+    The cause that a verdict of this run gave for such a node stays, since it says more.
     """
     known = failed_nodes.read(given["state_dir"])
     silent = candidates.silent(given["looks"], given["nodes"])

@@ -13,7 +13,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.report import pr
 
 
 class MetricsError(Exception):
-    """Says why a run has no figures."""
+    """The reason why a run has no figures."""
 
 
 def write_metrics(

@@ -22,7 +22,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites import su
 def write_page(
     runs_dir: str, run: str, runs: list[str], assets: str, write: bool
 ) -> dict[str, Any]:
-    """Write the page; return its path and what of the runs could not be read.
+    """Write the page and return its path and what of the runs could not be read.
 
     Raises load.ReportError where there is no such run.
     """

@@ -118,7 +118,7 @@ def _describe_code(end: dict[str, Any]) -> str:
 
 
 def _describe_log(log: dict[str, Any], part: dict[str, Any]) -> list[str]:
-    """Return the lines that the first rank's log tells of the attempt so far."""
+    """Return the lines about the attempt so far, from the first rank's log."""
     first = part["first"].get("epoch", 1)
     lines = [
         _describe_epoch(step, first, part["epochs"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that may be on their way to the nodes, as the controller's record knows them."""
+"""Runs in the controller's record that may be on their way to the nodes."""
 
 from __future__ import annotations
 

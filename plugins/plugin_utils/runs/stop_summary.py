@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a stop in words: the result of every node, and one line that sums them up."""
+"""The end of a stop in words: each node's result, and one line that sums them up."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _NodeReport(typing.NamedTuple):
 def summarize_stop(
     results: Answers, found: Answers, run_id: str, members: list[str]
 ) -> dict[str, Any]:
-    """Return {summary, verdict} of what every node said.
+    """Return {summary, verdict} of every node's answer.
 
     The verdict is {outcome: stopped, nothing or problems, text}, its text the last line. results:
-    {node: what the module returned there}. found: {node: what was said where it was first asked}.
-    It tells why there is no result. members: the nodes on which something of the run can be.
+    {node: what the module returned there}. found: {node: its first answer}. It shows why there is
+    no result. members: the nodes on which something of the run can be.
     """
     reports = [
         _report_node(node, result, found.get(node) or {}, node in members)
@@ -76,8 +76,8 @@ def _prepend_open_nodes(text: str, problems: list[str], silent: list[str], comma
 def _report_node(node: str, result: Answer, first_answer: Answer, is_member: bool) -> _NodeReport:
     """Return the report of one node.
 
-    result: what the module returned there, or nothing. first_answer: what was said where the node
-    was first asked. is_member: whether something of the run can be there.
+    result: what the module returned there, or nothing. first_answer: its first answer. is_member:
+    whether something of the run can be there.
     """
     answer = result
     if not result or result.get("skipped"):
@@ -131,7 +131,7 @@ def _describe_stop(
 
 
 def _elsewhere(found: Answers) -> str:
-    """Return words about the newest run that has failed, '' where there is none.
+    """Return words about the newest run that has failed, '' without one.
 
     Another controller may wait for its restart, which holds no node. Only its name can stop that.
     """
