@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -63,9 +64,9 @@ class ControllerAction(ActionBase):
             result = remove_values(result, secrets)
         return _as_json(plain(result))
 
+    @abstractmethod
     def execute(self, arguments: Arguments) -> Result:
         """Return the result's fields for valid arguments."""
-        raise NotImplementedError
 
     def describe(self, error: Exception) -> str:
         """Return the message of a failure that is one of FAILURES."""
