@@ -10,7 +10,7 @@ short_description: Compare the product with the promises of the upstream documen
 description:
   - Runs on the controller as an action plugin, since the tables that a job is read with lie beside
     the core.
-  - Every line of C(plugins/module_utils/conformance/contract.yml) is executed or compared at that
+  - Every line of C(plugins/plugin_utils/conformance/contract.yml) is executed or compared at that
     moment. Jobs are compiled for the machines of that documentation by the product's own functions
     and compared with its commands word for word. Lines about real machines rest on what the
     site's nodes answered just now, and on the newest run of each suite that completed on two

@@ -10,7 +10,7 @@ short_description: Inject faults into a real training and check the promises
 description:
   - Runs on the controller as an action plugin, since it starts the product's own playbooks as a
     user would and watches the nodes while they run.
-  - The faults are data, C(plugins/module_utils/drills/faults.yml). Each is injected into a training
+  - The faults are data, C(plugins/plugin_utils/drills/faults.yml). Each is injected into a training
     of its own and undone whatever happens.
   - A fault of containers is left out, with its reason, where the site's nodes are not the embedded
     site's on this machine.

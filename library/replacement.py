@@ -12,7 +12,7 @@ description:
     own, below the site's state directory, for all runs of the site. C(chosen) returns the nodes of
     the next attempt of a run, in the order of the ranks. It fails with the reason where the run
     cannot go on.
-  - See C(plugins/module_utils/recovery/node_replacement.py) for the rules and C(failed_nodes.py)
+  - See C(plugins/plugin_utils/recovery/node_replacement.py) for the rules and C(failed_nodes.py)
     for the memory.
 options:
   state:

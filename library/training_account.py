@@ -76,9 +76,9 @@ may_sudo:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import training_account
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     root_records,
+    training_account,
     user_manager,
 )
 

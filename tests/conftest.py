@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # As ansible-playbook does it: the collection is known with its metadata before anything imports it.
 init_plugin_loader([str(ROOT / "collections")])
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 
 @pytest.fixture

@@ -22,14 +22,14 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
-from ansible_collections.trainyard.cluster.plugins.module_utils.config.site_fields import NAME
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.site_fields import NAME
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import Result
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     log_receiver,
     log_stream,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import Result
 
 
 class Asked(NamedTuple):

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.conformance import (
     runner,
     site_checks,
 )

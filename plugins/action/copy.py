@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import (
     answer_gate,
     builtin_action,
 )

@@ -16,18 +16,18 @@ from typing import Any
 from ansible import context
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
-    drill_run,
-    drill_site,
-    fault_table,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.drills import (
+    drill_run,
+    drill_site,
+    fault_table,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 STATES = ("chosen", "way", "done", "told")
 # A fault after which the site is drilled once more, undisturbed.

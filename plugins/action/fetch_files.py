@@ -10,16 +10,13 @@ import shutil
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    fetcher,
-    log_receiver,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import fetcher, log_receiver
 
 
 class ActionModule(ControllerAction):

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from ansible.module_utils.urls import open_url
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe, sources
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe, sources
 
 
 class ActionModule(ControllerAction):

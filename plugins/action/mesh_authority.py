@@ -7,13 +7,15 @@ import getpass
 import os
 import socket
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import authority
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import site_authority
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import (
+    authority,
+    site_authority,
+)
 
 
 class ActionModule(ControllerAction):

@@ -6,16 +6,16 @@ from __future__ import annotations
 import contextlib
 import time
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    authority,
-    primitives,
-    signing,
-    ssh_config,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import (
+    authority,
+    signing,
+    ssh_config,
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 
 class ActionModule(answer_gate.Gated, ActionBase):

@@ -7,7 +7,7 @@ Ansible takes this plugin for every module that has no action plugin of its own:
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import (
     answer_gate,
     builtin_action,
 )

@@ -9,7 +9,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     ControllerAction,
     Result,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan.job_plan import plan_job
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.start.job_plan import plan_job
 
 
 class ActionModule(ControllerAction):

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import proof_cache
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_verdict
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.start import proof_verdict
 
 
 class ActionModule(ControllerAction):

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.config.quota import Quota
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import collector
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.quota import Quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync.log_index import (
     describe_left,
     describe_mismatches,

@@ -23,25 +23,21 @@ from ansible.utils.vars import load_extra_vars
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.yaml_source import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import suggest
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import software
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.yaml_source import (
     Problem,
-    near,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import (
     duplicate_hosts,
     extra_vars,
     spares,
     ssh_policy,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    controller_programs,
-    ports,
-    software,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site as sites
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.inventory_origin import (
     HostVariables,
     origin_of,
@@ -51,6 +47,10 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Arguments,
     ControllerAction,
     Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import (
+    controller_programs,
+    ports,
 )
 
 # The variable that read_job itself reads, for every verb that reads a job.
@@ -287,7 +287,7 @@ class ActionModule(ControllerAction):
             known = sorted(site["suites"])
             text = (
                 f"{suite!r} does not stand in trainyard_suites; allowed:"
-                f" {', '.join(known)}{near(suite, known)}"
+                f" {', '.join(known)}{suggest(suite, known)}"
             )
             problems.append(Problem("command line", None, "suite", text, code="site.unknown_suite"))
         return problems

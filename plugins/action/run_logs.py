@@ -26,23 +26,25 @@ from ansible.utils.color import stringc
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import (
     logs_options as questions,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    archive,
-    log_follower,
-    log_index,
-    log_receiver,
-    log_view,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    archive,
+    log_follower,
+    log_receiver,
+    log_view,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    rank_index as log_index,
 )
 
 COLORS = (

@@ -6,12 +6,12 @@ See library/run_plan.py for the documentation.
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import plan_directory
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import plan_directory
 
 
 class ActionModule(ControllerAction):

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt
 
 WRITERS = {
     "started": record_attempt.started,

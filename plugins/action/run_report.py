@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import load
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import load
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.report.report_page import (
     write_page,
 )

@@ -41,14 +41,11 @@ from ansible import context
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.utils.color import stringc
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import (
-    sanitize,
-    terminal,
-    text_layout,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize, text_layout
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import (
     model,
     plain_lines,
     screen,

@@ -39,13 +39,13 @@ from ansible import constants as C
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import terminal
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import (
     failed_nodes,
     replacement_failures,
-    restart_policy,
     resume_command,
 )
 

@@ -10,7 +10,7 @@ by hand as bare_faults.py says:
 .venv/bin/python tests/bench/bare_drill.py -i INVENTORY --out FOLDER [--limit 120] [--only NAME ...]
 
 The same training, the same moments and the same steps as in
-plugins/module_utils/drills/faults.yml, in a folder of this script's own on both nodes. Noted
+plugins/plugin_utils/drills/faults.yml, in a folder of this script's own on both nodes. Noted
 are: the first error that a terminal shows, the end of both commands, which of both came by
 themselves within the limit, and the processes that were left when the terminals were closed. What
 is left is then ended by pid. Faults that have no counterpart there (a controller, a resume) are
@@ -35,7 +35,7 @@ import bare_faults
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "collections"))
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fault_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.drills import fault_table
 
 FOLDER = "/home/trainer/bare-drill"
 # Bare Paddle has these moments, too; the others are about our controller, our checks or our logs.

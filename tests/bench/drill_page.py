@@ -18,7 +18,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT / "collections"))
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import fault_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.drills import fault_table
 
 PAGE = PROJECT / "docs" / "drills.md"
 BARE_HEAD = [

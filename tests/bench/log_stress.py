@@ -185,7 +185,7 @@ def receive(place, home, over):
     project = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.path.insert(0, os.path.join(project, "collections"))
     from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
-    from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+    from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
         log_receiver as receiving,
     )
 

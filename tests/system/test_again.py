@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import (
     failed_nodes,
     node_replacement,
     resume_command,

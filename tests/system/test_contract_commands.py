@@ -12,13 +12,13 @@ import shlex
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from core_support import CODE, DATA, ENVIRONMENT, ROOT, fact_of
 
 CONTRACT = yaml.safe_load(
-    (ROOT / "plugins" / "module_utils" / "conformance" / "contract.yml").read_text(encoding="utf-8")
+    (ROOT / "plugins" / "plugin_utils" / "conformance" / "contract.yml").read_text(encoding="utf-8")
 )
 COMMANDS = [
     (name, count)

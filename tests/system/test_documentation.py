@@ -196,11 +196,12 @@ def test_the_architecture_page_names_files_that_exist():
     assert [path for path in sorted(set(named)) if not (ROOT / path).exists()] == []
 
 
-def test_the_architecture_page_lists_every_package_of_the_core():
+@pytest.mark.parametrize("tree", ["module_utils", "plugin_utils"])
+def test_the_architecture_page_lists_every_package(tree):
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = page.split("## Packages", 1)[1].split("\n## ", 1)[0]
-    core = ROOT / "plugins" / "module_utils"
-    packages = sorted(path.parent.name for path in core.glob("*/__init__.py"))
+    section = page.split(f"Under `plugins/{tree}/`", 1)[1].split("\n## ", 1)[0]
+    section = section.split("Under `plugins/", 1)[0]
+    packages = sorted(path.parent.name for path in (ROOT / "plugins" / tree).glob("*/__init__.py"))
     assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == packages
 
 

@@ -14,20 +14,21 @@ import unicodedata
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import untag, yaml_source
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import untag
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import capacity, machine
+from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
+    outcome,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import yaml_source
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import (
     duplicate_hosts,
     extra_vars,
     role_vars,
     ssh_policy,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import capacity, machine
-from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
-    outcome,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site as sites
 from core_support import ROOT, job_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

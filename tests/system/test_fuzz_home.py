@@ -15,17 +15,17 @@ import time
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     archive,
-    log_index,
     log_view,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import series
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    plan_directory,
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    rank_index as log_index,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import series
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import plan_directory
 from core_support import RUN, compiled, put
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

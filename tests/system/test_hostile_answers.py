@@ -13,8 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 from ansible.utils import color, display
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest, terminal
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
 from core_support import RUN, attempt_files, compiled, put
 from lying_support import Site
 

@@ -16,17 +16,16 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     status,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    history,
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import history, prune_scan
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import (
+    controller_runs,
     plan_directory,
-    prune_scan,
     record_attempt,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import controller_runs
 from core_support import ROOT, RUN, attempt_files, compiled, put
 
 NAMES = ("a+b", "检测", "my job (1)", "det=1,é", "-x", "..", "模" * 83, "x" * 251)

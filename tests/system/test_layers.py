@@ -8,108 +8,124 @@ from pathlib import Path
 
 import pytest
 
-CORE = Path(__file__).resolve().parents[2] / "plugins" / "module_utils"
-ALLOWED = {
-    "agent": set(),
-    "base": set(),
-    "checkpoints": {"base"},
-    "environments": {"attempts", "base"},
-    "gate": {"base"},
-    "logs": {"base"},
-    "attempts": {"base", "logs"},
-    "suites": {"base", "logs"},
-    "diagnosis": {"attempts", "gate", "logs"},
-    "live": {"attempts", "base"},
-    "mesh": {"attempts", "base"},
-    "records": {"attempts", "base"},
-    "rehearsal": {"agent", "attempts", "base", "gate"},
-    "config": {"base", "environments", "records", "suites"},
-    "plan": {"attempts", "base", "checkpoints", "environments", "mesh", "suites"},
-    "inputs": {"base", "plan", "suites"},
-    "logsync": {"agent", "attempts", "base", "config", "logs", "records"},
-    "conformance": {"attempts", "base", "config", "inputs", "mesh", "plan", "suites"},
-    "drills": {"agent", "base", "logsync"},
-    "preflight": {"attempts", "base", "environments", "gate", "inputs", "mesh", "plan", "suites"},
-    "network": {"agent", "base", "plan", "preflight"},
-    "recovery": {
-        "attempts",
-        "base",
-        "checkpoints",
-        "config",
-        "inputs",
-        "mesh",
-        "preflight",
-        "records",
-    },
-    "runs": {
-        "attempts",
-        "base",
-        "checkpoints",
-        "config",
-        "diagnosis",
-        "logs",
-        "logsync",
-        "plan",
-        "preflight",
-        "records",
-        "recovery",
-        "suites",
-    },
-    "report": {"attempts", "base", "logs", "plan", "records", "recovery", "runs"},
+ROOT = Path(__file__).resolve().parents[2]
+PLUGINS = ROOT / "plugins"
+CORE = PLUGINS / "module_utils"
+PREFIX = "ansible_collections.trainyard.cluster.plugins."
+# module_utils: what may run on a node. Each package with the packages that it imports.
+ON_NODE = {
+    "agent": "",
+    "base": "",
+    "gate": "",
+    "checkpoints": "base",
+    "inputs": "base",
+    "logs": "base",
+    "suites": "base",
+    "attempts": "base logs",
+    "environments": "attempts base",
+    "mesh": "attempts base",
+    "network": "agent base",
+    "records": "attempts base",
+    "rehearsal": "agent attempts base gate",
+    "diagnosis": "attempts gate logs",
+    "plan": "base checkpoints environments suites",
+    "preflight": "attempts base environments inputs mesh plan",
+    "recovery": "attempts base checkpoints inputs mesh plan preflight records",
+    "runs": "attempts base checkpoints logs preflight records",
 }
-ROOT = CORE.parents[1]
-COLLECTION = "ansible_collections.trainyard.cluster.plugins.module_utils."
+# plugin_utils: the controller alone. First its packages of module_utils, then of plugin_utils.
+ON_CONTROLLER = {
+    "base": ("base", ""),
+    "checkpoints": ("base checkpoints", ""),
+    "environments": ("environments", ""),
+    "gate": ("base", ""),
+    "inputs": ("base plan suites", ""),
+    "live": ("attempts base", ""),
+    "mesh": ("base mesh", ""),
+    "plan": ("attempts base mesh plan", ""),
+    "suites": ("logs suites", "base"),
+    "config": ("base environments plan records suites", "base suites"),
+    "preflight": ("base gate inputs plan preflight suites", "mesh plan"),
+    "network": ("base network", "plan preflight"),
+    "start": ("base environments plan rehearsal", "network plan preflight"),
+    "recovery": ("attempts base", "config"),
+    "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),
+    "logsync": ("agent attempts base logs records", "config"),
+    "drills": ("agent base", "base logsync"),
+    "runs": (
+        "attempts base checkpoints diagnosis logs plan records recovery runs",
+        "config logsync plan suites",
+    ),
+    "report": ("attempts base logs records recovery", "plan runs suites"),
+}
+ALLOWED = {f"module_utils/{name}": text for name, text in ON_NODE.items()}
+ALLOWED = {
+    package: {f"module_utils/{name}" for name in text.split()} for package, text in ALLOWED.items()
+}
+ALLOWED.update(
+    {
+        f"plugin_utils/{name}": {f"module_utils/{core}" for core in node.split()}
+        | {f"plugin_utils/{core}" for core in controller.split()}
+        for name, (node, controller) in ON_CONTROLLER.items()
+    }
+)
 # Modules that run on nodes: each has a schema for its answers.
 ON_NODES = sorted(
     path.stem
-    for path in (CORE / "gate" / "answers").glob("*.yml")
+    for path in (PLUGINS / "plugin_utils" / "gate" / "answers").glob("*.yml")
     if (ROOT / "library" / path.name).with_suffix(".py").exists()
 )
 
 
 def imports_of(path):
-    """Return [(module, names, level)] of every import of a file; of a file of the core as it is
-    known below module_utils (`base.files`).
-    """
-    found = []
+    """Return [(module, names, level)] of every import of a file."""
+    imports = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found += [(alias.name, [], 0) for alias in node.names]
+            imports += [(alias.name, [], 0) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found.append((node.module or "", [alias.name for alias in node.names], node.level))
-    return found
+            imports.append((node.module or "", [alias.name for alias in node.names], node.level))
+    return imports
 
 
 def core_imports(path):
-    """Return the files of the core that a file imports."""
+    """Return the files of the core (module_utils and plugin_utils) that a file imports."""
     files = set()
     for module, names, level in imports_of(path):
         if level:
-            above = path.parents[level - 1].relative_to(CORE).parts
-            parts = [*above, *module.split(".")] if module else list(above)
-        elif module.startswith(COLLECTION):
-            parts = module[len(COLLECTION) :].split(".")
+            parts = [*path.parents[level - 1].relative_to(PLUGINS).parts]
+            parts += module.split(".") if module else []
+        elif module.startswith(PREFIX):
+            parts = module[len(PREFIX) :].split(".")
         else:
             continue
         for one in [parts, *([*parts, name] for name in names)]:
-            target = CORE.joinpath(*one).with_suffix(".py")
+            target = PLUGINS.joinpath(*one).with_suffix(".py")
             files |= {target} if target.is_file() else set()
     return files
 
 
+def package_of(path):
+    return path.parent.relative_to(PLUGINS).as_posix()
+
+
 def packages():
-    return sorted(path.name for path in CORE.iterdir() if (path / "__init__.py").is_file())
+    return {
+        package_of(path)
+        for tree in ("module_utils", "plugin_utils")
+        for path in (PLUGINS / tree).glob("*/__init__.py")
+    }
 
 
 def test_every_package_is_named():
-    assert packages() == sorted(ALLOWED)
+    assert packages() == set(ALLOWED)
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
 def test_a_package_imports_only_what_it_may(package):
     imported = {
-        target.parent.name
-        for path in (CORE / package).glob("*.py")
+        package_of(target)
+        for path in (PLUGINS / package).glob("*.py")
         for target in core_imports(path)
     }
     assert imported - {package} == ALLOWED[package]

@@ -13,27 +13,31 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate, isolation
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import log_index
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import isolation
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks, devices
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import devices
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import (
     prune_rules,
     run_choice,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    candidates,
     restart_policy,
     resume_decision,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     outcome,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    rank_index as log_index,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import checks
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import candidates
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import (
     prune_report,
     record_attempt,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.history_text import (
     describe_history,
 )

@@ -19,12 +19,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
     netprobe,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
-    client,
-    node_check,
-    reachability,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import client, node_check
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.network import reachability
 from core_support import ROOT
 
 NODE, LIAR, HERE = "node1", "node2", "127.0.0.1"

@@ -15,9 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    candidates,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import candidates
 from core_support import ROOT, program, put
 
 PLAYBOOKS = sorted(

@@ -24,11 +24,9 @@ import attempt
 import core_support
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    site_fields,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import render
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site_fields
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import render
 from core_support import ROOT, RUN, compiled, fact_of, modes, program, put
 from system.test_playbooks import ANSIBLE, COCO, JOB, site
 

@@ -9,9 +9,10 @@ import functools
 import re
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import scaling
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import ROOT
 
 CONFIGS = ROOT / "playbooks" / "configs"
@@ -66,7 +67,7 @@ def read(name):
 @functools.lru_cache(maxsize=None)
 def table_of(suite):
     """Return a suite's table."""
-    return suite_table.load(suite)
+    return suite_file.load(suite)
 
 
 def effective(job):

@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml"

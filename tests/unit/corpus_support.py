@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt
 
 CASES = Path(__file__).resolve().parents[1] / "corpus" / "cases"
 

@@ -20,7 +20,7 @@ import json
 import os
 import sys
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.drills import (
     drill_run,
     drill_site,
     fault_table,

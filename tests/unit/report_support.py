@@ -10,7 +10,7 @@ import math
 import shutil
 from html.parser import HTMLParser
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import (
     html_page,
     load,
     report_view,

@@ -16,7 +16,7 @@ import time
 
 from ..base import manifest
 from ..base.text_layout import span as duration
-from ..config import job_env
+from ..plan import job_env
 from ..records import run_choice, run_json
 
 

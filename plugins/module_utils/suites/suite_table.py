@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suites as tables (docs/design.md, 5), and their meaning for one job.
+"""Meaning of a suite's table (docs/design.md, 5) for one job. Pure.
 
-A table, suites/<name>.yml, has to fit suites/schema.yml. Nothing here knows a suite by name: a
-fifth one is one more file (docs/adding-a-suite.md).
+Nothing here knows a suite by name: a fifth one is one more file (docs/adding-a-suite.md).
 """
 
 from __future__ import annotations
@@ -10,66 +9,11 @@ from __future__ import annotations
 import math
 import os
 
-from ..base import text_rules, yaml_source
-from ..base.yaml_source import near
-from ..logs.parser import Table, TableError
-from .launchers import LAUNCHERS
+from ..base import text_rules
+from ..base.value_text import suggest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-FOLDER = os.path.normpath(os.path.join(HERE, *[os.pardir] * 3, "playbooks", "suites"))
 # Beyond this no number of epochs, iterations or samples means anything; a config may hold any.
 LARGEST_NUMBER = 10**15
-# The keys that a table may leave out.
-DEFAULTS = {
-    "override_style": "yaml",
-    "override_limits": [],
-    "env": {},
-    "accelerators": {},
-    "distributed": None,
-    "argument_keys": {},
-    "resume": {},
-}
-DATA_DEFAULTS = {"names": {}, "overrides": {}, "keys": []}
-
-
-class SuiteError(ValueError):
-    """A table that does not fit suites/schema.yml. The message names its line."""
-
-
-def names(folder=None):
-    """Return the names of the known suites: the files in suites/."""
-    return sorted(name[:-4] for name in os.listdir(folder or FOLDER) if name.endswith(".yml"))
-
-
-def load(name, folder=None):
-    """Return a suite's table with its name, and with defaults for missing keys.
-
-    Raise SuiteError.
-    """
-    shown = f"suites/{name}.yml"
-    table, lines, problems = yaml_source.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
-    schema, _lines, schema_problems = yaml_source.read(os.path.join(HERE, "schema.yml"))
-    problems = problems + schema_problems
-    problems = problems or yaml_source.check(table, schema, lines, shown)
-    problems = problems or _table_problems(table, shown)
-    if problems:
-        raise SuiteError("; ".join(str(problem) for problem in problems))
-    data = dict(DATA_DEFAULTS, **table["data"])
-    return dict(DEFAULTS, **dict(table, name=name, data=data))
-
-
-def _table_problems(table, shown):
-    """Return problems of a table that the schema cannot find. shown: its file."""
-    problems = []
-    unknown = sorted(set(table["launchers"]) - set(LAUNCHERS))
-    if unknown:
-        allowed = ", ".join(sorted(LAUNCHERS))
-        problems.append(f"{shown}: launchers: {', '.join(unknown)}; allowed: {allowed}")
-    try:
-        Table(table["logs"])
-    except TableError as error:
-        problems.append(f"{shown}: {error}")
-    return problems
 
 
 def lookup(values, dotted):
@@ -154,7 +98,7 @@ def override_problems(suite, values, given):
         if "existing" in limits and not has(values, key):
             problems.append(
                 f"the config has no key {key}, and {suite['title']} takes only keys that there"
-                f" are{near(key, known_keys(values))}"
+                f" are{suggest(key, known_keys(values))}"
             )
         if "no_equals" in limits and "=" in str(value):
             problems.append(
@@ -344,7 +288,7 @@ def _describe_missing(suite, key, path, places):
     else:
         remedy = (
             f"say where it is: trainyard_suites.{suite['name']}.data.{_guess_name(suite, path)}"
-            f".path{near(path, places)}"
+            f".path{suggest(path, places)}"
         )
     return (
         f"{key}: the config reads {path}, which no data set of the site holds (it has {shown});"

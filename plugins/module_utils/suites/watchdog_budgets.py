@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ..base.yaml_source import shown
+from ..base.value_text import abbreviate
 
 PHASES = ("rendezvous", "first_step", "step", "evaluation", "checkpoint")
 # Seconds. The first step contains imports, reading of data and the compilation of graphs. An
@@ -37,7 +37,7 @@ def seconds(value):
         match = _TIME.match(value)
     if not match:
         raise ValueError(
-            f"must be a time with its unit such as 90s, 10m or 2h, or off; got {shown(value)}"
+            f"must be a time with its unit such as 90s, 10m or 2h, or off; got {abbreviate(value)}"
         )
     budget = int(match.group(1)) * UNITS[match.group(2)]
     if not LEAST <= budget <= MOST:

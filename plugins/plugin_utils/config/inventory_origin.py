@@ -14,13 +14,9 @@ from ansible._internal._datatag._tags import Origin
 from ansible.errors import AnsibleError
 from ansible.parsing.vault import EncryptedString
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.yaml_source import Problem
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    extra_vars,
-    job,
-    role_vars,
-    ssh_policy,
-)
+
+from ..base.yaml_source import Problem
+from . import extra_vars, job, role_vars, ssh_policy
 
 Place = tuple[str, "int | None"]
 COMMAND_LINE: Place = ("command line", None)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
+
+from ..config import quota
 
 SHOWN_NAMES = 5
 

@@ -9,8 +9,9 @@ import shutil
 import tempfile
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import host_keys
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import run_program
+
+from . import host_keys
 
 Node = dict[str, Any]
 Verdicts = dict[str, dict[str, Any]]

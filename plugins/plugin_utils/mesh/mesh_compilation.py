@@ -6,11 +6,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    known_nodes,
-    primitives,
-    ssh_config,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+
+from . import known_nodes, ssh_config
 
 
 class MeshRefused(Exception):

@@ -6,7 +6,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import authority, primitives
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+
+from . import authority
 
 Given = dict[str, Any]
 MOST_FINGERPRINTS = 100  # of those that a node says it holds

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    candidates,
-    failed_nodes,
-)
+
+from . import candidates, failed_nodes
 
 
 def note_failed_nodes(

@@ -9,7 +9,8 @@ from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus
+
+from . import prometheus
 
 
 class MetricsError(Exception):

@@ -8,15 +8,8 @@ import os
 import time
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
-    html_page,
-    load,
-    prometheus,
-    report_view,
-    run_comparison,
-    series,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ..suites import suite_file
+from . import html_page, load, prometheus, report_view, run_comparison, series
 
 
 def write_page(
@@ -27,7 +20,7 @@ def write_page(
     Raises load.ReportError where there is no such run.
     """
     wanted = load.wanted(runs_dir, run, runs)
-    read_series = functools.partial(series.of_run, folder=suite_table.FOLDER)
+    read_series = functools.partial(series.of_run, folder=suite_file.FOLDER)
     found = [load.read(runs_dir, name, read_series) for name in wanted]
     now = time.time()
     view = run_comparison.view(found, now) if runs else report_view.view(found[0], now)

@@ -8,7 +8,8 @@ from typing import Any
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_report
+
+from . import prune_report
 
 Arguments = dict[str, Any]
 # Place to what it returned; None, or nothing, where it did not answer.

@@ -11,7 +11,7 @@ import json
 import lying_run
 import lying_schema
 import lying_values
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 # So many values are tried for a field that the gate may take.
 TRIES = 12

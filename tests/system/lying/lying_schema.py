@@ -12,7 +12,7 @@ import json
 import re
 
 import jsonschema
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 TEXTS = (
     "node1", "20261120-190935-raise-1b3e", "trainyard-run-1.service", "a" * 64, "a" * 16, "a" * 32,

@@ -15,10 +15,10 @@ import venv
 from pathlib import Path
 
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import user_manager
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]

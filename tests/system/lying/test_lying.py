@@ -30,7 +30,7 @@ import lying_run
 import lying_scenes
 import lying_schema
 import lying_values
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 COUNT = int(os.environ.get("TRAINYARD_LIES", "0"))
 SEED = os.environ.get("TRAINYARD_SEED", "lies")

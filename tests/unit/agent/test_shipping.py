@@ -18,9 +18,7 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    log_receiver,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import log_receiver
 from core_support import ROOT, compiled, renamed
 from unit.suites.test_launchers import mindocr
 

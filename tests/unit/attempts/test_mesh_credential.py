@@ -21,8 +21,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     mesh_credential as credential,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness
 from core_support import RUN, peer_key, programs, put, trusted
 
 NODES = ["node1", "node2", "node3"]

@@ -14,7 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     ownership,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness
 from core_support import RUN, compiled, gang, put
 
 OLDER, YOUNGER = RUN.replace("103501", "103400"), RUN.replace("103501", "103600")

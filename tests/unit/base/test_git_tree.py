@@ -11,11 +11,8 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import git_tree, manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
-    describe,
-    remote_outline,
-    sources,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import remote_outline
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe, sources
 from core_support import put
 
 PLAIN = (["status", "--porcelain"], ["diff", "HEAD"], ["ls-files", "--others"])

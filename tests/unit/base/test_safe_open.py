@@ -29,10 +29,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments imp
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     remote_outline,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    collector,
-    log_view,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     check_lock,
 )
@@ -40,8 +36,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.records import r
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     node_rehearsal,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import load
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import plan_origin, prune_scan
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector, log_view
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import load
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import plan_origin
 from core_support import RUN, attempt_files, compiled, put
 
 

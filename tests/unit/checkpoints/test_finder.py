@@ -16,13 +16,13 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import mani
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     finder,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import ROOT, RUN
 
 REAL = ROOT / "tests" / "fixtures" / "checkpoints"
 CLOCK = itertools.count(1_000_000)
-RULES = {name: suite_table.load(name)["resume"] for name in suite_table.names()}
+RULES = {name: suite_file.load(name)["resume"] for name in suite_file.names()}
 
 
 def pickled(**values):

@@ -9,8 +9,8 @@ import json
 import os
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import value_text
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from core_support import CONFIG, ROOT
 
 CONFIGS = str(ROOT / "playbooks" / "configs")
@@ -526,8 +526,8 @@ def test_suites_and_schemas_stand_together():
 
 def test_near_is_silent_where_nothing_is_near():
     assert (
-        yaml_source.near("zzz", ["nodes"]) == ""
-        and yaml_source.near("nods", ["nodes"]) == "; did you mean 'nodes'?"
+        value_text.suggest("zzz", ["nodes"]) == ""
+        and value_text.suggest("nods", ["nodes"]) == "; did you mean 'nodes'?"
     )
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import extra_vars
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import extra_vars
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import (
     logs_options as questions,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import archive
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import archive
 from core_support import ROOT
 
 RAISED = ROOT / "tests/fixtures/raised"

@@ -6,10 +6,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import (
-    site_fields,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site_fields
 from core_support import ROOT, job_of
 
 SUITES = {

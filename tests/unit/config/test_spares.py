@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import spares
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import spares
 from core_support import ROOT, job_of
 from unit.config.test_site import host
 

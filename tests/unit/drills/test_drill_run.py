@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.drills import (
     drill_run,
     drill_site,
     drill_steps,

@@ -19,8 +19,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     model_collector,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import devices, orphans
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from unit.preflight.test_devices import FIXTURES, Smi
 
 RUN = "20261120-103501-ppyoloe-1f2e"

@@ -10,7 +10,7 @@ import tarfile
 import urllib.error
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import download, sources
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import download, sources
 from core_support import put
 
 

@@ -10,11 +10,11 @@ import os
 import time
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import remote_outline
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import (
     describe,
     outline_files,
-    remote_outline,
     sources,
 )
 from core_support import put

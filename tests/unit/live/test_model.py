@@ -8,10 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    live_warnings,
-    model,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import live_warnings, model
 from unit.live.test_screen import STEP, own, rank, seen, status
 
 GIB = 1 << 30

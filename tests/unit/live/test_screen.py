@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import (
     model,
     plain_lines,
     screen,

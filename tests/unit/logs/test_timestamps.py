@@ -15,7 +15,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps 
     span,
     utc_offset,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 
 NEAR = calendar.timegm((2026, 11, 20, 12, 0, 0))
 AT = calendar.timegm((2026, 11, 20, 19, 17, 36))
@@ -93,10 +93,10 @@ def test_a_year_that_is_not_printed_is_the_nearest():
         assert clock.read("[01/01 00:00:01] x") == new_year + 1
 
 
-@pytest.mark.parametrize("name", suite_table.names())
+@pytest.mark.parametrize("name", suite_file.names())
 def test_the_date_of_every_suites_step_lines_is_read(name, root):
     """A new suite's form has to be known here, or its curves have no time."""
-    table = parser.Table(suite_table.load(name)["logs"])
+    table = parser.Table(suite_file.load(name)["logs"])
     real = [
         root / "tests" / "fixtures" / "series" / run / "attempt-1" / "rank-000.node1.log"
         for run in ("failed", "evaluated", "msrun", "recognition")

@@ -7,7 +7,12 @@ import json
 import shutil
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import archive, log_index
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    archive,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    rank_index as log_index,
+)
 from core_support import ROOT
 
 RUN = "20261120-190935-raise-1b3e"

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     log_follower,
     log_receiver,
 )

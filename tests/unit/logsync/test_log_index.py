@@ -12,9 +12,11 @@ import shutil
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     collector,
-    log_index,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    rank_index as log_index,
 )
 from conftest import sample_plan
 from core_support import ROOT

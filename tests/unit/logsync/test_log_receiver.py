@@ -17,8 +17,8 @@ import pytest
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import connection_loader
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     log_receiver,
     log_stream,
 )
@@ -160,7 +160,7 @@ def test_another_reader_goes_on_where_the_first_was_killed(attempt, home, stream
     log = attempt / "log" / "workerlog.0"
     log.write_bytes(os.urandom(40 << 20))
     code = (
-        "import sys; from ansible_collections.trainyard.cluster.plugins.module_utils.logsync"
+        "import sys; from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync"
         " import log_receiver as receiving; r ="
         " receiving.Receiver(sys.argv[1], node='node1');p = receiving.start(sys.argv[3:],"
         " {'attempt_dir': sys.argv[2], 'node': 'node1', 'have': r.have()});"

@@ -10,7 +10,7 @@ import resource
 import time
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import archive, log_view
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import archive, log_view
 from core_support import ROOT
 
 RAISED = ROOT / "tests/fixtures/raised"

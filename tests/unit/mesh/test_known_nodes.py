@@ -9,12 +9,9 @@ import json
 import random
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    known_nodes,
-    primitives,
-    ssh_config,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import known_nodes, ssh_config
 from unit.mesh.test_primitives import CA, host_key, node
 
 NAMES = ["node1", "node2", "node3"]

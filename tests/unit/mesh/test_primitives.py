@@ -22,9 +22,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     login_check,
     node_description,
     primitives,
-    ssh_config,
     store,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import ssh_config
 
 CA = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca"

@@ -21,10 +21,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     ownership,
     status,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.live import (
-    live_warnings,
-    model,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import live_warnings, model
 from core_support import RUN, attempt_files, compiled, program, put
 
 LINE = (

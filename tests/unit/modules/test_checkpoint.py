@@ -10,7 +10,7 @@ import shutil
 
 import checkpoint as module
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import put
 
 # Names as the suites wrote them in real runs: {suite: (folder, files of the best one, files of the
@@ -47,7 +47,7 @@ def attempt(folder, suite, best=True, last=True):
     root = put(folder, {f"{where}/{name}": f"{name} of {suite}" for name in names})
     for name in others:
         os.utime(os.path.join(root, where, name.split("/")[0]), (1, 1))
-    table = suite_table.load(suite)["checkpoints"]
+    table = suite_file.load(suite)["checkpoints"]
     folders = [text.format(save=where, stem=os.path.basename(where)) for text in table["folders"]]
     return root, {
         "path": root,
@@ -88,7 +88,7 @@ def test_the_wanted_one_of_every_suite(found, suite, wanted):
 def test_without_an_evaluation_the_last_one_and_it_is_said(found, suite):
     saved = found(suite, "best", best=False)
     assert saved["kind"] == "last" and sorted(saved["files"]) == sorted(SAVED[suite][2])
-    best = suite_table.load(suite)["checkpoints"]["best"]
+    best = suite_file.load(suite)["checkpoints"]["best"]
     assert f" no {best} (" in saved["note"] and "evaluated" in saved["note"]
     assert "so the last one" in saved["note"]
 

@@ -21,15 +21,6 @@ from ansible.parsing.dataloader import DataLoader
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import yaml_source
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
-from ansible_collections.trainyard.cluster.plugins.module_utils.conformance import (
-    findings_check,
-    fixtures,
-    runner,
-    site_checks,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     login_check,
 )
@@ -37,9 +28,19 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     ascend_addresses,
     compiler,
     rank_table,
-    readiness,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers, suite_table
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import yaml_source
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.conformance import (
+    findings_check,
+    fixtures,
+    runner,
+    site_checks,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import ROOT, put
 
 NODES = ["node1", "node2"]
@@ -111,9 +112,9 @@ class Bench:
         )
 
     def suite(self, name, **changes):
-        real = suite_table.load
+        real = suite_file.load
         self.set(
-            suite_table,
+            suite_file,
             "load",
             lambda wanted, *more: dict(real(wanted, *more), **(changes if wanted == name else {})),
         )

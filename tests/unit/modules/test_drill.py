@@ -17,21 +17,18 @@ import time
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import drill_watch, shipping
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
-from ansible_collections.trainyard.cluster.plugins.module_utils.drills import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
+    failure_catalogue,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.drills import (
     drill_run,
     drill_site,
     fault_table,
     invariants,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
-    failure_catalogue,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    collector,
-    log_stream,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector, log_stream
 from core_support import ROOT, RUN, program, put
 
 TABLE = fault_table.load()
@@ -103,7 +100,7 @@ def test_a_fault_says_why_it_cannot_be_done_on_a_site():
 
 def test_a_table_that_does_not_fit_its_schema_is_refused(tmp_path):
     text = (
-        (ROOT / "plugins/module_utils/drills/faults.yml")
+        (ROOT / "plugins/plugin_utils/drills/faults.yml")
         .read_text()
         .replace("at: step 2", "at: breakfast", 1)
     )

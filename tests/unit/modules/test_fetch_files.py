@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import quota
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import fetcher
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import fetcher
 from core_support import ROOT, RUN, put
 
 ODD = "a --rsh=sh -c touch$IFS/x.log"

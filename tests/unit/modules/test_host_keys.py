@@ -9,8 +9,8 @@ import re
 import subprocess
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import host_keys as core
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import host_key_pins
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import host_keys as core
 from unit.mesh.test_primitives import host_key
 
 ONE, TWO = host_key(1), host_key(2)

@@ -18,9 +18,9 @@ import zipfile
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import download, sources
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import download, sources
 from core_support import put
 
 CONFIG = "configs/ppyoloe/s.yml"

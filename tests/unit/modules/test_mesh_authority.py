@@ -10,11 +10,9 @@ import os
 import subprocess
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    certificate_term,
-    primitives,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import certificate_term
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import checks
 
 OTHER = {"fingerprint": "SHA256:other", "by": "bob@tower", "since": 1763000000}
 

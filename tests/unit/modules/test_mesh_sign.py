@@ -11,14 +11,11 @@ import subprocess
 import time
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
-    authority,
-    primitives,
-    signing,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.certificates import (
     parse_certificate,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import authority, signing
 
 DAY = 86400
 

@@ -14,7 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments imp
     root_records,
     user_manager,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from core_support import ROOT
 
 UBUNTU = 'PRETTY_NAME="Ubuntu 24.04"\nID=ubuntu\nID_LIKE=debian\n'

@@ -14,20 +14,19 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import (
-    findings,
-    manifest,
-    yaml_source,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     paths,
     placement,
     remote_outline,
     tree_install,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler, readiness
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import checks, probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import yaml_source
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import checks
 from core_support import fact_of, gang, put
 
 FILES = {"annotations/a.json": "{}", "train/1.jpg": "one", "train/2.jpg": "two"}

@@ -20,11 +20,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives 
     inventory_digest,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import readiness, render
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    checks,
-    proof_cache,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness, render
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import checks, proof_cache
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
 from unit.modules.test_resume_point import POINT
 

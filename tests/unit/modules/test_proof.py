@@ -9,10 +9,8 @@ import os
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    proof_cache,
-)
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_verdict
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.start import proof_verdict
 from core_support import gang
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import time
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import stream_lock
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import stream_lock
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import controller_runs
 from core_support import ROOT, put
 from unit.modules.test_prune import PLAN, run_id

@@ -13,7 +13,7 @@ import subprocess
 import pytest
 import rank_index
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     collector,
     stream_lock,
 )

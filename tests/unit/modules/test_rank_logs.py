@@ -14,8 +14,8 @@ import rank_logs
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import visualdl
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from conftest import sample_plan
 
 FAILED = {

@@ -14,9 +14,9 @@ from ansible.parsing.dataloader import DataLoader
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.yaml_source import Problem
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import site as sites
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import controller_programs
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.yaml_source import Problem
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import controller_programs
 from core_support import ROOT, put
 
 HOST = {

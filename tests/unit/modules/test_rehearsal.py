@@ -20,12 +20,12 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     status,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     node_rehearsal,
     outcome,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from core_support import ROOT, RUN, gang
 
 SCRIPT = (ROOT / "plugins" / "module_utils" / "agent" / "rehearse.py").read_text(encoding="utf-8")

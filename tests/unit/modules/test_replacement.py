@@ -6,9 +6,7 @@ from __future__ import annotations
 import os
 import time
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    failed_nodes,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import failed_nodes
 from unit.recovery.test_candidates import RUN, SILENT, given
 
 LOST = {"outcome": "failed", "cause": "node_lost", "node": "node2"}

@@ -19,23 +19,18 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import mani
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     finder,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import describe, tree_install
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
-    compiler,
-    readiness,
-    render,
-    resume_inputs,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    proof_cache,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler, resume_inputs
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     checkpoint_transfer,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness, render
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import RUN, compiled, gang, program, programs, put
 
-RULE = suite_table.load("paddledetection")["resume"]
+RULE = suite_file.load("paddledetection")["resume"]
 POINT = {
     "attempt": 1, "name": "4", "stem": "4", "digest": "a" * 64, "epoch": 5, "step": 60, "lr": 0.01,
     "note": "", "home": "/runs/r/attempt-1/checkpoint",
@@ -378,7 +373,7 @@ def test_a_constant_rate_is_the_configs():
     ],
 )  # fmt: skip
 def test_a_training_that_has_reached_its_end_is_refused(name, point, config, words):
-    suite, point = suite_table.load(name), dict(POINT, **point)
+    suite, point = suite_file.load(name), dict(POINT, **point)
     assert words in resume_inputs.problem(point, suite, config)
     more = {key: value + 3 for key, value in config.items()}
     assert (
@@ -391,7 +386,7 @@ def test_a_training_that_has_reached_its_end_is_refused(name, point, config, wor
 
 
 def test_a_suite_that_knows_no_way_is_refused():
-    said = resume_inputs.problem(POINT, dict(suite_table.load("mindocr"), resume={}), {})
+    said = resume_inputs.problem(POINT, dict(suite_file.load("mindocr"), resume={}), {})
     assert "does not say how" in said
 
 
@@ -403,7 +398,7 @@ def test_a_suite_that_knows_no_way_is_refused():
     ],
 )
 def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
-    suite, point = suite_table.load("mindocr"), dict(POINT, stem="train_resume")
+    suite, point = suite_file.load("mindocr"), dict(POINT, stem="train_resume")
     copy = resume_inputs.config_file(suite, "configs/rec/crnn/a.yaml", given, point)
     found = resume_inputs.planned(point, suite, {"config": {}, "resume_config": copy})
     path = "resume/aaaaaaaaaaaaaaaa/train_resume.ckpt"

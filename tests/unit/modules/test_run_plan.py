@@ -16,16 +16,12 @@ import time
 
 import pytest
 import run_plan
-from ansible_collections.trainyard.cluster.plugins.module_utils.logsync import (
-    collector,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import series
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
-    plan_directory,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import series
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import plan_directory
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import ROOT, RUN, compiled, job_of, put
 
 PLAN = compiled()
@@ -86,7 +82,7 @@ def test_what_the_nodes_agree_on_is_taken_with_the_shipped_tables(bring, here):
     taken = json.loads((here / "plan.json").read_text())
     assert taken == json.loads(json.dumps(dict(PLAN, suite=plan_directory.shipped(PLAN["suite"]))))
     assert (
-        taken["suite"]["logs"] == suite_table.load("paddledetection")["logs"]
+        taken["suite"]["logs"] == suite_file.load("paddledetection")["logs"]
         and taken["suite"]["checkpoints"] == PLAN["suite"]["checkpoints"]
     )
     assert json.loads((here.parent / "job.json").read_text())["suite"] == "paddledetection"
@@ -309,5 +305,5 @@ def test_the_patterns_of_a_node_are_not_taken_and_neither_are_nodes_that_the_sit
     assert bring({"node1": (text, None)})["lacking"].keys() == {"job.json"}
     assert (
         json.loads((here / "plan.json").read_text())["suite"]["logs"]
-        == suite_table.load("paddledetection")["logs"]
+        == suite_file.load("paddledetection")["logs"]
     )

@@ -10,7 +10,7 @@ import os
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt
 from core_support import RUN, compiled, modes, put
 
 MADE = compiled(count=2, devices=1)

@@ -12,8 +12,10 @@ from types import SimpleNamespace
 import pytest
 import training_account as module
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import training_account
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import root_records
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    root_records,
+    training_account,
+)
 
 PID1 = (
     "Limit  Soft  Hard  Units\nMax open files  1024  1048576  files\nMax locked memory  65536 "

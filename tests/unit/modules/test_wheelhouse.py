@@ -14,7 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments imp
     python_env as core,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 NODE = {
     "python": "3.11",

@@ -10,13 +10,13 @@ import json
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import topology
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.network import (
     link_quality,
     reachability,
-    topology,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import interfaces
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import interfaces
 from core_support import ROOT, compiled, gang
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
-    controller_programs,
     openssh,
     package_fixes,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import controller_programs
 
 OLD = "\n -- A Maintainer <a@debian.invalid>  Mon, 13 Jan 2020 08:00:00 +0200\n"
 NEW = "\n -- A Maintainer <a@debian.invalid>  Tue, 13 May 2025 08:00:00 +0200\n"

@@ -18,7 +18,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import unit_limits
-from ansible_collections.trainyard.cluster.plugins.module_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     check_lock,
 )
@@ -28,6 +27,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
     openssh,
     rsync,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from core_support import program, put
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,8 +11,9 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import ports, sockets
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import sockets
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import ports
 from core_support import RUN, compiled
 
 START = 17000

@@ -14,7 +14,7 @@ import sys
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
-from ansible_collections.trainyard.cluster.plugins.module_utils.runs import record_attempt
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt
 from core_support import ROOT, RUN, put
 from jsonschema import Draft202012Validator
 from unit.logsync.test_log_index import of_schema

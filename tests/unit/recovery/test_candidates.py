@@ -6,9 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    candidates,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import candidates
 from core_support import job_of
 from unit.config.test_site import host
 from unit.config.test_spares import site_of

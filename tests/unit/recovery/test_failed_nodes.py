@@ -14,9 +14,7 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_catalogue import (
     entry_of,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    failed_nodes,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import failed_nodes
 
 NODES = ["n1", "n2"]
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    node_replacement,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import node_replacement
 
 NOW = 1_000_000.0
 DEAD = {"n2": "it does not answer: Connection timed out"}

@@ -6,9 +6,7 @@ there, and nobody else.
 from __future__ import annotations
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
-    replacement_failures,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import replacement_failures
 
 
 def chosen(nodes=("n1", "s1"), new=("s1",)):

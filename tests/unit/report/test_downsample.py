@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.report.downsample import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report.downsample import (
     BUFFER,
     Means,
     Thinned,

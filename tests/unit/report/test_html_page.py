@@ -12,7 +12,7 @@ import re
 import shutil
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import (
     html_page,
     run_comparison,
 )

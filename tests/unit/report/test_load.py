@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import load as core
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import load as core
 from report_support import bring
 
 ONE, TWO = "20261120-103501-ppyoloe-1f2e", "20261120-103502-ppyoloe-1f2e"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import prometheus
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import prometheus
 
 RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "series"
 NAMES = sorted(path.name for path in RUNS.iterdir() if path.is_dir())

@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import (
     load,
     report_view,
     series,

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps import Clock
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import curves, phases, series
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import curves, phases, series
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 RUNS = FIXTURES / "series"
@@ -398,7 +398,7 @@ def composed(place, suite, logs):
         }
         for n in (0, 1)
     ]
-    table = suite_table.load(suite)
+    table = suite_file.load(suite)
     plan = {
         "ranks": ranks,
         "nodes": [{"name": "node1"}, {"name": "node2"}],
@@ -691,7 +691,7 @@ def test_the_start_of_a_log_is_read_up_to_its_first_step(tmp_path):
         (RUNS / "failed" / "attempt-1" / "rank-001.node2.log").read_bytes()
         + b"I1120 19:30:00.000000 1 x] Retry to connect to 1\n"
     )
-    table = series.Table(suite_table.load("paddledetection")["logs"])
+    table = series.Table(suite_file.load("paddledetection")["logs"])
     with path.open("rb") as handle:
         begun = curves.beginning(handle.fileno(), table, Clock(0, 1795201787))
     assert begun["found"] - begun["seeks"] == pytest.approx(3.0, abs=0.1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.report import timeline as core
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import timeline as core
 
 RANKS = [{"rank": rank, "node": "node%d" % (rank // 2 + 1)} for rank in range(4)]
 

@@ -12,12 +12,12 @@ import shlex
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler import (
     PlanError,
     compile_plan,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from core_support import ADDRESSES, compiled, gang
 
 

@@ -14,9 +14,10 @@ import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import sources
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import sources
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,7 +43,7 @@ make_data = load_make_data()
 
 @pytest.fixture(scope="module")
 def suite():
-    return suite_table.load("mindocr")
+    return suite_file.load("mindocr")
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,14 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments imp
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import parser
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[3]
 LOGS = Path(__file__).resolve().parents[2] / "fixtures" / "logs" / "paddleocr"
 WORKSPACE = ROOT / "examples" / "paddleocr"
 CONFIG = WORKSPACE / "configs" / "rec" / "rec_mv3_none_bilstm_ctc.yml"
-SUITE = suite_table.load("paddleocr")
+SUITE = suite_file.load("paddleocr")
 STEP = (
     "[2026/11/20 13:29:28] ppocr INFO: epoch: [3/72], global_step: 20, lr: 0.000500, acc: 0.500000,"
     " loss: %s, loss_ctc: 3.000000, avg_reader_cost: 0.00601 s, avg_batch_cost: 0.57930 s,"

@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import ROOT, put
 
-DETECTION = suite_table.load("paddledetection")
+DETECTION = suite_file.load("paddledetection")
 # What a suite for MindOCR's kind of config would say.
 SWITCHED = dict(DETECTION, distributed={"key": "system.distribute"})
 COCO = {
@@ -23,9 +24,9 @@ COCO = {
 }
 
 
-@pytest.mark.parametrize("name", suite_table.names())
+@pytest.mark.parametrize("name", suite_file.names())
 def test_every_table_fits_its_schema(name):
-    table = suite_table.load(name)
+    table = suite_file.load(name)
     assert table["name"] == name and table["launchers"] and table["logs"]["step"]
 
 
@@ -34,8 +35,8 @@ def test_a_fifth_suite_is_one_file(tmp_path):
     page = (ROOT / "docs" / "adding-a-suite.md").read_text(encoding="utf-8")
     text = page.split("```yaml\n", 1)[1].split("```", 1)[0]
     put(tmp_path, {"paddleclas.yml": text})
-    assert suite_table.names(str(tmp_path)) == ["paddleclas"]
-    assert suite_table.load("paddleclas", str(tmp_path))["title"] == "PaddleClas"
+    assert suite_file.names(str(tmp_path)) == ["paddleclas"]
+    assert suite_file.load("paddleclas", str(tmp_path))["title"] == "PaddleClas"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +60,8 @@ def test_a_fifth_suite_is_one_file(tmp_path):
 def test_a_table_that_cannot_be_used(tmp_path, change, words):
     table = {key: value for key, value in DETECTION.items() if key not in ("name", "distributed")}
     put(tmp_path, {"x.yml": yaml.safe_dump(dict(table, **change))})
-    with pytest.raises(suite_table.SuiteError) as error:
-        suite_table.load("x", str(tmp_path))
+    with pytest.raises(suite_file.SuiteError) as error:
+        suite_file.load("x", str(tmp_path))
     assert words in str(error.value)
 
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
     watchdog_budgets,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from core_support import compiled, job_of, shipped
 
 

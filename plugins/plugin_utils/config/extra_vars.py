@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems of the variables that the command line gives with -e."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_rules
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import (
+    abbreviate,
+    suggest,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
+
+from ..base.yaml_source import Problem
+from . import logs_options, role_vars
+from .role_vars import NO, YES, switch
+
+CHOICES = {"verify": ("cached", "sample", "full")}
+# Those that a site may set for every time, since a role takes them for its default.
+DEFAULTS = ("rehearse", "verify", "matrix", "trust_accept")
+SWITCHES = (
+    "confirm",
+    "follow",
+    "list",
+    "rehearse",
+    "matrix",
+    "site",
+    "trust_accept",
+    "rotate_ca",
+    "replace_ca",
+    "untrust_ca",
+)
+# Names of nodes; those that no inventory has any more can be taken back too.
+NODES = ("node", "take_in")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
+# Two names of one thing: the verb's short one, and the role's or the site's.
+SAME = (
+    ("rehearse", "preflight_rehearse"),
+    ("verify", "preflight_verify"),
+    ("matrix", "preflight_matrix"),
+    ("start_port", "trainyard_start_port"),
+)
+
+
+def _refuse(name, text, code):
+    """Return a Problem of a variable of the command line."""
+    return Problem("command line", None, name, text, code=code)
+
+
+def values(extra, allowed, roles):
+    """Return a Problem for every value that is invalid.
+
+    Invalid is a value of the wrong kind, or one with characters that no command may hold.
+
+    extra: {name: value} as given with -e. allowed: the names that the verb knows. roles: {name:
+    spec} of the roles' public variables.
+    """
+    problems = []
+    for name, value in sorted(extra.items()):
+        text = None
+        # Only drill.yml has `only`. To confirm it takes the site's name, which no habit types.
+        if name in allowed and not (name == "confirm" and "only" in allowed):
+            text = short(name, value)
+        if text is None and name in roles:
+            # A template is checked where it is read, with the nodes' variables.
+            if "{{" not in str(value) and "{%" not in str(value):
+                for key, problem in role_vars.held(name, value, roles[name]):
+                    problems.append(_refuse(key, problem, code="role.wrong_value"))
+            continue
+        text = text or next((problem for _path, problem in text_rules.walk(value)), None)
+        if text:
+            problems.append(_refuse(name, text, code="cli.wrong_value"))
+    return problems
+
+
+def short(name, value):
+    """Say why a value is invalid for a verb's short variable, or return None.
+
+    These variables may stand in group_vars, too.
+    """
+    if name in SWITCHES and switch(value) is None:
+        suggestion = suggest(value, YES[:2] + NO[:2])
+        return f"must be true, false, yes or no; got {abbreviate(value)}{suggestion}"
+    if name in CHOICES and value not in CHOICES[name]:
+        allowed = ", ".join(CHOICES[name])
+        return f"must be one of {allowed}; got {abbreviate(value)}{suggest(value, CHOICES[name])}"
+    if name in NODES and not (isinstance(value, str) and NODE.match(value)):
+        return f"must be a node's name; got {abbreviate(value)}"
+    if name in ("again", "again_try") and not str(value).isdigit():
+        return f"is set by a restart and must be a whole number; got {abbreviate(value)}"
+    return logs_options.wrong(name, value) or prune_rules.wrong(name, value)
+
+
+def contradictions(extra, verb, check_mode):
+    """Return a Problem for each pair of variables that contradict each other.
+
+    extra: {name: value} as given with -e. verb: the playbook's name without its ending. check_mode:
+    whether Ansible has --check.
+    """
+    problems = _double_names(extra) + _rehearsal_contradictions(extra)
+    if verb == "logs":
+        problems += _one(logs_options.contradiction(extra))
+    elif verb == "prune":
+        problems += _one(prune_rules.contradiction(extra))
+    elif verb == "resume" and "run" not in extra:
+        text = "say which run is to go on: -e run=<run id>; playbooks/status.yml shows the newest"
+        problems.append(_refuse("run", text, code="cli.run_missing"))
+    elif verb == "untrust" and "node" in extra and _is_on(extra, "untrust_ca"):
+        text = (
+            "forgets the authority of all nodes, and node takes one of them back; give one of them"
+        )
+        problems.append(_refuse("untrust_ca", text, code="cli.contradiction"))
+    elif verb == "check" and check_mode:
+        text = (
+            "leaves check.yml nothing to prove; take it away (check.yml changes nothing on the"
+            " nodes)"
+        )
+        problems.append(_refuse("--check", text, code="cli.nothing_to_prove"))
+    elif verb == "train" and check_mode:
+        problems += _vain_proofs(extra, "--check ends train.yml at the plan")
+    elif verb == "sync":
+        problems += _vain_proofs(extra, "sync.yml starts nothing")
+    return problems
+
+
+def _is_on(extra, name):
+    """Return whether the command line switches a variable on."""
+    return name in extra and switch(extra[name]) is True
+
+
+def _one(problem):
+    """Return a list of the Problem for (name, text), or an empty list for None."""
+    if not problem:
+        return []
+    name, text = problem
+    return [_refuse(name, text, code="cli.contradiction")]
+
+
+def _double_names(extra):
+    """Return a Problem for each variable with two names and two values."""
+    problems = []
+    for name, long_name in SAME:
+        if name not in extra or long_name not in extra:
+            continue
+        if str(extra[name]).lower() != str(extra[long_name]).lower():
+            text = f"is given as {long_name}, too, with another value; give one of them"
+            problems.append(_refuse(name, text, code="cli.contradiction"))
+    return problems
+
+
+def _rehearsal_contradictions(extra):
+    """Return a Problem where a rehearsal is both skipped and demanded."""
+    if str(extra.get("preflight_rehearsal_hours")) != "0":
+        return []
+    for name in ("rehearse", "preflight_rehearse"):
+        if name in extra and switch(extra[name]) is False:
+            text = (
+                "skips the rehearsal, and preflight_rehearsal_hours=0 wants it every time; give one"
+                " of them"
+            )
+            return [_refuse(name, text, code="cli.contradiction")]
+    return []
+
+
+def _vain_proofs(extra, reason):
+    """Return a Problem for each proof that is asked of a verb that ends before it."""
+    return [
+        _refuse(
+            name,
+            f"asks for a proof, and {reason}; use playbooks/check.yml",
+            code="cli.nothing_to_prove",
+        )
+        for name in ("rehearse", "matrix")
+        if _is_on(extra, name)
+    ]

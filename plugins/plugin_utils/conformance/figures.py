@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""conform's checks of the Paddle documents' figures and advice.
+
+They are contract A8 to A10, B6, C5 and C6. Each takes the ground, its line of contract.yml and the
+findings.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import scaling
+
+from .fixtures import CARDS, MANY, job_of, machines_of, replaced
+
+
+def advised(ground, job, count, line):
+    """Return (advice, its text) of a job on machines with 8 cards."""
+    compiled_job = ground.make(job, machines_of(line, count))
+    return compiled_job.advice, "\n".join(compiled_job.plan["advice"])
+
+
+def published(ground, line, findings):
+    """Check A8: the jobs with a published row are those of the table.
+
+    Each has its row's figures and its setting.
+    """
+    table = ground.contract["published"]
+    findings.same(
+        "jobs with a published row",
+        sorted(table),
+        [name for name in ground.jobs() if ground.job(name)["published"]],
+    )
+    for name, row in table.items():
+        job = ground.job(name)
+        document = job["document"]
+        said = [
+            dict({key: entry.get(key) for key in row}, config=os.path.basename(job["config"]))
+            for entry in job["published"]
+        ]
+        findings.same(f"{name}: the row", [row], said)
+        setting = "%dx%d %s" % (document["machines"], document["devices"], document["card"])
+        findings.same(f"{name}: its setting", row["machines"], setting)
+        findings.same(
+            f"{name}: in the plan",
+            job["published"],
+            ground.make(job, ["192.0.2.1"]).plan["job"]["published"],
+        )
+    findings.say(
+        "%d rows of %d figures as in the table", len(table), sum(len(row) for row in table.values())
+    )
+
+
+def slanet(ground, line, findings):
+    """Check A9: batch, learning rate and the figure of the default.
+
+    They are those of the row's machines. On one machine nothing is applied.
+    """
+    job, wanted = job_of(ground, line), line["values"]
+    compiled_job = ground.make(job, machines_of(line, line["machines"]))
+    rate, batch = compiled_job.advice["settings"][0], compiled_job.advice["batch"]
+    findings.same(
+        "batch a card", (wanted["batch"], wanted["batch"]), (batch["now"], batch["documented"])
+    )
+    expected = [wanted["factor"] * value for value in rate["now"]]
+    findings.same(
+        "learning rate by the document",
+        (expected, line["id"]),
+        (rate["document"]["value"], rate["document"]["source"]),
+    )
+    findings.same(
+        "what the default gave",
+        wanted["default"],
+        {key: rate["document"]["default"].get(key) for key in wanted["default"]},
+    )
+    text = "[{}]".format(",".join(f"{value:g}" for value in expected))
+    findings.true(
+        "the plan's command carries it",
+        "{}={}".format(rate["key"], text) in compiled_job.plan["argv"],
+        " ".join(compiled_job.plan["argv"]),
+    )
+    findings.true(
+        "the advice says both figures",
+        all(
+            word in "\n".join(compiled_job.plan["advice"])
+            for word in (line["id"], wanted["default"]["accuracy"])
+        ),
+    )
+    findings.same(
+        "what is applied on one machine",
+        ({}, []),
+        scaling.apply(advised(ground, job, 1, line)[0])[:2],
+    )
+    findings.say("batch %d a card; %s x%d: %s", batch["now"], rate["key"], wanted["factor"], text)
+
+
+def accuracy(ground, line, findings, source=None):
+    """Check A10: the plan of many machines warns, with its source.
+
+    It names a remedy. The plan of one machine does not warn.
+    """
+    source, job = source or line["id"], job_of(ground, line)
+    (many, text), (alone, quiet) = advised(ground, job, MANY, line), advised(ground, job, 1, line)
+    findings.same(
+        "the warning's source on %d and on 1 machine" % MANY,
+        (source, None),
+        (many["accuracy"], alone["accuracy"]),
+    )
+    said = next((item.strip() for item in text.splitlines() if "accuracy" in item), "")
+    findings.true(
+        "what the plan prints",
+        "1 %" in said and "warm-up" in said and "epochs" in said and said.endswith(f"({source})"),
+        said or "nothing",
+    )
+    findings.true("nothing is said on one machine", "accuracy" not in quiet, quiet)
+    findings.say("on %d x %d the plan says: %s", MANY, CARDS, said)
+
+
+def seg_advice(ground, line, findings):
+    """Check B6: A10's warning, and the iterations of both SegFormer rows.
+
+    They are those of the rows' machines.
+    """
+    accuracy(ground, line, findings)
+    for name, value in line["values"].items():
+        compiled_job = ground.make(ground.job(name), machines_of(line, line["machines"]))
+        setting = next(
+            item for item in compiled_job.advice["settings"] if item["name"] == "iterations"
+        )
+        findings.same(
+            f"{name}: iterations by the document",
+            (value, line["id"]),
+            (setting["document"]["value"], setting["document"]["source"]),
+        )
+        findings.same(
+            f"{name}: in the command", ["--iters", str(value)], compiled_job.plan["argv"][-2:]
+        )
+    findings.evidence[-1:] = [
+        "warns on many cards; --iters %s on %d machines"
+        % (", ".join(map(str, line["values"].values())), line["machines"])
+    ]
+
+
+def detection_advice(ground, line, findings):
+    """Check C6: every PP-YOLOE row keeps batch and learning rate.
+
+    The repository's formula is shown beside them.
+    """
+    wanted, shown = line["values"], []
+    rows = [
+        name
+        for name, row in ground.contract["published"].items()
+        if row["model"].startswith("PP-YOLOE")
+    ]
+    for name in rows:
+        job = ground.job(name)
+        advice, text = advised(ground, job, job["document"]["machines"], line)
+        rate = advice["settings"][0]
+        findings.same(
+            f"{name}: batch a card",
+            (wanted["batch"], wanted["batch"], line["id"]),
+            (advice["batch"]["now"], advice["batch"]["documented"], advice["batch"]["source"]),
+        )
+        findings.same(
+            f"{name}: learning rate",
+            (wanted["learning_rate"], line["id"]),
+            (rate["document"]["value"], rate["document"]["source"]),
+        )
+        findings.same(
+            f"{name}: words that change the command",
+            ({}, []),
+            (advice["overrides"], advice["arguments"]),
+        )
+        other = rate["upstream"] or {}
+        findings.true(
+            f"{name}: upstream's formula gives another",
+            other.get("value")
+            and other["value"] != rate["now"]
+            and other["source"] == wanted["upstream"],
+            other,
+        )
+        findings.true(
+            f"{name}: both are printed",
+            "({})".format(line["id"]) in text and "({})".format(wanted["upstream"]) in text,
+            text,
+        )
+        shown.append("%g" % (other.get("value") or 0))
+    findings.say(
+        "%d jobs: batch %d, rate %g kept; upstream's %s beside it",
+        len(rows),
+        wanted["batch"],
+        wanted["learning_rate"],
+        " or ".join(sorted(set(shown))),
+    )
+
+
+def other_data(ground, line, findings):
+    """Check C5: a job for other data differs from COCO's in the data alone.
+
+    That is the paths of the data, and the keys that they imply.
+    """
+    coco = job_of(ground, line)
+    names = [
+        name
+        for name, row in ground.contract["published"].items()
+        if row["model"].startswith("PP-YOLOE") and row["data"] != "COCO"
+    ]
+    suite = ground.suite(coco["suite"])
+    keys = {
+        key
+        for entry in suite["data"]["keys"]
+        for key in [entry.get("root"), *(entry.get("paths") or [])]
+        if key
+    }
+    base = ground.make(coco, machines_of(line, MANY)).plan["argv"]
+    for name in names:
+        job = ground.job(name)
+        argv = ground.make(job, machines_of(line, MANY)).plan["argv"]
+        cut = argv.index(suite["override_flag"])
+        expected = replaced(base, coco["config"], job["config"])
+        findings.words(f"{name}, before its overrides", expected, argv[:cut])
+        changed = {word.partition("=")[0] for word in argv[cut + 1 :]}
+        findings.same(
+            f"{name}: other keys than the data's",
+            line["values"]["implied"],
+            sorted(changed - keys),
+        )
+        findings.true(
+            f"{name}: the config is COCO's", job["config"].endswith("_coco.yml"), job["config"]
+        )
+    findings.true("there are such jobs", names)
+    findings.say(
+        "%d jobs: COCO's config, other %s",
+        len(names),
+        " and ".join(["data paths", *line["values"]["implied"]]),
+    )
+
+
+CHECKS = {
+    "A8": published,
+    "A9": slanet,
+    "A10": accuracy,
+    "B6": seg_advice,
+    "C5": other_data,
+    "C6": detection_advice,
+}

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparison of the product with the upstream documentation (contract.yml).
+
+Every line is executed or compared now and gives its evidence. A line whose check cannot be made
+does not hold. A line about real machines that were left out (site=false) is neither: it is not
+proven.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import yaml
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+
+from . import commands, figures, machines, mindspore, product
+from .findings_check import Findings
+from .fixtures import Broken, Ground
+
+CONTRACT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "contract.yml")
+PARTS = (commands, machines, figures, mindspore, product)
+CHECKS = {name: check for part in PARTS for name, check in part.CHECKS.items()}
+STATES = {True: "holds", False: "FAILS", None: "not asked"}
+
+
+def load(path=CONTRACT):
+    """Return the promises and the documented data.
+
+    Every line knows its id and its document.
+    """
+    with open(path, encoding="utf-8") as handle:
+        contract = yaml.safe_load(handle)
+    for name, line in contract["promises"].items():
+        line.update(id=name, document=contract["documents"][name[0]])
+    return contract
+
+
+def examine(project, site=None, run_module=None, run_program=None, only=None):
+    """Check every line.
+
+    Return [{id, document, promise, holds, evidence, rendered, compared}]. project: the product's
+    directory. site: site_checks.Site, or None where the machines are not asked. run_module(name,
+    arguments) runs a module on the controller, run_program(words) Python with these words, and
+    returns what it prints. only: ids, for a look at some lines.
+    """
+    contract, lines = load(), []
+    missing = sorted(set(contract["promises"]) ^ set(CHECKS))
+    if missing:
+        raise ValueError(f"contract.yml and the checks differ in {', '.join(missing)}")
+    with tempfile.TemporaryDirectory(prefix="trainyard-conform-") as scratch:
+        ground = Ground(project, contract, os.path.realpath(scratch), site, run_module, run_program)
+        for name, line in contract["promises"].items():
+            if only is None or name in only:
+                lines.append(checked(ground, line))
+    return lines
+
+
+def checked(ground, line):
+    """Return one line's result."""
+    findings = Findings()
+    try:
+        CHECKS[line["id"]](ground, line, findings)
+    except Broken as error:
+        findings.true("the product takes what the document says", False, error)
+    # Whatever prevents a check, the line is not proven, and the others are still checked.
+    except Exception as error:
+        findings.true("the check", False, f"{type(error).__name__}: {error}")
+    holds, evidence = findings.holds(), findings.short()
+    if holds and line.get("site") and ground.site is None:
+        holds, evidence = None, "not proven (site=false); here: " + evidence
+    return {
+        "id": line["id"],
+        "document": line["document"]["title"],
+        "promise": line["promise"],
+        "holds": holds,
+        "evidence": printable(evidence),
+        "rendered": findings.rendered,
+        "compared": findings.compared,
+    }
+
+
+def table(lines):
+    """Return the table for people, one line per promise.
+
+    Below it is the command that was rendered, where there is one.
+    """
+    width = max(len(line["promise"]) for line in lines)
+    rows = [f"{'id':<4} {'':<9}  {'promise':<{width}}  evidence"]
+    for line in lines:
+        state = STATES[line["holds"]]
+        rows.append(f"{line['id']:<4} {state:<9}  {line['promise']:<{width}}  {line['evidence']}")
+        for what, command in list(line["rendered"].items())[:1]:
+            rows.append(f"{'':<17}{what}: {command}")
+    return [row.rstrip() for row in rows]
+
+
+def verdict(lines):
+    """Return {outcome, text} of all lines together."""
+    ids = {state: [line["id"] for line in lines if line["holds"] is state] for state in STATES}
+    compared = sum(len(line["compared"]) for line in lines)
+    text = f"{len(ids[True])} of {len(lines)} promises hold ({compared} comparisons made)"
+    outcome = "completed"
+    if ids[None]:
+        text += f"; not asked, not proven: {', '.join(ids[None])}"
+    if ids[False]:
+        text += f"; NOT HELD: {', '.join(ids[False])}"
+        outcome = "failed"
+    return {"outcome": outcome, "text": text}
+
+
+def details(lines):
+    """Return everything that was rendered and compared, in lines for people."""
+    marks = {True: "=", False: "DIFFERS"}
+    rows = []
+    for line in lines:
+        state = STATES[line["holds"]]
+        rows.append(f"{line['id']} ({line['document']}) {state}: {line['promise']}")
+        rows += [f"  {what}: {command}" for what, command in line["rendered"].items()]
+        rows += [
+            f"  {marks[entry['same']]} {printable(entry['what'])}" for entry in line["compared"]
+        ]
+    return rows

@@ -1,0 +1,392 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of playbooks/drill.yml as data, and the judgement of what was observed.
+
+Pure. A fault has the keys of faults.yml and `name`. `needs` is added, its requirements on the site.
+docker: containers of the embedded site that can be killed, frozen and entered as root. example: the
+code of examples/, whose configs/faults do things from inside. The judgement is in seconds, right or
+wrong, and a table.
+
+The observation of a node is a list of looks {t, node, gone, attempts: {number: {...}}} as
+drill_watch.py prints them. t: seconds of the controller's steady clock at which a look came. gone:
+True where the node did not answer.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import value_text
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+
+from ..base import yaml_source
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STEP_KINDS = ("before", "then", "back", "heal")
+# Seconds that docs/drills.md allows: from the fault to the first node that knows, from there to the
+# last process, from a verdict to the next step.
+BUDGET = {"detect": 10.0, "stop": 10.0, "resume": 60.0}
+# drill_watch.py prints a look at least every two seconds.
+SILENT = 5.0
+# Each is kept, broken, or None where this fault cannot show it.
+PROMISES = ("N1", "N2", "N3", "N4", "N5", "N6", "N7", "N8")
+
+
+class DrillError(Exception):
+    """The drill cannot be made, with a message for the user."""
+
+
+def load(path=None):
+    """Return {"job": ..., "faults": {name: fault}} of a file.
+
+    path: None for faults.yml. Raise DrillError where the file does not fit drills/schema.yml.
+    """
+    path = path or os.path.join(HERE, "faults.yml")
+    value, lines, problems = yaml_source.read(path, os.path.basename(path))
+    schema, _lines, wrong = yaml_source.read(os.path.join(HERE, "schema.yml"))
+    problems = problems + wrong or yaml_source.check(value, schema, lines, os.path.basename(path))
+    if problems:
+        raise DrillError("; ".join(str(problem) for problem in problems))
+    for name, fault in value["faults"].items():
+        fault.update(name=name, needs=needs(fault), budget=dict(BUDGET, **fault.get("budget", {})))
+    return value
+
+
+def needs(fault):
+    """Return the requirements of a fault on the site, of docker and example."""
+    requirements = []
+    if any("docker" in step or "root" in step for step in _steps(fault)):
+        requirements.append("docker")
+    job = fault.get("job", {})
+    if job.get("overrides") or "config" in job:
+        requirements.append("example")
+    return requirements
+
+
+def _steps(fault):
+    """Return the steps of a fault of all kinds."""
+    return [step for kind in STEP_KINDS for step in fault.get(kind, ())]
+
+
+def select(faults, only):
+    """Return the selected names, in the order of the file.
+
+    only: a text of names or groups with commas, '' for all. Raises DrillError for unknown ones.
+    """
+    wanted = [word.strip() for word in str(only or "").split(",") if word.strip()]
+    groups = {fault["group"] for fault in faults.values()}
+    for word in wanted:
+        if word not in faults and word not in groups:
+            known = sorted(groups) + list(faults)
+            raise DrillError(
+                f"only: there is no fault {word!r}{value_text.suggest(word, known)};"
+                f" known: {', '.join(known)}"
+            )
+    return [
+        name
+        for name, fault in faults.items()
+        if not wanted or name in wanted or fault["group"] in wanted
+    ]
+
+
+def listed(faults):
+    """Return the faults as lines: name, group, description and requirements."""
+    width = max(len(name) for name in faults)
+    lines = []
+    for name, fault in faults.items():
+        line = f"{name:<{width}}  {fault['group']:<10}  {fault['injected']}"
+        if fault["needs"]:
+            line += f" ({', '.join(fault['needs'])})"
+        lines.append(line)
+    return lines
+
+
+def unfit(fault, embedded, example, verbs):
+    """Return the reason why a fault cannot be injected on this site, or None.
+
+    embedded: the site is the embedded one. example: the job is that of the example. verbs: the
+    playbooks' names.
+    """
+    if "docker" in fault["needs"] and not embedded:
+        return "is done to containers of the embedded site only"
+    if "example" in fault["needs"] and not example:
+        return "needs the code of examples/paddledetection, and -e config names another job"
+    lacking = {step["verb"] for step in _steps(fault) if "verb" in step} - set(verbs)
+    if lacking:
+        return f"this version has no playbooks/{min(lacking)}.yml"
+    return None
+
+
+def job_of(base, fault, secret):
+    """Return the job of a fault as data for a job file.
+
+    secret: a value for a variable of the environment whose name is secret, for N7.
+    """
+    job = merged(copy.deepcopy(base), fault.get("job", {}))
+    job["env"] = dict(job.get("env") or {}, DRILL_SECRET_TOKEN=secret)
+    return job
+
+
+def merged(base, changes):
+    """Return a mapping with changes in it, and nested mappings merged.
+
+    The value None removes a key.
+    """
+    for key, value in changes.items():
+        if value is None:
+            base.pop(key, None)
+        elif isinstance(value, dict) and isinstance(base.get(key), dict):
+            base[key] = merged(base[key], value)
+        else:
+            base[key] = value
+    return base
+
+
+# --- the observation
+
+
+def of_attempt(look, number):
+    """Return a look's part about an attempt, {} for none."""
+    return (look.get("attempts") or {}).get(str(number)) or {}
+
+
+def knows(attempt):
+    """Return whether a node's files report a failure or a stop of the attempt."""
+    result = (attempt.get("exit") or {}).get("service_result")
+    failed = result not in (None, "success") or any(
+        event.get("event") == "end" and (event.get("exit_code") or event.get("signal"))
+        for event in attempt.get("events") or ()
+    )
+    return failed or any(attempt.get(key) for key in ("stop", "stall", "loss"))
+
+
+def began(looks, number, node, rank):
+    """Return the time at which a fault from inside began, or None.
+
+    It is that of the first look at which the rank's log has the sign, or the rank is gone. node,
+    rank: None for any.
+    """
+    was_alive = False
+    for look in looks:
+        attempt = of_attempt(look, number)
+        if look["node"] != node and node is not None:
+            continue
+        ranks = [
+            entry for entry in attempt.get("ranks") or () if rank is None or entry["rank"] == rank
+        ]
+        died = was_alive and not all(entry["alive"] for entry in ranks)
+        if attempt.get("sign") or died:
+            return look["t"]
+        was_alive = was_alive or any(entry["alive"] for entry in ranks)
+    return None
+
+
+def detected(looks, number, since):
+    """Return the time at which a node first knew of a failure since `since`, or None."""
+    return next(
+        (look["t"] for look in looks if look["t"] >= since and knows(of_attempt(look, number))),
+        None,
+    )
+
+
+def stopped(looks, number, since):
+    """Return the time since which no node that answers has a process of the attempt.
+
+    None where some are there to the end. A node that was silent for SILENT seconds does not answer:
+    a frozen one closes no connection.
+    """
+    marked, last_look, end = {}, {}, None
+    for look in looks:
+        node, now = look["node"], look["t"]
+        marked[node], last_look[node] = _processes(look, number), now
+        if any(count for name, count in marked.items() if now - last_look[name] <= SILENT):
+            end = None
+        elif end is None and now >= since:
+            end = now
+    return end
+
+
+def _processes(look, number):
+    """Return the number of an attempt's processes that a look shows."""
+    if look.get("gone"):
+        return 0
+    return of_attempt(look, number).get("marked", 0)
+
+
+def first_step(looks, number):
+    """Return the time at which a rank of an attempt printed its first step, or None."""
+    return next((look["t"] for look in looks if of_attempt(look, number).get("steps")), None)
+
+
+def newest(looks, number, key):
+    """Return the largest value of a count that any node has shown, 0 for none."""
+    return max((of_attempt(look, number).get(key) or 0 for look in looks), default=0)
+
+
+# --- right or wrong
+
+
+def judge(expect, verdict, places):
+    """Return (right, wrong or unknown, reason) of a verdict as run.json has it.
+
+    expect: the fault's. places: {"first": (node, rank), "last": (node, rank)}.
+    """
+    if not verdict:
+        return "unknown", "there is no verdict"
+    wanted = {"outcome": expect.get("outcome"), "cause": expect.get("cause")}
+    if expect.get("node"):
+        wanted["node"] = [places[expect["node"]][0]]
+    if expect.get("rank"):
+        wanted["rank"] = [places[expect["rank"]][1]]
+    wanted.update({key: [expect[key]] for key in ("exit_code", "signal") if key in expect})
+    wrong = [
+        f"{key} is {verdict.get(key)}, wanted: {' or '.join(map(str, values))}"
+        for key, values in wanted.items()
+        if values and verdict.get(key) not in values
+    ]
+    if not wrong:
+        return "right", ""
+    if verdict.get("outcome") == "unknown" or _accuses_none(verdict):
+        return "unknown", "; ".join(wrong)
+    return "wrong", "; ".join(wrong)
+
+
+def _accuses_none(verdict):
+    """Return whether a verdict names no node and no rank, and no known cause.
+
+    Such a verdict is not wrong.
+    """
+    return (
+        verdict.get("node") is None
+        and verdict.get("rank") is None
+        and verdict.get("outcome") != "completed"
+        and verdict.get("cause")
+        in (None, "unknown", "connection_lost", "no_end_recorded", "no_step")
+    )
+
+
+def seconds(later, earlier):
+    """Return later - earlier with one digit, never below 0, or None if one is missing."""
+    if later is None or earlier is None:
+        return None
+    return max(0.0, round(later - earlier, 1))
+
+
+def over(result, budget):
+    """Return the times of a result that pass the budget, as texts."""
+    names = (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume"))
+    return [
+        f"{shown} after {result[shown]:.1f} s, allowed are {budget[key]:.0f}"
+        for shown, key in names
+        if result.get(shown) is not None and result[shown] > budget[key]
+    ]
+
+
+def held(result):
+    """Return whether a fault came out as promised.
+
+    Then there is no problem, the verdict is right where one was expected, and no promise is broken.
+    """
+    return (
+        not result.get("problems")
+        and result.get("verdict") in ("right", None)
+        and False not in result.get("promises", {}).values()
+    )
+
+
+# --- the table
+
+HEAD = [
+    "fault",
+    "what was done",
+    "known after",
+    "all stopped",
+    "verdict",
+    "it says",
+    "next step",
+    "N1-N8",
+    "note",
+]
+
+
+def cell(text, limit=160):
+    """Return a text as one cell of a Markdown table."""
+    text = " ".join(printable(str(text), limit=4000).split()).replace("|", "\\|")
+    if len(text) > limit:
+        return text[: limit - 1] + "…"
+    return text
+
+
+def promise_cell(promises):
+    """Return N1-N8 as one cell: the broken ones, else the number of checked ones."""
+    broken = [name for name, value in promises.items() if value is False]
+    if broken:
+        return f"broken: {', '.join(broken)}"
+    if None in promises.values():
+        return f"held ({sum(value is True for value in promises.values())} of 8 asked)"
+    return "held"
+
+
+def row(result):
+    """Return a result's line of the table as cells."""
+    if result.get("skipped"):
+        cells = [result["name"], result["injected"], *["–"] * 6]
+        return [*cells, "skipped: " + result["skipped"]]
+    note = "; ".join(result.get("problems") or []) or result.get("note") or ""
+    known = _time_cell(result.get("detected"))
+    if result.get("goes_on"):
+        known = "goes on"
+    return [
+        result["name"],
+        result["injected"],
+        known,
+        _time_cell(result.get("stopped")),
+        result.get("verdict") or "–",
+        result.get("says") or "–",
+        _time_cell(result.get("resumed")),
+        promise_cell(result.get("promises") or {}),
+        note,
+    ]
+
+
+def _time_cell(seconds):
+    if seconds is None:
+        return "–"
+    return f"{seconds:.1f} s"
+
+
+def table(results):
+    """Return the Markdown table of all results."""
+    lines = [HEAD, ["---"] * len(HEAD)]
+    lines += [[cell(part) for part in row(result)] for result in results]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def sums(results):
+    """Return one line about all results.
+
+    It has the numbers of faults that came out as promised and that were skipped, and the worst and
+    the middle of each time.
+    """
+    done = [result for result in results if not result.get("skipped")]
+    kept = sum(held(result) for result in done)
+    parts = [f"{kept} of {len(done)} faults came out as promised"]
+    for key, shown in (("detected", "known"), ("stopped", "stopped"), ("resumed", "next step")):
+        times = sorted(result[key] for result in done if result.get(key) is not None)
+        if times:
+            parts.append(
+                f"{shown} after {times[len(times) // 2]:.1f} s (middle), {times[-1]:.1f} s (worst)"
+            )
+    skipped = len(results) - len(done)
+    if skipped:
+        parts.append(f"{skipped} skipped")
+    return "; ".join(parts)
+
+
+def find_refusal(expect, text):
+    """Return whether a command's output has the refusal that a fault expects.
+
+    The output's line breaks are ignored.
+    """
+    return re.search(expect["refused"], " ".join(text.split())) is not None

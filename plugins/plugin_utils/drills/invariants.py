@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Promises N1 to N8 of a run with an injected fault, each checked by its effect.
+
+Every promise is True (kept), False (broken, with a text why) or None (this fault cannot show it).
+The bytes on the nodes are compared with those on the controller, never with what the product has
+noted of them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import shlex
+import stat
+import time
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+
+from ..logsync import collector
+from . import fault_table
+
+# Checkpoints of earlier runs: so many files of each node are digested, the newest ones.
+EARLIER = 12
+CHECKPOINTS = (
+    "-name '*.pdparams' -o -name '*.pdopt' -o -name '*.pdema' -o -name '*.states' -o -name '*.ckpt'"
+)
+# Files on the controller that may hold a secret: the plan and the job as they were sent, and raw
+# logs. All of them for their owner alone.
+RAW = re.compile(
+    r"(?:plan\.json|job\.json|code\.diff|(?:rank-|stray-|launcher|scheduler|backup|envlog)[^/]*)\Z"
+)
+
+
+def digest_lines(text):
+    """Return {path: sha256} of sha256sum's output."""
+    return {line[66:]: line[:64] for line in text.splitlines() if len(line) > 66}
+
+
+def earlier(ground):
+    """Return {node: {path: sha256}} of the nodes' checkpoints before the fault."""
+    script = (
+        f"find {ground.base}/runs -type f \\( {CHECKPOINTS} \\) -printf '%T@ %p\\n' 2> /dev/null"
+        f" | sort -n | tail -n {EARLIER}"
+        " | cut -d' ' -f2- | tr '\\n' '\\0' | xargs -0r sha256sum"
+    )
+    return {node.name: digest_lines(node.look(script)) for node in ground.nodes}
+
+
+def logs(ground, run, number):
+    """Return the problems with N1: a log on the controller equals its node's.
+
+    What a node no longer has is on the controller alone. A log that began again on its node is
+    there several times: as <home> what has its name on the node now, as <home>.1, .2, ... what had
+    it before. Where the node has a copy from before as <file>.1, .2, ..., one of them must begin
+    with every byte of it.
+    """
+    attempt_dir = os.path.join(ground.runs_dir, run, f"attempt-{number}")
+    index = manifest.read_json(os.path.join(attempt_dir, "ranks.json"))
+    plan = manifest.read_json(plan_at_home(ground, run, number) or "")
+    if not index:
+        return [f"N1: attempt-{number}/ranks.json is missing at home"]
+    problems = []
+    for node in ground.nodes:
+        names = _names_of_files(index, node.name)
+        if not names:
+            problems.append(f"N1: nothing of {node.name} came home")
+        # How a unit ended may be noted after all was brought, as by a node that comes back.
+        planned = set()
+        if plan:
+            planned = set(shipping.named(plan, node.name)) - {shipping.WHOLE}
+        files = sorted(set(names) | planned)
+        remote, copies = on_node(
+            node,
+            f"{ground.base}/runs/{run}/attempt-{number}",
+            [file for file in files if file],
+        )
+        for file in files:
+            paths = [os.path.join(attempt_dir, name) for name in names.get(file, ())]
+            problems += _byte_problems(node.name, file, paths, remote.get(file))
+            problems += _copy_problems(node.name, paths, copies.get(file, {}))
+            problems += [
+                f"N1: {os.path.basename(path)} can be read by others"
+                for path in paths
+                if os.path.exists(path) and _open_to_others(path)
+            ]
+    return problems
+
+
+def _names_of_files(index, node):
+    """Return {file on the node: [name on the controller]}, <home> before <home>.1."""
+    names = {}
+    for item in sorted(index["files"], key=lambda item: len(item["home"])):
+        if item["node"] == node:
+            names.setdefault(item["file"], []).append(item["home"])
+    return names
+
+
+def _byte_problems(node, file, paths, remote):
+    """Compare a file with its first path here.
+
+    remote: (sha256, bytes) on the node, None for no file.
+    """
+    if remote is None:
+        return []
+    if not paths:
+        return [f"N1: {file} of {node} did not come home"]
+    if not begins(paths[0], *remote, whole=True):
+        return [f"N1: {file} of {node} is not what is at home as {os.path.basename(paths[0])}"]
+    return []
+
+
+def _copy_problems(node, paths, copies):
+    """Return the problems with earlier copies of a file that nothing here begins with."""
+    if not paths:
+        return []
+    names = ", ".join(os.path.basename(path) for path in paths)
+    return [
+        f"N1: none of {names} begins as {copy} of {node}"
+        for copy, (digest, size) in copies.items()
+        if not any(begins(path, digest, size) for path in paths)
+    ]
+
+
+def _open_to_others(path):
+    return bool(stat.S_IMODE(os.stat(path).st_mode) & 0o077)
+
+
+def on_node(node, folder, files):
+    """Return (files, copies of files) that are on a node.
+
+    files: {file: (sha256, bytes)}. copies: {file: {copy: (sha256, bytes)}}. Files that the node
+    does not have are left out. A copy is named <file>.N.
+    """
+    words = " ".join(f"{shlex.quote(file)} {shlex.quote(file)}.[0-9]*" for file in files)
+    output = node.look(
+        f'cd {folder} && for f in {words}; do [ -f "$f" ] && sha256sum "$f" && wc -c < "$f"; done;'
+        " true"
+    )
+    lines = output.splitlines()
+    present = {line[66:]: (line[:64], int(size)) for line, size in zip(lines[::2], lines[1::2])}
+    copies = {}
+    for file in files:
+        copy_name = re.compile(re.escape(file) + r"\.[0-9]+")
+        copies[file] = {name: present[name] for name in present if copy_name.fullmatch(name)}
+    return {file: present[file] for file in files if file in present}, copies
+
+
+def begins(path, digest, size, whole=False):
+    """Return whether a file here begins with so many bytes of this sha256.
+
+    whole: the file must not have more bytes.
+    """
+    digests = collector.digests(path, size)
+    return digests is not None and digests[2] == digest and not (whole and digests[0] > size)
+
+
+def checkpoints(ground, before):
+    """Return the problems with N2: no checkpoint of an earlier run is gone or changed."""
+    problems = []
+    for node in ground.nodes:
+        known = before.get(node.name) or {}
+        if not known:
+            continue
+        paths = " ".join(map(shlex.quote, sorted(known)))
+        now = digest_lines(node.look(f"sha256sum {paths} 2> /dev/null; true"))
+        problems += [
+            f"N2: {path} of {node.name} is not what it was"
+            for path in sorted(known)
+            if now.get(path) != known[path]
+        ]
+    return problems
+
+
+def left(ground, run, seconds=30):
+    """Return the problems with N3: no process or unit of the run is left on a node.
+
+    Only nodes that answer are checked. A node that comes back has some seconds to fence itself.
+    """
+    marked = (
+        f"grep -lzs '^TRAINYARD_ATTEMPT={run}/' /proc/[0-9]*/environ | cut -d/ -f3 | tr '\\n' ' '"
+    )
+    units = (
+        "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user list-units --plain --no-legend"
+        f" 'trainyard-{run}-*' 'yardguard-{run}-*' | cut -d' ' -f1"
+    )
+    script, end = f"{marked}; {units}", time.monotonic() + seconds
+    while True:
+        rest = {node.name: " ".join(node.look(script).split()) for node in ground.nodes}
+        if not any(rest.values()) or time.monotonic() > end:
+            return [f"N3: left on {name}: {text[:200]}" for name, text in rest.items() if text]
+        time.sleep(1)
+
+
+def plan_at_home(ground, run, number):
+    """Return the path of an attempt's plan on the controller, or None."""
+    folder = os.path.join(ground.runs_dir, run)
+    paths = (
+        os.path.join(folder, f"attempt-{number}", "plan.json"),
+        os.path.join(folder, "plan.json"),
+    )
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def equal(ground, run, number):
+    """Return the problems with N4: plan, code and data are equal on all nodes.
+
+    The plan is also compared with the one on the controller.
+    """
+    path = plan_at_home(ground, run, number)
+    plan = None
+    if path:
+        plan = manifest.read_json(path)
+    if not plan:
+        return ["N4: there is no plan at home"]
+    base = ground.base
+    code = plan["code"].get("path") or f"{base}/code/{plan['code']['digest'][:16]}"
+    data = [_below(base, target) for target in sorted(plan["links"].values())]
+    script = [
+        f"sha256sum < {base}/runs/{run}/attempt-{number}/plan.json",
+        "cd",
+        f"(cd {code} && find . -type f | LC_ALL=C sort | tr '\\n' '\\0' | xargs -0 sha256sum |"
+        " sha256sum)",
+    ]
+    # Data may be terabytes: names and sizes here, what they hold is the manifest's matter
+    # (playbooks/check.yml -e verify=full).
+    script += [
+        f"(cd {tree} && find -L . -type f -printf '%p %s\\n' | LC_ALL=C sort | sha256sum)"
+        for tree in data
+    ]
+    answers = {node.name: node.look("; ".join(script)).split("\n") for node in ground.nodes}
+    problems = [
+        f"N4: plan.json of {name} is not the one at home"
+        for name, lines in answers.items()
+        if lines[0][:64] != collector.digests(path, 0)[1]
+    ]
+    for index, tree in enumerate([code, *data], 1):
+        if len({tuple(lines[index : index + 1]) for lines in answers.values()}) > 1:
+            problems.append(f"N4: {tree} differs between {', '.join(answers)}")
+    return problems
+
+
+def _below(base, path):
+    """Return a path below the base, an absolute one as it is."""
+    if path.startswith("/"):
+        return path
+    return f"{base}/{path}"
+
+
+def told(fault, verdict, ground):
+    """Return the problems with N6: the verdict of a rank's failure is complete.
+
+    It names node, rank, exit code or signal, and a log that is on the controller. None: the fault
+    fails no rank.
+    """
+    if not fault["expect"].get("rank"):
+        return None
+    lacking = [key for key in ("node", "rank", "log") if verdict.get(key) is None]
+    if verdict.get("exit_code") is None and not verdict.get("signal"):
+        lacking.append("exit code or signal")
+    log = verdict.get("log")
+    parent = os.path.dirname(os.path.normpath(ground.runs_dir))
+    if log and not os.path.exists(os.path.join(parent, str(log))):
+        lacking.append(f"the log {log}")
+    return [f"N6: the verdict lacks {word}" for word in lacking]
+
+
+def secret(ground, run, canary, outputs):
+    """Return the problems with N7: the secret is nowhere that others may read.
+
+    It is in no output, and in no file of the run that is not for its owner alone.
+
+    outputs: paths of the commands' outputs.
+    """
+    secret_bytes = canary.encode()
+    problems = [
+        f"N7: the secret stands in the output {os.path.basename(path)}"
+        for path in outputs
+        if holds(path, secret_bytes)
+    ]
+    for folder, _folders, names in os.walk(os.path.join(ground.runs_dir, run)):
+        for name in names:
+            path = os.path.join(folder, name)
+            if not os.path.isfile(path) or not holds(path, secret_bytes):
+                continue
+            if not RAW.match(name) or _open_to_others(path):
+                problems.append(
+                    f"N7: the secret stands in {os.path.relpath(path, ground.runs_dir)}"
+                )
+    for node in ground.nodes:
+        mode = node.look(f"stat -c %a {ground.base}/runs/{run}/attempt-1").strip()
+        if mode and not mode.endswith("00"):
+            problems.append(f"N7: others may enter the attempt on {node.name} (mode {mode})")
+    return problems
+
+
+def holds(path, text):
+    """Return whether these bytes are in a file of any size."""
+    with open(path, "rb") as handle:
+        if not os.fstat(handle.fileno()).st_size:
+            return False  # nothing to map
+        with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            return mapped.find(text) >= 0
+
+
+def every(ground, fault, run, numbers, verdict, before, canary, outputs, fresh):
+    """Check N1 to N7 and return ({name: True, False or None}, [problem]).
+
+    fresh: the problems that another controller has with the run (N5).
+    """
+    problems = {
+        "N1": _of_attempts(logs, ground, fault, run, numbers),
+        "N2": checkpoints(ground, before),
+        "N3": left(ground, run),
+        "N4": _of_attempts(equal, ground, fault, run, numbers),
+        "N5": fresh,
+        "N6": told(fault, verdict or {}, ground),
+        "N7": secret(ground, run, canary, outputs),
+    }
+    promises = dict.fromkeys(fault_table.PROMISES)
+    promises.update({name: _is_kept(texts) for name, texts in problems.items()})
+    return promises, [text for texts in problems.values() if texts for text in texts]
+
+
+def _of_attempts(check, ground, fault, run, numbers):
+    """Return the problems that a check finds in all attempts.
+
+    None where the fault takes the evidence away.
+    """
+    if fault.get("volatile"):
+        return None
+    return [text for number in numbers for text in check(ground, run, number)]
+
+
+def _is_kept(problems):
+    """Return whether a promise is kept, None where it was not checked."""
+    if problems is None:
+        return None
+    return not problems

@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's inputs as one description.
+
+It has code, config chain, data, weights, the script's overrides and arguments, and the inputs that
+lie on the nodes already. The parts come from sources.py, suite_table.py and scaling.py. Trees are
+remembered and kept below one cache directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs, scaling
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+
+from . import download, outline_files, sources
+
+# Placements of inputs that lie on the nodes already. They are verified there and never sent.
+PLACED = ("present", "shared")
+
+
+# --- trees and weights in the cache
+
+
+def remembered(cache_dir, root):
+    """Return the path of the cache with the digests of a directory's files."""
+    return os.path.join(cache_dir, "scans", root.strip("/").replace("/", "%") + ".json")
+
+
+def keep(kind, name, root, entries, cache_dir):
+    """Keep a manifest in the cache and return the tree's summary.
+
+    It has kind, name, digest, source, files (a count) and bytes.
+    """
+    digest = manifest.digest(entries)
+    base = os.path.join(cache_dir, "manifests", digest)
+    manifest.refuse_links_out(root, entries)
+    if not os.path.exists(base + ".json"):
+        os.makedirs(os.path.dirname(base), mode=0o700, exist_ok=True)
+        with open(base + ".part", "w", encoding="utf-8") as handle:
+            # rsync takes '#' and ';' at the start of a line for a comment.
+            handle.writelines(f"./{entry}\n" for entry in sorted(entries))
+        os.replace(base + ".part", base + ".files")
+        manifest.write_json(base + ".json", entries)  # last: where it is, the list is too
+    size = sum(entry[1] for entry in entries.values())
+    return {
+        "kind": kind,
+        "name": name,
+        "digest": digest,
+        "source": root,
+        "files": len(entries),
+        "bytes": size,
+    }
+
+
+def fetch(url, folder, open_url, hosts=(), sha256=None):
+    """Fetch a URL into a new folder and return whether anything was fetched.
+
+    An archive is unpacked. The folder appears in one step. open_url: a callable like
+    ansible.module_utils.urls.open_url. hosts: see download.py. sha256: of the download, or None
+    where it is not known. The digest of a download is kept beside the folder. Raises OSError and
+    SourceError.
+    """
+    if os.path.isdir(folder):
+        known = manifest.read_mapping(folder + ".json").get("sha256")
+        if sha256 and known != sha256:
+            raise sources.SourceError(
+                f"{url}: the cache has what came with the sha256 {known or 'unknown'}, the job says"
+                f" {sha256}; remove {folder} to fetch it again"
+            )
+        return False
+    part = folder + ".part"
+    shutil.rmtree(part, ignore_errors=True)
+    os.makedirs(part, mode=0o700)
+    path = os.path.join(part, sources.weight_name(url))
+    digest = _download(url, path, open_url, hosts)
+    if sha256 and digest != sha256:
+        shutil.rmtree(part, ignore_errors=True)
+        raise sources.SourceError(
+            f"{url}: brought the sha256 {digest}, the job says {sha256}; nothing of it was kept"
+        )
+    sources.unpack(path)
+    manifest.write_json(folder + ".json", {"url": url, "sha256": digest})
+    os.replace(part, folder)
+    return True
+
+
+def _download(url, path, open_url, hosts):
+    """Write the body of a URL to a file and return its sha256.
+
+    Raises OSError where the body is cut off.
+    """
+    with download.opened(url, hosts, open_url) as answer, open(path, "wb") as handle:
+        digest = download.copy(answer, handle)
+        promised = answer.headers.get("Content-Length")
+        # (the length of an encoded answer is that of its encoded form)
+        if promised and not answer.headers.get("Content-Encoding"):
+            if handle.tell() != int(promised):
+                raise OSError(f"the server broke off after {handle.tell()} of {promised} bytes")
+    return digest
+
+
+def unverified(job, fetched, cache_dir):
+    """Return a line for each URL that was fetched without a digest to compare with."""
+    lines = []
+    for url in fetched:
+        if url not in (job.get("weights") or {}):
+            record = manifest.read_mapping(sources.weight_folder(cache_dir, url) + ".json")
+            lines.append(
+                f'weights: nothing says what {url} has to bring; it brought this: write "weights:'
+                f' {{{url}: {record.get("sha256")}}}" into the job'
+            )
+    return lines
+
+
+def outlined(outline, cache_dir):
+    """Keep the texts of code that lies on the nodes.
+
+    Returns (directory, its files' names as keys, git state) as for code on the controller. The
+    outline is a node's answer. Raises SourceError for one that is not valid.
+    """
+    try:
+        valid = outline_files.validate(outline)
+        root = outline_files.keep(valid["texts"], cache_dir)
+    except outline_files.InvalidOutline as error:
+        raise sources.SourceError(str(error)) from error
+    state = None
+    if valid["commit"]:
+        state = {"commit": valid["commit"], "dirty": valid["dirty"], "diff": ""}
+    return root, dict.fromkeys(valid["names"], ["f", 0, ""]), state
+
+
+# --- the script's overrides and arguments
+
+
+def settled(params, values):
+    """Return the overrides and arguments of the training script, with advice.
+
+    The keys are overrides, arguments, effective, advice and problems. They include the changes of
+    scaling. effective: the config's values with all overrides.
+    """
+    job, suite = params["job"], params["suite"]
+    nodes, devices = params["nodes"], params["devices"]
+    given = dict(params["overrides"], **job["overrides"])
+    overrides, problems = suite_table.settle(
+        suite, values, given, params["accelerator"], nodes * devices
+    )
+    planned = suite_table.overridden(values, overrides)
+    advice = scaling.advise(job, suite, planned, given, nodes, devices)
+    scaled, arguments, lines = scaling.apply(advice)
+    overrides = dict(scaled, **overrides)
+    return {
+        "overrides": overrides,
+        "arguments": job["arguments"] + arguments,
+        "effective": suite_table.overridden(values, overrides),
+        "advice": scaling.lines(advice) + lines,
+        "problems": problems,
+    }
+
+
+def place_of(job, key):
+    """Return 'file:line key' of the job, the beginning of every refusal.
+
+    See docs/design.md, 12.
+    """
+    file, line = job.get("file", job["config"]), (job.get("lines") or {}).get(key)
+    if line is None:
+        return f"{file} {key}"
+    return f"{file}:{line} {key}"
+
+
+def about(job, text):
+    """Return the place in the job that a problem is about.
+
+    It is the override that the problem begins with, or else the suite's config.
+    """
+    for name in job["overrides"]:
+        if re.match(re.escape(name) + "[: ]", text):
+            return place_of(job, "overrides." + name)
+    return "{}: {}".format(place_of(job, "config"), job["config"])
+
+
+def refuse(job, problems):
+    """Raise SourceError with all problems at once, each at its place in the job."""
+    if problems:
+        count = "1 problem"
+        if len(problems) > 1:
+            count = f"{len(problems)} problems"
+        lines = [f"  {about(job, text)}: {text}" for text in problems]
+        raise sources.SourceError("\n".join([f"{count}, nothing was touched:", *lines]))
+
+
+# --- the parts
+
+
+def point_tree(point, cache_dir):
+    """Return [the tree] of the checkpoint that the run is resumed from, or [].
+
+    Its source is the controller's copy, so that the nodes need not have the checkpoint.
+    """
+    if not point:
+        return []
+    name = f"{point['name']} of attempt {point['attempt']}"
+    files = {path: list(entry) for path, entry in point["files"].items()}
+    return [keep(resume_inputs.KIND, name, point["home"], files, cache_dir)]
+
+
+class DataSets:
+    """The site's data sets, on the controller or on the nodes.
+
+    Of data sets on the nodes, the files that the config reads are noted for the probe.
+    """
+
+    def __init__(self, given):
+        """Take the site's data sets.
+
+        given: {name: directory on the controller, or {path, placement}}.
+        """
+        self.given = {}
+        self.elsewhere = {}  # those that lie on the nodes
+        self.places = {}  # {name: path}
+        self.needs = {}  # {name: paths that the config reads}
+        for name, item in given.items():
+            if not isinstance(item, dict):
+                item = {"path": item}
+            self.given[name] = item
+            if item.get("placement") in PLACED:
+                self.elsewhere[name] = item
+                self.places[name] = item["path"]
+            else:
+                self.places[name] = os.path.realpath(item["path"])
+
+    def exists(self, path):
+        """Return whether a path exists. One on the nodes is noted and assumed to exist."""
+        for name in self.elsewhere:
+            place = self.places[name]
+            if path == place or path.startswith(place.rstrip("/") + "/"):
+                self.needs.setdefault(name, set()).add(path)
+                return True
+        return os.path.exists(path)
+
+    def described(self, wanted, cache_dir):
+        """Return (trees, {name: digest}, placed) of the wanted data sets.
+
+        Raises SourceError for one that does not exist.
+        """
+        trees, digests, placed = [], {}, []
+        for name in wanted:
+            if name in self.elsewhere:
+                placed.append(self._placed(name))
+            else:
+                tree = self._tree(name, cache_dir)
+                trees.append(tree)
+                digests[name] = tree["digest"]
+        return trees, digests, placed
+
+    def _placed(self, name):
+        """Return the description of a data set on the nodes for the probe."""
+        return {
+            "key": "data/" + name,
+            "path": self.places[name],
+            "placement": self.elsewhere[name]["placement"],
+            "exclude": [],
+            "needs": sorted(self.needs.get(name, ())),
+            "verify": "listing",
+        }
+
+    def _tree(self, name, cache_dir):
+        """Return the summary of a data set on the controller."""
+        place = self.places[name]
+        if not os.path.isdir(place):
+            raise sources.SourceError(
+                f"the data set '{name}' is not there: {place} is no directory on the controller"
+            )
+        entries = manifest.scan(place, None, remembered(cache_dir, place))
+        return keep("data", name, place, entries, cache_dir)
+
+
+def weights(params, effective, check_mode, open_url):
+    """Return {trees, weights, overrides, placed, fetched} of weights named by URL.
+
+    effective: the config's values with all overrides. The overrides returned lead to files that lie
+    on the nodes already. Raises SourceError.
+    """
+    result = {"trees": [], "weights": {}, "overrides": {}, "placed": [], "fetched": []}
+    for key, url in sources.weight_urls(params["suite"], effective).items():
+        local = sources.local_weights(params["weights"], url)
+        if local and params["weights"].get("placement") in PLACED:
+            result["placed"].append(_placed_weights(params, local))
+            result["overrides"][key] = local
+            continue
+        folder = sources.weight_folder(params["cache_dir"], url)
+        if not local and check_mode and not os.path.isdir(folder):
+            _validate_url(params, key, url)
+            result["weights"][key] = _weights_entry("0" * 64, sources.weight_name(url), url)
+            continue
+        if not local and _fetch_weights(params, key, url, open_url):
+            result["fetched"].append(url)
+        tree, file = _weights_tree(params, key, url, local)
+        result["trees"].append(tree)
+        result["weights"][key] = _weights_entry(tree["digest"], file, url)
+    return result
+
+
+def _weights_entry(digest, file, url):
+    return {"digest": digest, "file": file, "url": url}
+
+
+def _placed_weights(params, path):
+    """Return the description of a weights file on the nodes for the probe."""
+    return {
+        "key": "weights/" + os.path.basename(path),
+        "path": path,
+        "placement": params["weights"]["placement"],
+        "exclude": [],
+        "needs": [],
+        "verify": "content",
+    }
+
+
+def _validate_url(params, key, url):
+    """Raise SourceError where a URL may not be fetched."""
+    try:
+        download.validate(url, params["weights"].get("hosts") or ())
+    except download.Refused as error:
+        raise sources.SourceError(f"{key}: {download.shown(url)} {error}") from error
+
+
+def _fetch_weights(params, key, url, open_url):
+    """Fetch weights into the cache and return whether anything was fetched.
+
+    Raises SourceError.
+    """
+    folder = sources.weight_folder(params["cache_dir"], url)
+    hosts = params["weights"].get("hosts") or ()
+    sha256 = (params["job"].get("weights") or {}).get(url)
+    try:
+        return fetch(url, folder, open_url, hosts, sha256)
+    except download.Refused as error:
+        raise sources.SourceError(f"{key}: {download.shown(url)} {error}") from error
+    except OSError as error:
+        raise sources.SourceError(
+            f"{key}: cannot fetch {url} ({error}); give the controller internet, or set the"
+            f" override {key} to a path or to an empty value"
+        ) from error
+
+
+def _weights_tree(params, key, url, local):
+    """Return (the tree's summary, the file in it) of weights on the controller.
+
+    local: path of the file in the site's directory, or None for the one in the cache.
+    """
+    cache_dir = params["cache_dir"]
+    folder, names = sources.weight_folder(cache_dir, url), None
+    if local:
+        folder, names = os.path.dirname(local), [os.path.basename(local)]
+    entries = manifest.scan(folder, names, remembered(cache_dir, folder))
+    tree = keep("weights", key, folder, entries, cache_dir)
+    return tree, sources.weight_file(entries, url)
+
+
+def placed_code(params, data):
+    """Return the description of code on the nodes for the probe."""
+    return {
+        "key": "code",
+        "path": params["code"],
+        "placement": params["placement"],
+        "exclude": suite_table.hidden(params["suite"], data.given),
+        "verify": "content",
+    }
+
+
+def code_of(params, data):
+    """Return (root, entries, git state, placed) of the code.
+
+    It is the controller's tree, or the outline of the one that lies on the nodes.
+    """
+    if params["outline"]:
+        return (*outlined(params["outline"], params["cache_dir"]), [placed_code(params, data)])
+    root = os.path.realpath(params["code"])
+    return (root, *sources.code_tree(root, remembered(params["cache_dir"], root)), [])
+
+
+def foreign_lines(params, root, state):
+    """Return the line that a code tree of another account was taken whole, or nothing."""
+    if params["outline"] or state or not sources.foreign(root):
+        return []
+    return [
+        f"code: git refuses {root}, which another account owns: every file was taken and the commit"
+        " is unknown. If you trust that account: git config --global --add safe.directory PATH"
+    ]
+
+
+def describe(params, check_mode, open_url):
+    """Return the result of library/job_inputs.py from its parameters.
+
+    In check mode nothing is fetched. open_url: see `fetch`. Raises SourceError, ManifestError and
+    OSError.
+    """
+    try:
+        return _describe(params, check_mode, open_url)
+    except (
+        ArithmeticError,
+        AttributeError,
+        KeyError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        if not params["outline"]:
+            raise
+        # The config came from a node and may hold any value at any place.
+        raise sources.SourceError(
+            f"{place_of(params['job'], 'config')}: the config on the nodes cannot be used"
+            f" ({type(error).__name__}: {error}); compare it with the suite's own"
+        ) from error
+
+
+def _describe(params, check_mode, open_url):
+    job, suite, cache_dir = params["job"], params["suite"], params["cache_dir"]
+    data = DataSets(params["data"])
+    if params["unread"]:
+        # Without its config nothing else of the code is known. The probe looks at it all the same.
+        return {
+            "changed": False,
+            "unread": params["unread"],
+            "trees": [],
+            "placed": [placed_code(params, data)],
+        }
+    *tree, placed = code_of(params, data)
+    root, entries, state = tree
+    script = sources.find_script(suite, entries, root)
+    files, values = _read_config(params, root, entries)
+    settled_values = settled(params, values)
+    effective, arguments = settled_values["effective"], settled_values["arguments"]
+    wanted, missing = suite_table.wanted_data(
+        suite, effective, arguments, data.places, data.exists, code=entries
+    )
+    settings = suite_table.settings(suite, effective, arguments, settled_values["overrides"])
+    save_problem = suite_table.save_problem(suite, settings["save"])
+    problems = settled_values["problems"] + missing
+    if save_problem:
+        problems.append(save_problem)
+    refuse(job, problems)
+    code, trees = _describe_code(params, root, entries, state)
+    data_trees, digests, data_placed = data.described(wanted, cache_dir)
+    pretrained = weights(params, effective, check_mode, open_url)
+    resume_point = params.get("resume")
+    return {
+        "changed": bool(pretrained["fetched"]),
+        "script": script,
+        "code": code,
+        "data": digests,
+        "weights": pretrained["weights"],
+        "config": dict(settings, files=files),
+        "overrides": dict(settled_values["overrides"], **pretrained["overrides"]),
+        "arguments": arguments,
+        "advice": (
+            settled_values["advice"]
+            + foreign_lines(params, root, state)
+            + unverified(job, pretrained["fetched"], cache_dir)
+        ),
+        "placed": placed + data_placed + pretrained["placed"],
+        "trees": trees + data_trees + pretrained["trees"] + point_tree(resume_point, cache_dir),
+        "resume_config": (
+            resume_point and resume_inputs.config_file(suite, job["config"], values, resume_point)
+        ),
+        "code_diff": (state or {}).get("diff", ""),
+        "fetched": pretrained["fetched"],
+    }
+
+
+def _read_config(params, root, entries):
+    """Return (names of the config's files, their merged values). Raises SourceError."""
+    job, base_key = params["job"], params["suite"]["config_keys"]["base"]
+    try:
+        return sources.config_chain(root, job["config"], base_key, entries)
+    except sources.SourceError as error:
+        raise sources.SourceError("{}: {}".format(place_of(job, "config"), error)) from error
+
+
+def _describe_code(params, root, entries, state):
+    """Return (the plan's entry of the code, [its tree]).
+
+    Code on the nodes has a path and no tree.
+    """
+    outline = params["outline"]
+    if outline:
+        summary, trees = outline, []
+    else:
+        summary = keep("code", params["suite"]["name"], root, entries, params["cache_dir"])
+        trees = [summary]
+    code = {name: summary[name] for name in ("digest", "files", "bytes")}
+    if outline:
+        code["path"] = params["code"]
+    code["commit"] = state and state["commit"]
+    code["dirty"] = bool(state and state["dirty"])
+    return code, trees

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The warnings of the live view: NaN, stalls, silence, disks, clocks. Pure.
+
+A warning says what was seen and for how long, not why. Times of a node are compared with its own
+clock only.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import guard_findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
+    folded,
+    ranges,
+    span,
+)
+
+# A pause is a stall if it is so many times as long as usual, and at least so many seconds.
+STALL_TIMES, STALL_SECONDS = 5, 30
+# The limit where the usual step time is not known yet, where the log goes on (an evaluation), and
+# before the first step: graphs are compiled, data is read.
+PATIENT_SECONDS = 300
+CLOCK_SECONDS = 30
+GIB = 1 << 30
+# A disk is nearly full with less free bytes than this share of it and than DISK_MUCH, or with less
+# than DISK_LITTLE.
+DISK_SHARE, DISK_MUCH, DISK_LITTLE = 0.05, 20 * GIB, 2 * GIB
+
+
+def warnings(watch, seconds):
+    """Return [(kind, nodes, text)] of a model.Watch, the gravest first.
+
+    kind and nodes tell one warning from another. The text changes with time. seconds: the clock
+    that Watch.add was given.
+    """
+    knowing = [node for node in watch.nodes.values() if node["status"].get("found")]
+    running = [node for node in knowing if not node["status"]["ended"]]
+    reached = [node for node in running if not node["unreachable"]]
+    silences = [(watch.silent(node["name"], seconds), node["name"]) for node in running]
+    results = [
+        _warn_of_halt(watch.nodes.values()),
+        _warn_of_hang(reached),
+        _warn_of_nan(watch),
+        _warn_of_lost_attempt(knowing),
+        _warn_of_stall(watch.paces, reached),
+        _warn_of_quiet_ranks(reached),
+        _warn_of_disk(running),
+        _warn_of_silence(silences),
+        _warn_of_clock(running, 1, "ahead of"),
+        _warn_of_clock(running, -1, "behind"),
+    ]
+    return [warning for warning in results if warning]
+
+
+def _warn_of_halt(nodes):
+    """Warn of the reason for which a node's guard ends the attempt, or has ended it."""
+    guarded = {node["name"]: node["status"] for node in nodes if node["status"].get("guard")}
+    lost, stalled = guard_findings.lost(guarded), guard_findings.stalled(guarded)
+    if lost:
+        return "lost", tuple(lost[0]), lost[1]
+    if stalled:
+        return "hang", (stalled[0],), guard_findings.hang_words(*stalled)
+    return None
+
+
+def _warn_of_hang(nodes):
+    """Warn of a node that a guard will soon take for hanging."""
+    late = []
+    for node in nodes:
+        report = node["status"].get("guard") or {}
+        quiet, budget = report.get("quiet"), report.get("budget")
+        if not isinstance(quiet, (int, float)) or not isinstance(budget, (int, float)):
+            continue
+        if quiet > max(STALL_SECONDS, budget / 2):
+            late.append((quiet, budget, str(report.get("phase")), node["name"]))
+    if not late:
+        return None
+    quiet, budget, phase, name = max(late)
+    text = (
+        f"no sign of life for {span(quiet)} in the phase {guard_findings.PHASES.get(phase, phase)}"
+        f" (seen by {name}); at {span(budget)} it is ended as a hang"
+    )
+    return "hanging", (name,), text
+
+
+def _warn_of_nan(watch):
+    if not watch.nan:
+        return None
+    loss, when, rank, node = (watch.nan[key] for key in ("loss", "at", "rank", "node"))
+    return "nan", (), f"loss is {loss} since {when} (rank {rank} on {node})"
+
+
+def _warn_of_lost_attempt(nodes):
+    lost = [(node["status"]["lost"], node["name"]) for node in nodes if node["status"].get("lost")]
+    if not lost:
+        return None
+    nodes_by_reason = {}
+    for reason, name in lost:
+        nodes_by_reason.setdefault(reason, []).append(name)
+    text = "; ".join(f"on {folded(names)} {reason}" for reason, names in nodes_by_reason.items())
+    names = tuple(name for _reason, name in lost)
+    return "lost", names, f"the attempt is lost: {text}; it holds no node"
+
+
+def _warn_of_stall(paces, nodes):
+    """Warn of ranks that train and show no new step.
+
+    paces: {rank: model.Pace}.
+    """
+    late = []
+    for node in nodes:
+        status = node["status"]
+        for rank in status["ranks"]:
+            stall = _measure_stall(rank, paces.get(rank["rank"]), status["now"])
+            if stall:
+                late.append((*stall, node["name"], rank["rank"]))
+    if not late:
+        return None
+    seconds, usual, log_grows = max(late, key=lambda item: item[0])[:3]
+    text = f"no new step for {span(seconds)}{_usually(usual)} ({_name_ranks(late)})"
+    if log_grows:
+        text += "; the log goes on"
+    return "stalled", tuple(item[3] for item in late), text
+
+
+def _measure_stall(rank, pace, now):
+    """Return (seconds without a new step, usual seconds, the log grows), or None.
+
+    Unknown usual seconds are missing (None).
+    """
+    if rank["state"] != "training" or pace is None:
+        return None
+    usual, limit = pace.usual(), PATIENT_SECONDS
+    log_grows = now - (rank.get("log_time") or 0) < STALL_SECONDS
+    if usual is not None and not log_grows:
+        limit = max(STALL_SECONDS, STALL_TIMES * usual)
+    if now - pace.changed > limit:
+        return now - pace.changed, usual, log_grows
+    return None
+
+
+def _usually(seconds):
+    """Return the words for the usual time between steps, '' for None."""
+    if seconds is None:
+        return ""
+    if seconds >= 60:
+        return f", usually every {span(seconds)}"
+    return f", usually every {max(1, seconds):.0f} s"
+
+
+def _warn_of_quiet_ranks(nodes):
+    """Warn of ranks that have printed nothing for long before their first step."""
+    quiet = []
+    for node in nodes:
+        status = node["status"]
+        for rank in status["ranks"]:
+            begin = status["started"]
+            if rank["state"] != "waiting":
+                begin = rank.get("log_time") or begin
+            if rank["state"] in ("waiting", "starting") and status["now"] - begin > PATIENT_SECONDS:
+                quiet.append((status["now"] - begin, node["name"], rank["rank"]))
+    if not quiet:
+        return None
+    names = tuple(item[1] for item in quiet)
+    return "quiet", names, f"nothing from {_name_ranks(quiet)} for {span(max(quiet)[0])}"
+
+
+def _warn_of_disk(nodes):
+    full = []
+    for node in nodes:
+        disk = node["status"].get("disk") or {}
+        if disk.get("total") and disk["free"] < _least_free(disk["total"]):
+            full.append((disk["free"], node["name"]))
+    if not full:
+        return None
+    names = tuple(name for _free, name in full)
+    text = f"disk nearly full on {folded(names)}: {min(full)[0] / GIB:.1f} GiB free"
+    if len(full) > 1:
+        text += " at the least"
+    return "disk", names, text
+
+
+def _least_free(total):
+    """Return the bytes below which a disk of so many bytes is nearly full."""
+    return max(DISK_LITTLE, min(DISK_MUCH, DISK_SHARE * total))
+
+
+def _warn_of_silence(silences):
+    """Warn of nodes that do not answer.
+
+    silences: [(seconds, node)].
+    """
+    silent = [(seconds, name) for seconds, name in silences if seconds]
+    if not silent:
+        return None
+    names = tuple(name for _seconds, name in silent)
+    return "answer", names, f"no answer from {folded(names)} for {span(max(silent)[0])}"
+
+
+def _warn_of_clock(nodes, sign, word):
+    """Warn of clocks that are ahead of this machine's (sign 1) or behind it (sign -1)."""
+    wrong = []
+    for node in nodes:
+        if node["ahead"] is not None and sign * node["ahead"] > CLOCK_SECONDS:
+            wrong.append((sign * node["ahead"], node["name"]))
+    if not wrong:
+        return None
+    names = tuple(name for _seconds, name in wrong)
+    text = f"clock of {folded(names)} is {span(max(wrong)[0])} {word} this machine's"
+    return f"clock {word}", names, text
+
+
+def _name_ranks(items):
+    """Return the ranks of [(..., node, rank)] in few words.
+
+    Such as 'rank 3 on node1' or 'ranks 1-8 on node[1-2]'.
+    """
+    ranks = [str(item[-1]) for item in items]
+    nodes = list(dict.fromkeys(item[-2] for item in items))
+    title = "ranks"
+    if len(ranks) == 1:
+        title = "rank"
+    return f"{title} {ranges(ranks)} on {folded(nodes)}"

@@ -1,0 +1,518 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installation of fetched logs in a run's directory on the controller.
+
+The files' digests are compared with those of their node, then the files get their final names and
+the index of ranks is written. No byte is lost. A file that does not match stays where the fetch put
+it. A file here whose node has another one by now is kept as <home>.1, .2, ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+import tempfile
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open import (
+    open_below,
+    open_file,
+    open_root,
+    parent_of,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+
+from ..config import quota
+from . import rank_index as rank_index
+from .stream_lock import Busy, Lock
+
+INCOMING = ".incoming"
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
+_DIGEST = re.compile(r"^[0-9a-f]{64}$")
+LARGEST = 1 << 50  # bytes that no log has
+
+
+class HomeError(Exception):
+    """The request itself is wrong.
+
+    Nothing was touched.
+    """
+
+
+def check(nodes):
+    """Refuse names that could leave the run's directory, and two files with one name.
+
+    Raise HomeError with every problem.
+    """
+    problems, homes = [], {}
+    for entry in nodes:
+        problems += _problems(entry, homes)
+    if problems:
+        raise HomeError("; ".join(problems))
+
+
+def settled(nodes):
+    """Return (the entries that are sound, {node: why its entry is refused}).
+
+    A wrong answer of one node costs no other node its logs. A node gives only files that bear its
+    own name, so that it takes no other node's path.
+    """
+    sound, refused, homes = [], {}, {}
+    for entry in nodes:
+        problems = _problems(entry, dict(homes), own=True)
+        if problems:
+            refused[str(entry.get("node"))[:100]] = printable("; ".join(problems[:5]), limit=1000)
+            continue
+        homes.update({item["home"]: entry["node"] for item in entry["files"]})
+        sound.append(entry)
+    return sound, refused
+
+
+def _problems(entry, homes, own=False):
+    """Return the problems of one node's entry.
+
+    homes: {name on the controller: node} of the entries before it. This entry's are added. own:
+    refuse files that do not bear the node's own name.
+    """
+    node, problems = str(entry.get("node")), []
+    if not _NAME.match(node):
+        problems.append(f"{ascii(node)} cannot be a node's name")
+    if not all(_is_list_of_mappings(entry.get(key)) for key in ("files", "ranks")):
+        return [*problems, f"{node}: no lists `files` and `ranks`; give what rank_logs returned"]
+    own_names = None
+    if own:
+        own_names = safe_names.at_home(node)
+    for item in entry["files"]:
+        problems += [f"{node}: {problem}" for problem in _file_problems(item, homes, own_names)]
+        homes.setdefault(str(item.get("home")), node)
+    return problems
+
+
+def _is_list_of_mappings(value):
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _file_problems(item, homes, own_names):
+    """Return the problems of one file.
+
+    own_names: the pattern of permitted names, None for any.
+    """
+    problems = []
+    name, home = item.get("file"), str(item.get("home"))
+    problem = safe_names.problem(name)
+    if problem:
+        problems.append(f"the name {ascii(name)[:200]} {problem}")
+    if not _NAME.match(home) or (own_names and not own_names.fullmatch(home)):
+        problems.append(f"{ascii(home)[:200]} cannot be a file's name")
+    if home in homes:
+        problems.append(f"{home} is also the name of a file of {homes[home]}")
+    if not _is_size(item.get("bytes")) or not _DIGEST.match(str(item.get("sha256"))):
+        problems.append(
+            f"{ascii(name)[:200]}: the node gave no size and sha256 (rank_logs with"
+            " digest: true does)"
+        )
+    return problems
+
+
+def _is_size(value):
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+
+
+def digests_below(root, path, size):
+    """Return (bytes, sha256 of the file, sha256 of its first `size` bytes) of a file.
+
+    root: descriptor of the directory that the path is relative to. None where it is not a regular
+    file.
+    """
+    try:
+        descriptor = open_below(root, path)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as handle:
+        whole, prefix, done = hashlib.sha256(), hashlib.sha256(), 0
+        while True:
+            chunk = handle.read(1 << 20)
+            if not chunk:
+                return done, whole.hexdigest(), prefix.hexdigest()
+            whole.update(chunk)
+            prefix.update(chunk[: max(0, size - done)])
+            done += len(chunk)
+
+
+def digests(path, size):
+    """Return `digests_below` for a path of our own."""
+    try:
+        root = open_root(os.path.dirname(os.path.abspath(path)))
+    except OSError:
+        return None
+    try:
+        return digests_below(root, os.path.basename(path), size)
+    finally:
+        os.close(root)
+
+
+def judge(found, item):
+    """Return the reason why a file differs from the node's, or None.
+
+    found: as digests_below returns it. A file that grew since must begin with what the node
+    reported.
+    """
+    if found is None:
+        return "was not brought"
+    size, whole, prefix = found
+    if prefix == item["sha256"]:
+        return None
+    return (
+        f"here {size} bytes, sha256 {whole}; on the node {item['bytes']} bytes, sha256"
+        f" {item['sha256']}"
+    )
+
+
+def _incoming(node, item):
+    """Return the path that a node's file is fetched to, below the run's directory."""
+    return f"{INCOMING}/{node}/{item['file']}"
+
+
+def missing(run_dir, nodes, write=True):
+    """Return {node: [file]} to fetch: the files that differ from their node's.
+
+    The part of such a file that is here already is linked to the path that the fetch writes to, so
+    that rsync moves the rest only.
+    """
+    sizes, _left = lacking(run_dir, nodes, quota.Quota(LARGEST, LARGEST, 0), write)
+    wanted = {entry["node"]: [item["file"] for item in entry["files"]] for entry in nodes}
+    return {node: [file for file in files if file in sizes[node]] for node, files in wanted.items()}
+
+
+def lacking(run_dir, nodes, bounds, write=True):
+    """Return (sizes, left) of the files that differ from their node's.
+
+    sizes: {node: {file: bytes}} to fetch. left: {node: {file: bytes}} that a bound leaves on the
+    node. bounds: quota.Quota. The smallest files come first, so that one log without end does not
+    cost the others.
+    """
+    check(nodes)
+    if write:
+        make_private(run_dir)
+    sizes, left = {entry["node"]: {} for entry in nodes}, {entry["node"]: {} for entry in nodes}
+    root = None
+    if os.path.isdir(run_dir):
+        root = open_root(run_dir)
+    try:
+        for entry in nodes:
+            result = (sizes[entry["node"]], left[entry["node"]])
+            _lacking_of(root, run_dir, entry, bounds, result, write)
+    finally:
+        if root is not None:
+            os.close(root)
+    return sizes, left
+
+
+def _lacking_of(root, run_dir, entry, bounds, result, write):
+    """Fill result, (sizes, left), for one node.
+
+    root: None where the directory is missing.
+    """
+    node, (sizes, left) = entry["node"], result
+    used, count = quota.used(os.path.dirname(os.path.abspath(run_dir)), node)
+    for item in sorted(entry["files"], key=lambda item: item["bytes"]):
+        local = None
+        if root is not None:
+            local = digests_below(root, item["home"], item["bytes"])
+        if judge(local, item) is None:
+            continue
+        more, new_files = item["bytes"], 1
+        if local is not None:
+            more, new_files = max(0, item["bytes"] - local[0]), 0
+        if used + more > bounds.bytes or count + new_files > bounds.files:
+            left[item["file"]] = item["bytes"]
+            continue
+        used, count = used + more, count + new_files
+        sizes[item["file"]] = item["bytes"]
+        if write:
+            _prepare_incoming(root, node, item, local is not None)
+
+
+def _prepare_incoming(root, node, item, exists):
+    """Make the directory for a fetch, and link the part that is here into it."""
+    with parent_of(root, _incoming(node, item), make=True) as (folder, name):
+        if not exists:
+            return
+        # Another process that collects the same may have linked it.
+        with contextlib.suppress(FileExistsError):
+            os.link(item["home"], name, src_dir_fd=root, dst_dir_fd=folder, follow_symlinks=False)
+
+
+def take(root, node, item, write):
+    """Install one fetched file.
+
+    Return (changed, problem, record). `problem` is text or None. root: descriptor of the run's
+    directory.
+    """
+    incoming, home = _incoming(node, item), item["home"]
+    brought = digests_below(root, incoming, item["bytes"])
+    here = digests_below(root, home, item["bytes"])
+    if judge(brought, item) is not None and judge(here, item) is None:
+        if write:
+            _remove_part(root, incoming, home, brought)
+        brought = None
+    problem = judge(brought or here, item)
+    if problem is not None:
+        return False, problem, None
+    try:
+        move, digest, kept = _decide_move(root, incoming, home, brought, here)
+    except quota.QuotaError as error:
+        return False, str(error), None
+    changed = move or not _is_private(root, home)
+    if write and move:
+        _make_private_file(root, incoming)
+        if kept is not None:
+            os.link(home, kept, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
+        with parent_of(root, incoming) as (folder, name):
+            os.replace(name, home, src_dir_fd=folder, dst_dir_fd=root)
+    elif write:
+        _make_private_file(root, home)
+        if brought is not None:
+            _unlink(root, incoming)
+    return changed, None, _record(node, item["file"], home, digest)
+
+
+def _decide_move(root, incoming, home, brought, here):
+    """Return (move, digests of the file that stays, name for the old file).
+
+    Two files of one name: the longer one stays if it begins with the shorter one. Otherwise the old
+    one is kept under a new name. Raise QuotaError if it has too many already.
+    """
+    if brought is None:
+        return False, here, None
+    if here is None:
+        return True, brought, None
+    if brought[0] > here[0]:
+        move, continued = True, _begins_with(root, incoming, here)
+    else:
+        move, continued = False, _begins_with(root, home, brought)
+    if continued:
+        return move, max(brought, here), None
+    return True, brought, free_name(root, home)
+
+
+def _remove_part(root, incoming, home, brought):
+    """Remove the file of an earlier fetch if it is only a part of the one here."""
+    if brought is not None and _begins_with(root, home, brought):
+        _unlink(root, incoming)
+
+
+def _begins_with(root, path, part):
+    """Return whether a file begins with another one.
+
+    part: the digests of that.
+    """
+    return digests_below(root, path, part[0])[2] == part[1]
+
+
+def _is_private(root, home):
+    return stat.S_IMODE(os.stat(home, dir_fd=root, follow_symlinks=False).st_mode) == 0o600
+
+
+def _make_private_file(root, path):
+    with os.fdopen(open_below(root, path), "rb") as handle:
+        os.fchmod(handle.fileno(), 0o600)
+
+
+def _record(node, file, home, digest):
+    """Return the index's record of a file.
+
+    digest: as digests_below returns it.
+    """
+    return {"node": node, "file": file, "home": home, "bytes": digest[0], "sha256": digest[1]}
+
+
+def _unlink(root, path):
+    with parent_of(root, path) as (folder, name):
+        os.unlink(name, dir_fd=folder)
+
+
+def make_private(path):
+    """Make a directory, and what is missing above it, for this user alone."""
+    if not os.path.isdir(path):
+        make_private(os.path.dirname(os.path.abspath(path)))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+
+
+def free_name(root, home):
+    """Return the first of <home>.1, .2, ... that is free below a directory descriptor.
+
+    Raise QuotaError where too many are taken.
+    """
+    for number in range(1, quota.KEPT + 1):
+        name = f"{home}.{number}"
+        try:
+            os.stat(name, dir_fd=root, follow_symlinks=False)
+        except FileNotFoundError:
+            return name
+    raise quota.QuotaError(f"{home} began again more than {quota.KEPT} times on its node")
+
+
+def earlier(root, node, files):
+    """Return records of the earlier versions of a node's files.
+
+    Those were fetched before they were truncated, replaced or removed on the node. files: as the
+    node has them now. A file that is gone has no name on its node any more. The old version of one
+    that began again is <home>.1, .2, ...
+    """
+    names = {item["home"]: item["file"] for item in files}
+    pattern = safe_names.at_home(node, kept=True)
+    records = []
+    for name in sorted(os.listdir(root)):
+        match = pattern.fullmatch(name)
+        if not match or name in names:
+            continue
+        digest = digests_below(root, name, 0)
+        if digest is not None:
+            records.append(_record(node, names.get(match.group("home"), ""), name, digest))
+    return records
+
+
+def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
+    """Install every node's fetched files and write the index of ranks.
+
+    Return {"changed", "files", "replaced", "mismatches", "index"}. `index` is what ranks.json
+    holds. seconds: limit of the wait for a stream that still copies a node's logs. left: {node:
+    files} that a bound leaves on their node: their absence is not a mismatch.
+    """
+    check(nodes)
+    changed, files, replaced, mismatches = False, [], [], []
+    root = open_root(run_dir)
+    try:
+        for entry in nodes:
+            if entry.get("goes_on"):
+                # The run goes on: a stream brings its logs, and they are compared once it has
+                # ended.
+                continue
+            expected_absent = (left or {}).get(entry["node"]) or ()
+            moved, records, kept, wrong = _of_node(
+                root, run_dir, entry, write, seconds, expected_absent
+            )
+            changed = changed or moved
+            files += records
+            replaced += kept
+            mismatches += wrong
+    finally:
+        os.close(root)
+    index = rank_index.make(run_dir, nodes, files, _read_index(run_dir))
+    text = json.dumps(index, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    changed = put(os.path.join(run_dir, rank_index.NAME), text, write) or changed
+    if write:
+        _clear(os.path.join(run_dir, INCOMING))
+    return {
+        "changed": changed,
+        "files": files,
+        "replaced": replaced,
+        "mismatches": mismatches,
+        "index": index,
+    }
+
+
+def _read_index(run_dir):
+    """Return the index of an earlier collection.
+
+    Return None where it is missing or damaged.
+    """
+    try:
+        return rank_index.read(run_dir)
+    except rank_index.NewerIndex as error:
+        raise HomeError(str(error)) from error
+    except rank_index.IndexProblem:
+        return None  # bring_home writes it again
+
+
+def _of_node(root, run_dir, entry, write, seconds, left):
+    """Install one node's files.
+
+    Return (changed, records, replaced, mismatches).
+    """
+    lock = None
+    try:
+        if write:
+            lock = Lock(run_dir, entry["node"], seconds)
+    except Busy as error:
+        return False, [], [], [_mismatch(entry, item, str(error)) for item in entry["files"]]
+    changed, files, mismatches = False, [], []
+    try:
+        for item in entry["files"]:
+            moved, problem, record = _try_take(root, entry["node"], item, write)
+            changed = changed or moved
+            if record is not None:
+                files.append(record)
+            elif item["file"] not in left:
+                mismatches.append(_mismatch(entry, item, problem))
+        old = earlier(root, entry["node"], entry["files"])
+    finally:
+        if lock is not None:
+            lock.close()
+    replaced = [
+        {"node": entry["node"], "file": record["file"], "kept": record["home"]}
+        for record in old
+        if record["file"]
+    ]
+    return changed, files + old, replaced, mismatches
+
+
+def _try_take(root, node, item, write):
+    """Return `take`, with an error of the operating system as the problem."""
+    try:
+        return take(root, node, item, write)
+    except OSError as error:
+        return False, f"cannot be taken in: {error.strerror or error}", None
+
+
+def _mismatch(entry, item, problem):
+    return {
+        "node": entry["node"],
+        "file": item["file"],
+        "home": item["home"],
+        "problem": problem,
+    }
+
+
+def put(path, text, write=True):
+    """Write a file whole or not at all, mode 0600.
+
+    Return whether it was different.
+    """
+    if _has_text(path, text):
+        return False
+    if write:
+        # mkstemp makes it with mode 0600.
+        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".ranks.")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+            handle.write(text)
+        os.replace(temporary, path)
+    return True
+
+
+def _has_text(path, text):
+    """Return whether a file has this text and mode 0600."""
+    try:
+        data = text.encode()
+        with open_file(path) as handle:
+            mode = stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
+            return handle.read(len(data) + 1) == data and mode == 0o600
+    except (OSError, ValueError):
+        return False
+
+
+def _clear(incoming):
+    """Remove the directories that have become empty.
+
+    A file that did not match keeps its own.
+    """
+    for folder, _folders, _files in os.walk(incoming, topdown=False):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            continue

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Receiver of the logs that shipping.py sends from a node.
+
+Each byte is written once into the attempt's directory on the controller. A new stream goes on after
+the bytes that are there already. A file that was truncated or replaced on its node is kept as
+<home>.1, .2, ... before the new one begins. The node is not trusted: it can write the logs that
+bear its own name and nothing else, and never over bytes that were received.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shlex
+import stat
+import subprocess
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open import open_root
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+
+from ..config import quota as quotas
+from .collector import free_name, make_private
+from .stream_lock import Busy, Lock
+
+__all__ = ["Busy", "Receiver", "StreamError", "open_stream", "ssh_argv", "ssh_words", "start"]
+
+MOST = 1 << 20  # bytes of one frame
+LINE = 64 << 10  # bytes of a line that are passed on; the file gets all
+STALL_SECONDS = 30.0  # the sender is never silent for so long
+_RANK = re.compile(r"^rank-(\d{1,9})\.")
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class StreamError(Exception):
+    """The stream broke off, or sent what it must not send.
+
+    What was received before is right. The message is safe to show.
+    """
+
+
+class Receiver:
+    """Writer of a stream's frames into the files of `directory`.
+
+    directory: the attempt's directory on the controller. It is made with mode 0700 where it is
+    missing. None: no file is written, lines are passed on only. on_lines: called as on_lines(home,
+    rank or None, node, time, [bytes]) for whole lines without their ends, in the order of each
+    file. node: the node whose files these are. With a directory it is needed. quota: the site's
+    bounds (quota.Quota). Raises Busy, OSError.
+    """
+
+    def __init__(self, directory, on_lines=None, node=None, quota=None):
+        self.directory, self.on_lines, self.node = directory, on_lines, node
+        self.bytes = self.frames = 0  # log bytes and frames that came over the wire
+        self.events = []  # the last of {"event", "file", "home", "kept"}
+        self.problems = []  # problems in the sender's last event
+        self._open, self._rest, self._lock = {}, {}, None
+        self._home, self._root = safe_names.at_home(node), None
+        self.quota, self._used, self._count = quota or quotas.Quota(), 0, 0
+        if directory is not None:
+            make_private(directory)
+            self._lock = Lock(directory, node)
+            self._root = open_root(directory)
+            self._used, self._count = quotas.used(os.path.dirname(os.path.abspath(directory)), node)
+
+    def close(self):
+        """Close every file and let others in."""
+        for descriptor, _size in self._open.values():
+            os.close(descriptor)
+        self._open = {}
+        if self._root is not None:
+            os.close(self._root)
+            self._root = None
+        if self._lock is not None:
+            self._lock.close()
+
+    def have(self):
+        """Return {home: {"bytes", "head", "tail"}} of the node's logs that are here.
+
+        The spec's `have` takes it.
+        """
+        logs = {}
+        if self._root is None:
+            return logs
+        for name in sorted(os.listdir(self._root)):
+            if self._home.fullmatch(name):
+                try:
+                    descriptor, size = self._file(name)
+                except OSError:
+                    continue
+                edge_size = min(size, shipping.EDGE)
+                logs[name] = {
+                    "bytes": size,
+                    "head": shipping.edge(descriptor, 0, edge_size),
+                    "tail": shipping.edge(descriptor, size - edge_size, size),
+                }
+        return logs
+
+    def _file(self, home):
+        """Return (descriptor, size) of a file here, which stays open."""
+        if home not in self._open:
+            fresh = not _exists(self._root, home)
+            self.quota.refuse(self._used, self._count + fresh, self._room())
+            descriptor = os.open(home, _FLAGS, 0o600, dir_fd=self._root)
+            self._count += fresh
+            info = os.fstat(descriptor)
+            if not stat.S_ISREG(info.st_mode):
+                os.close(descriptor)
+                raise OSError(f"{home} is not a regular file here")
+            os.fchmod(descriptor, 0o600)
+            self._open[home] = [descriptor, info.st_size]
+        return self._open[home]
+
+    def _room(self):
+        return self.quota.room(self._root)
+
+    def check(self, header):
+        """Raise StreamError where a frame's header does not follow the protocol.
+
+        Nor may it name a file that is not this node's.
+        """
+        home = header.get("home")
+        if not isinstance(home, str) or not self._home.fullmatch(home):
+            node, name = self.node or "the node", printable(repr(home), limit=200)
+            raise StreamError(f"{node} sent a file that is not its own: {name}")
+        if "event" in header:
+            return
+        offset, size = header.get("offset"), header.get("bytes")
+        if not _is_count(offset) or not _is_count(size) or size > MOST:
+            raise StreamError(
+                f"{self.node}: {home}: a frame with offset {str(offset)[:40]} and"
+                f" {str(size)[:40]} bytes"
+            )
+
+    def apply(self, header, data=b""):
+        """Apply one frame: a header as the sender writes it, and its bytes."""
+        kind = header.get("event")
+        if kind in ("beat", "end"):
+            return
+        self.check(header)
+        home = header["home"]
+        if kind is not None:
+            self._event(kind, header)
+            return
+        self.frames += 1
+        self.bytes += len(data)
+        if self.directory is not None:
+            data = self._write(home, header["offset"], data)
+        elif home not in self._rest and header["offset"]:
+            self._rest[home] = None  # it begins within a line
+        self._lines(home, header.get("time"), data)
+
+    def _write(self, home, offset, data):
+        """Append the new bytes and return them."""
+        entry = self._file(home)
+        if offset > entry[1]:
+            raise StreamError(f"{home}: {entry[1]} bytes are here, the next begin at {offset}")
+        data = data[entry[1] - offset :]
+        self.quota.refuse(self._used, self._count, self._room(), len(data))
+        self._used += len(data)
+        view = memoryview(data)
+        if len(data) > shipping.EDGE and data.count(0) == len(data):
+            # The hole of a log that was truncated while its writer goes on at the old position: the
+            # last byte makes it as long, and fills no disk.
+            entry[1] += len(view) - 1
+            view = view[-1:]
+        while view:
+            done = os.pwrite(entry[0], view, entry[1])
+            entry[1] += done
+            view = view[done:]
+        return data
+
+    def _event(self, kind, header):
+        home, kept = header["home"], None
+        if kind in ("truncated", "replaced"):
+            line_end = b""
+            if self._rest.get(home):
+                line_end = b"\n"
+            self._lines(home, header.get("time"), line_end)
+            self._rest.pop(home, None)
+            if self.directory is not None:
+                kept = self._keep(home)
+        event = {
+            "event": str(kind)[:20],
+            "file": str(header.get("file"))[:300],
+            "home": home,
+            "kept": kept,
+        }
+        self.events = [*self.events[-99:], event]
+
+    def _keep(self, home):
+        """Give the received part of a file another name, and return the name.
+
+        Then the file can begin again.
+        """
+        descriptor, size = self._file(home)
+        if not size:
+            return None
+        kept = free_name(self._root, home)
+        # A link and not a rename: it fails where the name is taken.
+        os.link(home, kept, src_dir_fd=self._root, dst_dir_fd=self._root, follow_symlinks=False)
+        os.unlink(home, dir_fd=self._root)
+        os.close(descriptor)
+        del self._open[home]
+        return kept
+
+    def _lines(self, home, when, data):
+        if self.on_lines is None:
+            return
+        rest = self._rest.get(home, b"")
+        if rest is None:
+            cut = data.find(b"\n")
+            if cut < 0:
+                return
+            data, rest = data[cut + 1 :], b""
+        lines = (rest + data).split(b"\n")
+        self._rest[home] = lines.pop()[:LINE]
+        if lines:
+            rank = _RANK.match(home)
+            self.on_lines(
+                home,
+                rank and int(rank.group(1)),
+                self._home.fullmatch(home).group("node"),
+                when,
+                [line[:LINE] for line in lines],
+            )
+
+    def consume(self, descriptor, stall=STALL_SECONDS):
+        """Apply every frame from an open pipe.
+
+        Return True where the sender announced the end. Raises StreamError, OSError.
+        """
+        reader = _Reader(descriptor, stall)
+        while True:
+            header = reader.header()
+            if header is None:
+                return False
+            if header.get("event") == "end":
+                self.problems = _problem_texts(header.get("problems"))
+                return True
+            data = b""
+            if "event" not in header:
+                self.check(header)
+                data = reader.exactly(header["bytes"])
+            self.apply(header, data)
+
+
+def _problem_texts(problems):
+    """Return a sender's problems as texts that are safe to show, at most 20."""
+    if not isinstance(problems, list):
+        return []
+    return [printable(str(item)) for item in problems[:20]]
+
+
+def _is_count(value):
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _exists(root, name):
+    try:
+        os.stat(name, dir_fd=root, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+class _Reader:
+    """Reader of lines and blocks from a pipe, in bounded memory."""
+
+    def __init__(self, descriptor, stall):
+        self.descriptor, self.stall, self.buffer = descriptor, stall, bytearray()
+
+    def fill(self):
+        """Read into the buffer and return False at the end of the pipe."""
+        if not select.select([self.descriptor], [], [], self.stall)[0]:
+            raise StreamError(f"nothing came for {int(self.stall)} s")
+        data = os.read(self.descriptor, 1 << 18)
+        self.buffer += data
+        return bool(data)
+
+    def header(self):
+        """Return the next header, or None at the end of the pipe."""
+        while True:
+            end = self.buffer.find(b"\n")
+            if end >= 0 or len(self.buffer) > LINE:
+                break
+            if not self.fill():
+                if self.buffer:
+                    raise StreamError("the stream broke off")
+                return None
+        raw = bytes(self.buffer[: end + 1])
+        del self.buffer[: end + 1]
+        try:
+            header = json.loads(raw.decode("utf-8"))
+        except (ValueError, RecursionError):
+            header = None
+        if not isinstance(header, dict):
+            raise StreamError(f"what came is no frame: {printable(repr(raw[:80]))}")
+        return header
+
+    def exactly(self, count):
+        """Return the next `count` bytes."""
+        while len(self.buffer) < count:
+            if not self.fill():
+                raise StreamError("the stream broke off")
+        data = bytes(self.buffer[:count])
+        del self.buffer[:count]
+        return data
+
+
+def ssh_words(connection, batch=True):
+    """Return (argv, host) of ssh as Ansible's connection plugin starts it.
+
+    The argv has no host. It uses the connection of every task to that node: the site's options,
+    keys and jump hosts, over the connection that is open already where there is one. batch: it
+    never asks for a password.
+    """
+    host = connection.get_option("host") or connection._play_context.remote_addr
+    executable = connection.get_option("ssh_executable")
+    options = []
+    if batch:
+        options = ["-o", "BatchMode=yes"]
+    argv = [_text(word) for word in connection._build_command(executable, "ssh", "-T", *options)]
+    if getattr(connection, "sshpass_pipe", None):  # of no use here, and the next task makes its own
+        for descriptor in connection.sshpass_pipe:
+            os.close(descriptor)
+        connection.sshpass_pipe = None
+        argv = argv[argv.index(executable) :]
+    return argv, host
+
+
+def _text(word):
+    if isinstance(word, bytes):
+        return word.decode("utf-8", "surrogateescape")
+    return word
+
+
+def ssh_argv(connection, interpreter="python3"):
+    """Return the argv that starts the sender on a node.
+
+    connection: Ansible's own connection plugin of type ssh.
+    """
+    if getattr(connection, "transport", "") == "local":
+        return [interpreter, "-I", "-c", shipping.BOOT]
+    argv, host = ssh_words(connection)
+    return [*argv, host, f"{shlex.quote(interpreter)} -I -c {shlex.quote(shipping.BOOT)}"]
+
+
+def start(argv, spec, errors=subprocess.DEVNULL):
+    """Start a sender, give it its source and the spec, and return the process.
+
+    It ends when its standard input is closed, as by our end.
+    """
+    with open(shipping.__file__, "rb") as handle:
+        source = handle.read()
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+    )
+    left = memoryview(b"%d\n%s%s\n" % (len(source), source, json.dumps(spec).encode("ascii")))
+    try:
+        while left:
+            left = left[process.stdin.write(left) :]
+    except OSError:
+        pass  # it has ended already, and says why
+    return process
+
+
+def open_stream(connection, interpreter, spec):
+    """Start the sender on the node behind an Ansible connection of type ssh.
+
+    Return the process, whose stdout Receiver.consume reads.
+    """
+    return start(ssh_argv(connection, interpreter), spec)

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All checks of the nodes before a start, in one list of findings.
+
+Each subject has its own module.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.gate import isolation
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import placement
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
+    devices,
+    machine,
+    orphans,
+    software,
+)
+
+from ..mesh import authority, certificate_term
+from ..plan import readiness
+from . import interfaces, ports
+
+# Each has judge(nodes as read_site gives them, {node name: facts}, limits of the site), which
+# returns findings. None of them needs a plan, so that they are reported even where no plan can be
+# made. They ignore facts that a probe did not collect.
+SUBJECTS = {
+    "machines": machine,
+    "devices": devices,
+    "installed": software,
+    "orphans": orphans,
+    "placement": placement,
+}
+
+
+# Checks that keep sync.yml from copying to the nodes: a node that does not answer, no plan, one
+# directory under two names, no room, a Python that differs, what root or another run has in hand
+# (`ready`). Every other stop is about a start alone: a port or device that a colleague's training
+# uses is free again when this job's turn comes, and its code and data can be there by then.
+BRINGING = (
+    "reach",
+    "answer",
+    "plan",
+    "machine",
+    "placement",
+    "disk",
+    "inodes",
+    "environment",
+    "ready",
+)
+
+
+def of_bringing(found):
+    """Return the findings as sync.yml counts them: it copies, and starts nothing.
+
+    A stop that keeps only a start becomes a warning.
+    """
+    result = []
+    for item in found:
+        if item["level"] == "stop" and item["check"] not in BRINGING:
+            item = dict(item, level="warn")
+        result.append(item)
+    return result
+
+
+def silent(reasons):
+    """Return a finding for each node that did not answer.
+
+    reasons: {node name: the connection's own words}.
+    """
+    remedy = (
+        "log in by hand with the same user and key, or take the node out; a host key that is not"
+        " known yet: playbooks/trust.yml shows and pins it"
+    )
+    return [
+        findings.finding(
+            "reach.no_answer", f"did not answer: {text or 'no reason was given'}", remedy, name
+        )
+        for name, text in reasons.items()
+    ]
+
+
+def of_nodes(nodes, facts, allowed):
+    """Return the findings about the nodes that answered."""
+    answered = [node for node in nodes if node["name"] in facts]
+    result = []
+    for key, subject in SUBJECTS.items():
+        result += _judge_apart(
+            key, facts, lambda known, subject=subject: subject.judge(answered, known, allowed)
+        )
+    return result
+
+
+def _judge_apart(key, facts, judge):
+    """Return the findings of one subject.
+
+    A node whose facts of it cannot be judged gets a finding of its own, and hides no other's. key:
+    the subject's name in the facts. judge(facts) returns findings. It ignores a node without this
+    key.
+    """
+
+    def judge_some(names):
+        known = dict(facts)
+        for name, fact in facts.items():
+            if name not in names:
+                known[name] = {**fact, key: None}
+        return judge(known)
+
+    result, unusable = isolation.judge_apart(judge_some, facts)
+    remedy = (
+        "look which programs of the training account start with every Python there:"
+        " docs/security.md"
+    )
+    return result + [
+        findings.finding(
+            "answer.unusable", f"what it says of its {key} cannot be judged", remedy, name
+        )
+        for name in unusable
+    ]
+
+
+def of_trust(nodes, facts, state_dir, now, report=False):
+    """Return the findings about the mesh between the chosen nodes.
+
+    state_dir: the controller's directory for the site. report: whether to say how long the mesh
+    lasts.
+    """
+    names = [node["name"] for node in nodes]
+    journal = {}
+    try:
+        if state_dir:
+            journal = authority.read_journal(authority.folder_of(state_dir))
+    except authority.AuthorityError as error:
+        return [findings.finding("trust.journal_unreadable", str(error))]
+    fingerprints = [item["fingerprint"] for item in journal.get("authorities", ())]
+    result = certificate_term.of_taken_back(names, journal.get("taken_back", {}))
+    return result + certificate_term.of_mesh(
+        names, facts, now, readiness.CERTIFICATE_MARGIN, fingerprints, report
+    )
+
+
+def of_plan(made, facts, allowed, repair=False):
+    """Return the findings about a plan before its start.
+
+    made: the plan. repair: see readiness.obstacles.
+    """
+    result = _judge_apart("ports", facts, lambda known: ports.judge(made, known, allowed))
+    result += interfaces.forced(made, facts)
+    return result + [
+        findings.finding(item.code, item.text, item.remedy, item.node)
+        for item in readiness.obstacles(made, facts, repair)
+    ]
+
+
+# Parts that may be missing and that a start copies to the nodes, in words.
+BROUGHT = {
+    "trust": "the passwordless SSH between the nodes",
+    "environment": "the Python environment",
+    "code": "code",
+    "data": "data",
+    "weights": "weights",
+    "checkpoints": "the checkpoint to resume from",
+}
+
+
+def of_todo(todo, found):
+    """Return notes of what train.yml copies automatically before the start.
+
+    check.yml changes nothing and only reports it. found: the findings so far. An environment that a
+    person has changed stops instead.
+    """
+    remedy = "train.yml brings it before the start, sync.yml brings it without a start"
+    changed = set()
+    for item in findings.stops(found):
+        if item["check"] == "environment":
+            changed.update(item["nodes"])
+    parts_of = {}
+    for kind, words in BROUGHT.items():
+        names = [
+            name for name in todo.get(kind, ()) if kind != "environment" or name not in changed
+        ]
+        if names:
+            parts_of.setdefault(tuple(names), []).append(words)
+    return [
+        findings.finding(
+            "ready.not_there_yet", f"not there yet: {', '.join(parts)}", remedy, names, "note"
+        )
+        for names, parts in parts_of.items()
+    ]
+
+
+# Checks that are not repeated while their proof is young, in words.
+REMEMBERED = {
+    "network": "latency, bandwidth and path MTU were proven",
+    "rehearsal": "this plan was rehearsed",
+}
+# The code of such a check.
+CODE_OF_PROOF = {"network": "network.proven_before", "rehearsal": "rehearsal.proven_before"}
+
+
+def remembered(kept, rehearse, now):
+    """Return notes of what a check did not try, so that READY hides nothing.
+
+    kept: {kind: proof or None}, see proof_cache.valid. now: unix seconds.
+    """
+    result = []
+    for kind, proof in kept.items():
+        if kind == "rehearsal" and not rehearse:
+            code, text, remedy = "rehearsal.not_wanted", "not rehearsed, as was asked", ""
+        elif proof:
+            code = CODE_OF_PROOF[kind]
+            text = f"{REMEMBERED[kind]} {int((now - proof['time']) / 60)} min ago"
+            remedy = f"-e preflight_{kind}_hours=0 tries it again"
+        else:
+            continue
+        result.append(findings.finding(code, text, remedy, (), "note"))
+    return result
+
+
+def unplanned(error):
+    """Return findings of the reasons why there is no plan."""
+    if isinstance(error, compiler.PlanError):
+        return [findings.finding("plan.impossible", text) for text in error.problems]
+    return [findings.finding("plan.impossible", str(error))]

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ports on which a job's processes listen, and which of them are free.
+
+sockets.py looks them up on the nodes.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
+from ansible_collections.trainyard.cluster.plugins.module_utils.preflight.sockets import (
+    RECOMMENDED,
+    WINDOW,
+    owner_words,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+
+# Another check's listener (check_lock.py), which the network's proof waits for.
+CHECK = re.compile(r"/yardcheck-[0-9a-z]+/netprobe\.py( |\Z)")
+
+
+def needs(launcher, accelerator, nodes, rendezvous, start, count):
+    """Return {listened, others, pool} of a job.
+
+    listened: ports on which the first node listens, so that a start fails or hangs where one is
+    taken (fact 5). others: ports of ranks, on all nodes. They are in the plan, and with CPU gloo no
+    process listens there (fact 5). pool: a range of which every node's launcher takes free ones
+    (--master). One node of Paddle's needs none: its launcher takes any free port.
+    """
+    entry = launchers.LAUNCHERS[launcher]
+    if accelerator in entry.get("scheduler", {}) or any("{port}" in word for word in entry["argv"]):
+        return {"listened": [start], "others": [], "pool": []}
+    if nodes < 2 or not entry["endpoints_env"]:
+        return {"listened": [], "others": [], "pool": []}
+    if "PORT_RANGE" in launchers.rendezvous(launcher, rendezvous).get("env", {}):
+        values = launchers.values_of([""], [""] * count, "", start, 0)
+        pool = list(range(values["first_free"], values["last_free"] + 1))
+        return {"listened": [start], "others": [], "pool": pool}
+    return {"listened": [start], "others": list(range(start, start + count)), "pool": []}
+
+
+def _all_ports(need):
+    """Return the set of all ports of what `needs` returns."""
+    return set(need["listened"] + need["others"] + need["pool"])
+
+
+def wanted(job, site, nodes):
+    """Return the sorted ports to try on every node."""
+    start = job.get("start_port") or site["start_port"]
+    need = needs(
+        job["launcher"],
+        nodes[0]["accelerator"],
+        len(nodes),
+        job.get("rendezvous"),
+        start,
+        len(nodes[0]["devices"]),
+    )
+    return sorted(port for port in _all_ports(need) if port <= 65535)
+
+
+def _inside(port, ranges):
+    return any(first <= port <= last for first, last in ranges)
+
+
+def next_start(start, span, told):
+    """Return the next start port with `span` free ports on all nodes, or None.
+
+    told: the answers of sockets.look, one per node.
+    """
+    used = set()
+    for state in told:
+        used.update(state["used"], (item["port"] for item in state["taken"]))
+    ephemeral = [pair for state in told for pair in state["ephemeral"]]
+    end = start + WINDOW
+    if start <= RECOMMENDED[1]:
+        end = max(end, RECOMMENDED[1])
+    last = end - span
+    # Upwards from the given one, then the range that the upstream documentation recommends. Only
+    # ports that have been looked at.
+    upwards = range(start + 1, min(last, start + WINDOW, 65535 - span) + 1)
+    recommended = range(RECOMMENDED[0], min(start, last))
+    for first in [*upwards, *recommended]:
+        if used.intersection(range(first, first + span)):
+            continue
+        if not _inside(first, ephemeral) and not _inside(first + span - 1, ephemeral):
+            return first
+    return None
+
+
+def judge(made, facts, allowed):
+    """Return findings about the ports of a plan.
+
+    A taken port that the first node listens on is a STOP. One that no process will use is less.
+    made: the plan.
+    """
+    nodes, start, count = made["nodes"], made["ports"]["start"], made["ports"]["count"]
+    states = {}
+    for node in nodes:
+        if facts[node["name"]].get("ports"):
+            states[node["name"]] = facts[node["name"]]["ports"]
+    rendezvous = None
+    if "PORT_RANGE" in made["env"]:
+        rendezvous = "master"
+    need = needs(
+        made["launcher"]["name"], made["accelerator"], len(nodes), rendezvous, start, count
+    )
+    span = len(_all_ports(need))
+    if not states or not span:
+        return []
+    better = next_start(start, span, list(states.values()))
+    remedy = "no other one is near; give start_port in the job"
+    if better:
+        remedy = f"-e start_port={better} is free on all nodes, or end what has it"
+    findings = []
+    first_name = nodes[0]["name"]
+    for node in nodes:
+        name = node["name"]
+        if name not in states:
+            continue
+        for item in states[name]["taken"]:
+            if len(nodes) < 2 or not CHECK.search(item["command"] or ""):
+                findings += _taken_findings(name, item, need, name == first_name, remedy)
+        findings += _pool_findings(name, states[name], need["pool"], count, remedy)
+    if first_name in states:
+        findings += _ephemeral_findings(first_name, states[first_name], start, better)
+    return findings
+
+
+def _taken_findings(name, item, need, is_first, remedy):
+    """Return the finding of one port that is taken on a node, where the job needs it."""
+    text = f"port {int(item['port'])}: {owner_words(item)}"
+    if is_first and item["port"] in need["listened"]:
+        if item["run"]:
+            remedy = f"playbooks/stop.yml -e run={item['run']} ends it; or {remedy}"
+        return [finding("port.taken", f"{text}; the ranks of all nodes meet there", remedy, name)]
+    if item["port"] in need["others"]:
+        text += "; it is a rank's, where CPU training does not listen"
+        return [finding("port.rank_port_taken", text, remedy, name, "warn")]
+    return []
+
+
+def _pool_findings(name, state, pool, count, remedy):
+    """Return the finding of a node with too few free ports for its launcher.
+
+    pool: the range of the launcher's ports. count: of the node's ranks.
+    """
+    # The launcher tries a hundred of the range one after another from anywhere in it
+    # (launch/context/node.py, get_free_port).
+    free = len(pool) - len([item for item in state["taken"] if item["port"] in pool])
+    if not pool or free >= 2 * count:
+        return []
+    text = (
+        f"of the ports {pool[0]} to {pool[-1]}, of which the launcher gives its ranks free ones,"
+        f" {free} are free and {2 * count} are needed"
+    )
+    return [finding("port.too_few", text, remedy, name)]
+
+
+def _ephemeral_findings(name, state, start, better):
+    """Return the finding of a start port that the kernel may give to any connection.
+
+    better: a start port that is free on all nodes, or None.
+    """
+    if not _inside(start, state["ephemeral"]) or _inside(start, state["reserved"]):
+        return []
+    ranges = ", ".join(f"{int(first)} to {int(last)}" for first, last in state["ephemeral"])
+    text = (
+        f"start port {start} is one that the kernel gives to any connection ({ranges}), so it can"
+        " be taken at any moment"
+    )
+    remedy = "choose one outside it"
+    if better:
+        remedy += f", such as -e start_port={better}"
+    remedy += f", or let root set net.ipv4.ip_local_reserved_ports={start}"
+    return [finding("port.ephemeral", text, remedy, name, "warn")]

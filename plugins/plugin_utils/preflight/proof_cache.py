@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proofs of a site with their times, below its state directory.
+
+The functions take files and plain values. A proof is of a key: the sha256 of everything it depends
+on. A node that has booted since has another boot mark, and so another key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
+
+KINDS = ("network", "rehearsal")
+# Proofs are small. Unused ones are removed when there are more than so many.
+KEPT = 200
+
+
+def _digest(value):
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def keys(made, facts, allowed=None):
+    """Return {kind: key} for a plan.
+
+    The network's key depends on nodes, addresses and ports, the rehearsal's on the whole plan but
+    for the checkpoint. made: the plan. allowed: the limits of the site. Another floor of the
+    bandwidth, or all pairs instead of a ring, is another test of the network.
+    """
+    limits = {name: str((allowed or {}).get(name)) for name in ("bandwidth", "matrix")}
+    boots = {node["name"]: facts[node["name"]].get("boot") for node in made["nodes"]}
+    wires = [[node["name"], node["address"], node["interface"]] for node in made["nodes"]]
+    # What a run goes on from changes nothing that a rehearsal tries.
+    if made.get("resume"):
+        digest = made["resume"]["unresumed"]
+    else:
+        digest = compiler.sha256(made)
+    # A Python of the user's own is not a part of the plan, but its present content matters.
+    software = {
+        node["name"]: _software(facts[node["name"]].get("installed") or {})
+        for node in made["nodes"]
+    }
+    return {
+        "network": _digest([wires, made["ports"], boots, limits]),
+        "rehearsal": _digest([digest, boots, software]),
+    }
+
+
+def _software(installed):
+    """Return a node's software that a rehearsal depends on and the plan lacks.
+
+    That is a Python of the user's own and the node's libraries. The seconds that the look took are
+    not a part of it.
+    """
+    state = installed.get("own") or {}
+    names = ("python", "packages", "builds", "frameworks", "wrong", "error")
+    return [{name: state.get(name) for name in names}, installed.get("libraries")]
+
+
+def path_of(state_dir, kind, key):
+    """Return the path of a proof."""
+    return os.path.join(state_dir, "proofs", f"{kind}-{key[:32]}.json")
+
+
+def valid(state_dir, kind, key, hours, now):
+    """Return a proof that is no older than so many hours, or None."""
+    proof = manifest.read_json(path_of(state_dir, kind, key))
+    if not isinstance(proof, dict) or proof.get("key") != key:
+        return None
+    if not isinstance(proof.get("time"), (int, float)):
+        return None
+    if now - hours * 3600 < proof["time"] <= now:
+        return proof
+    return None
+
+
+def keep(state_dir, kind, key, now, result):
+    """Keep a proof.
+
+    now: unix seconds. result: the part of it that is worth showing.
+    """
+    folder = os.path.join(state_dir, "proofs")
+    manifest.write_json(path_of(state_dir, kind, key), {"key": key, "time": now, "result": result})
+    files = sorted(
+        (os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json")),
+        key=os.path.getmtime,
+    )
+    for path in files[:-KEPT]:
+        os.unlink(path)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes of a site that failed lately.
+
+They are kept in a small file below the site's state directory, shared by all its runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+
+NAME = "failed-nodes.json"
+VERSION = 1
+KEPT_SECONDS = 30 * 86400
+# What a node, its devices or its network did, by the causes of a verdict (failure_catalogue.py):
+# another node would not have failed. What a user wrote, what ran out (memory, disk, limits) and
+# what was killed says nothing of the machine.
+CAUSES = (
+    "device_error",
+    "nccl_cuda_error",
+    "node_lost",
+    "no_end_recorded",
+    "read_only",
+    "unreachable",
+)
+
+
+def named(verdict, nodes):
+    """Return {node: cause} of the nodes that a verdict names for a fault of their own.
+
+    verdict: as verdict.py makes it. nodes: the attempt's. Those that did not answer are named
+    whatever else is found. Where none did, it may be the controller that was cut off, and no node
+    is named.
+    """
+    if verdict.get("outcome") not in ("failed", "lost"):
+        return {}
+    silent = [name for name in verdict.get("unreachable") or [] if name in nodes]
+    causes = {}
+    if not set(nodes) <= set(silent):
+        causes = {name: "unreachable" for name in silent}
+    cause, node = verdict.get("cause"), verdict.get("node")
+    if cause in CAUSES and node in nodes and (causes or cause != "unreachable"):
+        causes[node] = cause
+    return causes
+
+
+def path_of(state_dir):
+    """Return the path of the file."""
+    return os.path.join(state_dir, NAME)
+
+
+def read(state_dir):
+    """Return {node: {time, cause, run}} of the nodes that failed lately.
+
+    It is {} where nothing was noted. A damaged entry counts as nothing: it only spares a node a
+    rest.
+    """
+    document = manifest.read_json(path_of(state_dir))
+    if not isinstance(document, dict) or not isinstance(document.get("nodes"), dict):
+        return {}
+    return {
+        name: entry
+        for name, entry in document["nodes"].items()
+        if isinstance(entry, dict) and type(entry.get("time")) in (int, float)
+    }
+
+
+def note(state_dir, causes, run, now):
+    """Note nodes that failed.
+
+    causes: {node: cause}. run: its id. now: the time of the failure, in unix seconds. Of two notes
+    of one node the one that failed later stays.
+    """
+    with _lock(state_dir):
+        nodes = {
+            name: entry
+            for name, entry in read(state_dir).items()
+            if now - entry["time"] < KEPT_SECONDS
+        }
+        for name, cause in causes.items():
+            if name not in nodes or nodes[name]["time"] <= now:
+                nodes[name] = {"time": now, "cause": cause, "run": run}
+        manifest.write_json(path_of(state_dir), {"version": VERSION, "nodes": nodes})
+
+
+@contextlib.contextmanager
+def _lock(state_dir):
+    """Hold the file's lock.
+
+    Two runs of a site may end at once, each with a note of its own.
+    """
+    os.makedirs(state_dir, mode=0o700, exist_ok=True)
+    with os.fdopen(
+        os.open(path_of(state_dir) + ".lock", os.O_RDWR | os.O_CREAT, 0o600), "r+"
+    ) as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's settings as flat names and values, by which runs are compared. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    MASK,
+    SECRET_NAME,
+    printable,
+    secrets_of,
+)
+
+from .json_values import mapping_of
+
+_BATCH = re.compile(r"\s*batch: (\d[\d,]*) a card, (\d[\d,]*) in all")
+_SETTING = re.compile(r"\s*(learning rate|iterations): (\d[\d,]*(?:\.\d+)?)(?:,|$)")
+
+
+def of_plan(plan, run):
+    """Return {name: value}, without what the plan or run.json does not hold.
+
+    A value is text, a number, a truth value or None. run: run.json's content.
+    """
+    plan, run = mapping_of(plan), mapping_of(run)
+    # The overrides are those of the plan, with what the site and the scaling changed. A job holds
+    # what its author wrote.
+    overrides = mapping_of(mapping_of(plan.get("job")).get("overrides"))
+    values = {
+        **_job_settings(plan),
+        **_site_settings(plan),
+        **_code_settings(plan, run),
+        **_named("data", mapping_of(plan.get("data")), _shorten),
+        **_named("weights", mapping_of(plan.get("weights")), _shorten),
+        **_named("override", dict(_flatten(overrides))),
+        **_named("env", mapping_of(plan.get("env"))),
+        **_advice_settings(plan),
+    }
+    secrets = secrets_of(plan)
+    return {
+        printable(key, *secrets): _make_safe(key, value, secrets)
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _job_settings(plan):
+    """Return what is trained, and with what."""
+    job, suite = mapping_of(plan.get("job")), mapping_of(plan.get("suite"))
+    launcher = mapping_of(plan.get("launcher"))
+    return {
+        "suite": suite.get("name") or job.get("suite"),
+        "launcher": launcher.get("name") or job.get("launcher"),
+        "config": job.get("config"),
+        "arguments": " ".join(str(word) for word in _list(job.get("arguments"))) or None,
+    }
+
+
+def _site_settings(plan):
+    """Return where it is trained."""
+    nodes = [node for node in _list(plan.get("nodes")) if isinstance(node, dict)]
+    device_counts = [len(_list(node.get("devices"))) for node in nodes]
+    return {
+        "site": plan.get("site"),
+        "accelerator": plan.get("accelerator"),
+        "nodes": len(_list(plan.get("nodes"))) or None,
+        "ranks": len(_list(plan.get("ranks"))) or None,
+        "devices": _join_distinct(f"{count} a node" for count in device_counts if count),
+        "cores": _join_distinct(node.get("cores") for node in nodes),
+    }
+
+
+def _code_settings(plan, run):
+    """Return the program that trains: code, package and environment."""
+    code, recorded = mapping_of(plan.get("code")), mapping_of(run.get("code"))
+    environment = mapping_of(plan.get("environment"))
+    return {
+        "code": _shorten(code.get("digest") or code.get("path")),
+        "commit": _shorten(recorded.get("commit")),
+        "code changed locally": recorded.get("dirty"),
+        "package": environment.get("package"),
+        "version": environment.get("version"),
+        "environment": (
+            environment.get("digest") or environment.get("path") or environment.get("image")
+        ),
+        "epochs": plan.get("epochs"),
+    }
+
+
+def _named(kind, entries, convert=None):
+    """Return {"<kind> <name>": value} in order of the names."""
+    values = {}
+    for name, value in sorted(entries.items()):
+        if convert:
+            value = convert(value)
+        values[f"{kind} {name}"] = value
+    return values
+
+
+def _list(value):
+    if isinstance(value, list):
+        return value
+    return []
+
+
+def _shorten(digest):
+    """Return the beginning of a digest.
+
+    A path stays as it is.
+    """
+    if isinstance(digest, str) and "/" not in digest:
+        return digest[:12]
+    return digest
+
+
+def _join_distinct(values):
+    """Return the distinct values as text, or None if there is no value."""
+    distinct = sorted({str(value) for value in values if value is not None})
+    return ", ".join(distinct) or None
+
+
+def _flatten(value, prefix=""):
+    """Yield (dotted name, value) of nested mappings."""
+    for key, item in value.items():
+        name = prefix + str(key)
+        if isinstance(item, dict) and item:
+            yield from _flatten(item, name + ".")
+        else:
+            yield name, item
+
+
+def _advice_settings(plan):
+    """Return batch, learning rate and iterations from the plan's advice.
+
+    scaling.py words it. They are the numbers that the training used.
+    """
+    values = {}
+    for line in _list(plan.get("advice")):
+        batch, setting = _BATCH.match(str(line)), _SETTING.match(str(line))
+        if batch:
+            values.setdefault("batch a card", _parse_number(batch.group(1)))
+            values.setdefault("batch in all", _parse_number(batch.group(2)))
+        elif setting:
+            values.setdefault(setting.group(1), _parse_number(setting.group(2)))
+    return values
+
+
+def _parse_number(text):
+    text = text.replace(",", "")
+    if text.isdecimal():
+        return int(text)
+    return float(text)
+
+
+def _make_safe(name, value, secrets):
+    """Return a value that is safe to show."""
+    if SECRET_NAME.search(name) or name.partition(" ")[2] in secrets.names:
+        return MASK
+    if isinstance(value, (bool, int, float)):
+        return value
+    return printable(str(value), *secrets)

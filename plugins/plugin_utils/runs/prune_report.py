@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines about what pruning would free, or has freed.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import age
+from ansible_collections.trainyard.cluster.plugins.module_utils.records.prune_rules import (
+    HOME,
+    begun,
+)
+
+MANY = 40  # runs and entries that are listed; the rest is counted
+
+
+def size(count):
+    """Return a number of bytes as words: 512 B, 1.5 MiB, 23 GiB."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    if unit == "B" or value >= 100:
+        return f"{int(value)} {unit}"
+    return f"{value:.1f} {unit}"
+
+
+def rule_text(rule):
+    """Return a rule as a sentence."""
+    if rule["run"]:
+        return f"the run {rule['run']} goes"
+    parts = []
+    if rule["keep"] is not None:
+        parts.append(f"that are not among the newest {rule['keep']} of their job")
+    if rule["older_than"] is not None:
+        parts.append(f"that began more than {age(rule['older_than'])} ago")
+    return "runs go " + " and ".join(parts)
+
+
+def _section(title, rows, noun):
+    """Return a title with the first rows below it.
+
+    Without rows there is no title.
+    """
+    if not rows:
+        return []
+    lines = [title, *rows[:MANY]]
+    if len(rows) > MANY:
+        lines.append(f"  and {len(rows) - MANY} more {noun}")
+    return lines
+
+
+def sizes_of(looks, chosen):
+    """Return {place: (bytes of the runs that are chosen there, bytes of all)}.
+
+    Only the places that answered are in it.
+    """
+    sizes = {}
+    for place, look in looks.items():
+        if look is not None:
+            by_name = {run["run"]: run["bytes"] for run in look["runs"]}
+            part = sum(by_name[name] for name in chosen.get(place, ()) if name in by_name)
+            sizes[place] = (part, look["bytes"])
+    return sizes
+
+
+def _removed_names(decided):
+    """Return the names of the runs that go at any place."""
+    return {name for names in decided["remove"].values() for name in names}
+
+
+def plan_lines(rule, looks, decided, now, silent=()):
+    """Return the lines about what would go, what stays all the same, and why.
+
+    They go place by place and run by run, and name what is left because nothing in it is a run's.
+    rule: from prune_rules.rule_of. looks, decided: as prune_rules.decide takes and returns them.
+    now: unix seconds. silent: places that were asked and did not answer.
+    """
+    lines = [f"rule: {rule_text(rule)}"]
+    rows = _run_rows(looks, decided, now)
+    lines += _section("goes:", rows, "runs") or ["nothing goes"]
+    lines += _place_lines(looks, decided)
+    kept = [
+        f"  {item['run']} on {', '.join(item['places'])} {item['why']}" for item in decided["stay"]
+    ]
+    lines += _section("stays, although the rule would let it go:", kept, "runs")
+    answers = [(place, look) for place, look in looks.items() if look]
+    odd = [
+        f"  {place}: {item['name']} {item['why']}"
+        for place, look in answers
+        for item in look["strange"]
+    ]
+    lines += _section("left alone, because it is no run's directory:", odd, "entries")
+    half = [f"  {place}: {name}" for place, look in answers for name in look["unfinished"]]
+    lines += _section("left by a removal that was interrupted, goes too:", half, "entries")
+    if decided["foreign"]:
+        lines.append(f"{len(decided['foreign'])} runs of other sites stay")
+    unasked = [place for place, look in looks.items() if look is None and place not in silent]
+    if unasked:
+        lines.append(f"not asked, because of --limit: {', '.join(unasked)}")
+    lines += [f"{place} did not answer; nothing of it goes" for place in silent]
+    lines.append(
+        "code, data, weights and environments on the nodes stay; the next training of the same"
+        " needs them"
+    )
+    return lines
+
+
+def _run_rows(looks, decided, now):
+    """Return one line per run that goes, with its size at each place."""
+    entries = {
+        (place, run["run"]): run
+        for place, look in looks.items()
+        if look is not None
+        for run in look["runs"]
+    }
+    rows = []
+    for name in sorted(_removed_names(decided)):
+        sizes = ", ".join(
+            f"{place} {size(entries[place, name]['bytes'])}"
+            for place, names in decided["remove"].items()
+            if name in names
+        )
+        rows.append(f"  {name:<44} {age(max(0, now - begun(name))):<8} ago  {sizes}")
+    return rows
+
+
+def _place_lines(looks, decided):
+    """Return one line per place: how many of its runs and bytes go."""
+    lines = []
+    for place, (part, whole) in sizes_of(looks, decided["remove"]).items():
+        count = len(decided["remove"].get(place, ()))
+        total = len(looks[place]["runs"])
+        lines.append(f"  {place}: {count} of {total} runs, {size(part)} of {size(whole)}")
+    return lines
+
+
+def _count_runs(count):
+    """Return "1 run" or "2 runs"."""
+    if count == 1:
+        return "1 run"
+    return f"{count} runs"
+
+
+def last_line(looks, decided, done, confirmed, silent=()):
+    """Return the end in one line.
+
+    done: {place: what prune_scan.remove returned}, {} where nothing was removed. confirmed: whether
+    it was to be removed.
+    """
+    if confirmed:
+        text = _describe_removal(done)
+    else:
+        text = _describe_choice(looks, decided)
+    if silent:
+        text += f"; no answer from {', '.join(silent)}"
+    return text
+
+
+def _describe_choice(looks, decided):
+    """Return the words for what would go."""
+    parts = {place: part for place, (part, _all) in sizes_of(looks, decided["remove"]).items()}
+    names = _removed_names(decided)
+    if not names and not any(look["unfinished"] for look in looks.values() if look):
+        return "NOTHING to remove"
+    sizes = ", ".join(f"{place} {size(part)}" for place, part in parts.items())
+    return (
+        f"WOULD REMOVE {_count_runs(len(names))} and free {size(sum(parts.values()))} ({sizes});"
+        " nothing was done, -e confirm=true does it"
+    )
+
+
+def _describe_removal(done):
+    """Return the words for what has gone."""
+    names = {name for result in done.values() for name in result["removed"]}
+    total = size(sum(result["freed"] for result in done.values()))
+    sizes = ", ".join(f"{place} {size(result['freed'])}" for place, result in done.items())
+    text = f"REMOVED {_count_runs(len(names))}, {total} freed ({sizes or HOME})"
+    problems = sum(len(result["problems"]) for result in done.values())
+    if problems:
+        text += f"; {problems} not, see above"
+    return text

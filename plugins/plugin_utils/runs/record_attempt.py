@@ -1,0 +1,520 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's record of a run, in runs/<run id>/.
+
+It holds the plan as it was sent, the job, local changes of the code, and run.json. run.json is
+written before every start and after every end. docs/run-json.md explains every field of version 2,
+and docs/schemas/run.yml is the same as JSON schema. plan.json is the newest attempt's. Each attempt
+has its own beside its logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    printable,
+    printable_data,
+    secrets_of,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
+    span as duration,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_catalogue import (
+    entry_of,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
+
+from ..plan.render import published
+
+# A verdict's sentence with all its candidates; what a log says in it has been cut before.
+LONGEST = 20_000
+_HEADER = "rank  node        device  endpoint                first loss  last loss  "
+
+
+def _write_text(path, text):
+    """Write a text file that only its owner can read."""
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+        "w",
+        encoding="utf-8",
+        errors="surrogateescape",
+    ) as handle:
+        handle.write(text)
+
+
+def _run_directory(params):
+    """Return the run's directory.
+
+    Raises ValueError for a path that is not one.
+    """
+    if not RUN_ID.match(params["run_id"]) or not 1 <= params["number"] < 10**6:
+        raise ValueError("{!r}, attempt {!r}: no run's".format(params["run_id"], params["number"]))
+    run_dir = os.path.join(params["runs_dir"], params["run_id"])
+    if os.path.islink(run_dir):
+        raise ValueError(f"{run_dir} is a link, and not the directory of a run")
+    return run_dir
+
+
+def started(params, check_mode=False):
+    """Write what was planned and return {run_dir}.
+
+    The plan's bytes are those that every node gets. Raises FileExistsError where this attempt was
+    begun already: the command that makes its directory starts it.
+    """
+    run_dir = _run_directory(params)
+    if not check_mode:
+        _write_start(run_dir, params)
+    return {"run_dir": run_dir}
+
+
+def _write_start(run_dir, params):
+    """Write plan, job, local changes and run.json before a start."""
+    number = params["number"]
+    os.makedirs(run_dir, mode=0o700, exist_ok=True)
+    attempt_dir = os.path.join(run_dir, f"attempt-{number}")
+    os.mkdir(attempt_dir, mode=0o700)
+    # what was different at an earlier start stays known
+    diff_dir = attempt_dir
+    if number == 1:
+        diff_dir = run_dir
+    with run_json.alone(run_dir):
+        record = run_json.read(run_dir) or run_json.empty(
+            params["run_id"], params["job"]["name"], time.time()
+        )
+        run_json.keep_first_plan(run_dir)
+        for folder in (run_dir, attempt_dir):
+            _write_text(os.path.join(folder, "plan.json"), params["plan"])
+        _write_text(os.path.join(diff_dir, "code.diff"), params["code_diff"])
+        manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
+        entry = run_json.entry(
+            number,
+            plan_sha256=params["plan_sha256"],
+            started=time.time(),
+            resume=run_json.point_of(params.get("resume")),
+        )
+        run_json.write(run_dir, dict(record, code=params["code"]), entry)
+
+
+def taken(params):
+    """Return the message for a command that comes second with the same attempt."""
+    return (
+        f"attempt {params['number']} of {params['run_id']} has been begun by another command; this"
+        " one has started nothing. Follow it: ansible-playbook playbooks/follow.yml -e"
+        f" run={params['run_id']}"
+    )
+
+
+def refused(params, check_mode=False):
+    """Note that an attempt was begun and started nowhere.
+
+    Return {run_dir}. The reason is noted, too.
+    """
+    run_dir = _run_directory(params)
+    if not check_mode:
+        with run_json.alone(run_dir):
+            record = run_json.read(run_dir) or run_json.empty(params["run_id"], None, time.time())
+            known = run_json.known(record, params["number"])
+            text = printable(f"FAILED: nothing was started: {params['why']}", limit=LONGEST)
+            decided = {
+                "outcome": "failed",
+                "cause": run_json.NOT_STARTED,
+                "text": text,
+                "node": None,
+                "rank": None,
+            }
+            run_json.write(run_dir, record, dict(known, ended=time.time(), verdict=decided))
+    return {"run_dir": run_dir}
+
+
+def ended(params, check_mode=False):
+    """Decide the verdict from the nodes' answers and write run.json.
+
+    Return {run_dir, run, attempt, verdict, summary, again}. Raises ValueError where the plan is
+    missing.
+    """
+    run_dir, number = _run_directory(params), params["number"]
+    plan = run_json.plan_of(run_dir, number)
+    if not plan:
+        raise ValueError(
+            f"{run_dir}/plan.json is missing: no node that holds the run could be asked for it"
+        )
+    nodes = _select_own_ranks(
+        [node for node in params["nodes"] if node.get("ranks") is not None], plan["ranks"]
+    )
+    shown_dir = os.path.join(
+        os.path.basename(os.path.normpath(params["runs_dir"])),
+        params["run_id"],
+        f"attempt-{number}",
+    )
+    saved = _list_checkpoint(run_dir, number)
+    ranks = [dict(rank, node=node["node"]) for node in nodes for rank in node["ranks"]]
+    decided = _decide_verdict(plan, nodes, ranks, saved, shown_dir)
+    end = {
+        "verdict": decided,
+        "ranks": ranks,
+        "nodes": [clock_of(node) for node in nodes],
+        "checkpoint": saved,
+        "model": params.get("checkpoint") or {},
+        "endpoints": _reported_endpoints(nodes),
+    }
+    entry, again = _record_end(run_dir, params, plan, end, check_mode)
+    note = entry["model"].get("note") or ""
+    lines = summary(decided, ranks, plan["ranks"], nodes, shown_dir, saved, plan, note)
+    lines[-1:-1] = _restart_lines(params["run_id"], plan, entry, again)
+    return {
+        "run_dir": run_dir,
+        "run": params["run_id"],
+        "attempt": number,
+        "verdict": decided,
+        "summary": lines,
+        "again": again,
+    }
+
+
+def _list_checkpoint(run_dir, number):
+    """Return the names of an attempt's checkpoint files on the controller."""
+    folder = os.path.join(run_dir, f"attempt-{number}", "checkpoint")
+    if not os.path.isdir(folder):
+        return []
+    return sorted(os.listdir(folder))
+
+
+def _decide_verdict(plan, nodes, ranks, saved, shown_dir):
+    """Return the verdict of an attempt, with secrets masked.
+
+    The nodes have masked their answers. What is put together here goes through the same once more.
+    """
+    decided = verdict.decide(plan["ranks"], nodes, shown_dir)
+    mismatch = endpoint_mismatch(plan.get("endpoints"), nodes)
+    if mismatch:
+        cause = entry_of("endpoints")
+        decided = dict(
+            decided,
+            outcome="failed",
+            cause="endpoints",
+            meaning=cause["meaning"],
+            remedy=cause["remedy"],
+            text=mismatch,
+        )
+    decided = untrained(decided, ranks, saved, plan) or decided
+    return printable_data(decided, *secrets_of(plan), limit=LONGEST)
+
+
+def _record_end(run_dir, params, plan, end, check_mode):
+    """Write the end of an attempt to run.json.
+
+    Return (the attempt's entry, the decision about a restart, None for an attempt that is not the
+    newest one). check_mode: whether nothing is written.
+    """
+    number, followed = params["number"], params.get("followed", True)
+    lock = contextlib.nullcontext()
+    if not check_mode:
+        lock = run_json.alone(run_dir)
+    with lock:
+        record = run_json.read(run_dir) or run_json.empty(
+            params["run_id"], (plan.get("job") or {}).get("name"), _begin_of(end["ranks"])
+        )
+        entry = dict(run_json.known(record, number), ended=time.time(), **end)
+        again = None
+        is_newest = number >= max(item["number"] for item in [entry, *record["attempts"]])
+        if is_newest:
+            limit = run_json.limit_of(run_dir)
+            again = restart_policy.decide(run_json.with_entry(record, entry), limit, followed)
+            # a look at an end of long ago takes back nothing that was decided when it was new
+            if followed or not entry["again"]:
+                entry["again"] = again
+        if not check_mode:
+            run_json.write(run_dir, record, entry)
+            if is_newest:
+                run_json.show_plan(run_dir, number)
+            run_json.seal(run_dir)
+    return entry, again
+
+
+def _restart_lines(run_id, plan, entry, again):
+    """Return the summary's lines about the resume point and the restart of an attempt."""
+    sentences = {
+        "resumed": run_json.resumed_words(entry["resume"], entry["number"]),
+        "restart": restart_policy.sentence(again, run_id),
+    }
+    return [
+        printable(f"{name:<11}  {text}", *secrets_of(plan))
+        for name, text in sentences.items()
+        if text
+    ]
+
+
+def _select_own_ranks(nodes, planned):
+    """Return the planned nodes' answers, each once and of its own ranks alone.
+
+    No node speaks of the ranks of another one.
+    """
+    numbers = {}
+    for rank in planned:
+        numbers.setdefault(rank["node"], set()).add(rank["rank"])
+    selected = {}
+    for node in nodes:
+        name = node.get("node")
+        if name not in numbers or name in selected:
+            continue
+        ranks = [
+            rank
+            for rank in node["ranks"]
+            if isinstance(rank, dict) and rank.get("rank") in numbers[name]
+        ]
+        selected[name] = dict(node, ranks=ranks)
+    return list(selected.values())
+
+
+def _begin_of(ranks):
+    """Return the time when the first rank started, in unix seconds.
+
+    It is by the clock of its node. It is what a controller that was not there has of the run's
+    start. Without ranks it is now.
+    """
+    return min((rank["started"] for rank in ranks if rank.get("started")), default=time.time())
+
+
+def _reported_endpoints(nodes):
+    """Return the endpoints that the first node with any reported, or None."""
+    return next((node["endpoints"] for node in nodes if node.get("endpoints")), None)
+
+
+def clock_of(node):
+    """Return {node, utc_offset, stopped_at} of a node.
+
+    The node's own files do not say these.
+    """
+    return {
+        "node": node["node"],
+        "utc_offset": node.get("utc_offset"),
+        "stopped_at": (node.get("exit") or {}).get("stopped_at"),
+    }
+
+
+def endpoint_mismatch(planned, nodes):
+    """Return a sentence where Paddle reported other endpoints than planned, else None.
+
+    The start port is read back, not believed (fact 1).
+    """
+    for node in nodes:
+        reported = node.get("endpoints")
+        if planned and reported and not same_endpoints(planned, reported):
+            return (
+                f"FAILED: the launcher on {node['node']} reports the endpoints"
+                f" {', '.join(reported)}, planned were {', '.join(planned)}; the start port or the"
+                " addresses were not taken"
+            )
+    return None
+
+
+def same_endpoints(planned, reported):
+    """Return whether reported endpoints are the planned ones.
+
+    A planned port of * was left to the launcher.
+    """
+    return len(planned) == len(reported) and all(
+        one == other or (one.endswith(":*") and one.rpartition(":")[0] == other.rpartition(":")[0])
+        for one, other in zip(planned, reported)
+    )
+
+
+def untrained(decided, ranks, saved, plan):
+    """Return a verdict for a training that ended well and did nothing, or None.
+
+    PaddleOCR does that with too few images for one batch.
+    """
+    did_work = saved or any(
+        rank.get("last_step") or rank.get("evaluation") or rank.get("saved_count") for rank in ranks
+    )
+    if decided["outcome"] != "completed" or did_work or not _log_table(plan).get("step"):
+        return None
+    cause = entry_of("no_step")
+    text = (
+        "UNKNOWN: every rank ended with exit code 0, but none printed a training step, an"
+        f" evaluation or a checkpoint; remedy: {cause['remedy']}"
+    )
+    return dict(
+        decided,
+        outcome="unknown",
+        cause="no_step",
+        text=text,
+        meaning=cause["meaning"],
+        remedy=cause["remedy"],
+    )
+
+
+def _log_table(plan):
+    """Return what the suite's table says of its logs."""
+    return (plan.get("suite") or {}).get("logs") or {}
+
+
+def figure(step, key, form):
+    """Return a step record's figure as text, or '-'.
+
+    A value that is not a number (the nodes' logs are not ours) stays as it is.
+    """
+    value = (step or {}).get(key)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return form % value
+    if value is None:
+        return "-"
+    return str(value)[:20]
+
+
+def evaluation_keys(evaluation, plan):
+    """Return the names of an evaluation's figures.
+
+    The suite's main one comes first, the others as they were printed.
+    """
+    main = (_log_table(plan).get("evaluation") or {}).get("main")
+    names = [
+        key
+        for key in evaluation
+        if key not in ("line", "epoch", "step", "global_step", "samples", main)
+    ][:5]
+    if main in evaluation:
+        return [main, *names]
+    return names
+
+
+def rounded(value):
+    """Return a number with four digits that count.
+
+    A value that is not a number (the nodes' logs are not ours) stays as it is.
+    """
+    if isinstance(value, (int, float)):
+        return f"{value:.4g}"
+    return value
+
+
+def summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note=""):
+    """Return the end of a run in lines.
+
+    The last one is the verdict. note: what is to be known of the trained model that came to the
+    controller.
+    """
+    by_rank = {rank["rank"]: rank for rank in ranks}
+    lines = ["", f"{_HEADER}{unit_of(plan) or 'speed':<12}  end"]
+    lines += [_rank_line(item, by_rank.get(item["rank"], {})) for item in planned]
+    lines += _silence_lines(decided, ranks, planned, plan)
+    lines += _result_lines(ranks, plan)
+    lines += _endpoint_lines(nodes, plan)
+    lines += _file_lines(shown_dir, saved, note)
+    if decided["outcome"] != "completed":
+        lines += [f"evidence     {line}" for line in decided.get("evidence", [])]
+    lines.append(decided["text"])
+    secrets = secrets_of(plan)
+    return [printable(line, *secrets) for line in lines]
+
+
+def _rank_line(planned, rank):
+    """Return the summary's line about one rank.
+
+    planned: its entry in the plan.
+    """
+    first, last = rank.get("first_step"), rank.get("last_step")
+    end = rank.get("signal")
+    if not end:
+        end = rank.get("state", "no findings")
+        if rank.get("exit_code") is not None:
+            end = f"exit code {rank['exit_code']}"
+    columns = (
+        f"{planned['rank']:>4}",
+        f"{planned['node']!s:<10}",
+        f"{planned['device']!s:<6}",
+        f"{planned['endpoint']!s:<22}",
+        f"{figure(first, 'loss', '%.4f'):>10}",
+        f"{figure(last, 'loss', '%.4f'):>9}",
+        f"{figure(last, 'ips', '%.2f'):>12}",
+        str(end),
+    )
+    return "  ".join(columns)
+
+
+def _silence_lines(decided, ranks, planned, plan):
+    """Return the summary's lines that explain why ranks printed no step."""
+    by_rank = {rank["rank"]: rank for rank in ranks}
+    rows = [by_rank.get(item["rank"]) for item in planned]
+    silent = [rank for rank in rows if rank and not rank.get("last_step")]
+    lines = []
+    speed = _first_speed(ranks)
+    if silent and speed is not None:
+        # Data-parallel ranks take equal batches in the same steps, so the first rank's speed is
+        # each one's.
+        lines.append(
+            "      (the suite prints steps on its first rank only; each of the"
+            f" {len(planned)} ranks goes at its pace: {speed * len(planned):.2f}"
+            f" {unit_of(plan) or ''} in all)"
+        )
+    all_silent = ranks and len(silent) == len(planned)
+    if all_silent and _log_table(plan).get("step") and decided["outcome"] == "completed":
+        lines.append(
+            "      (no rank printed a step: fewer iterations than the suite's log interval?)"
+        )
+    return lines
+
+
+def _first_speed(ranks):
+    """Return the speed of the first rank that printed one, or None.
+
+    It is in the suite's unit.
+    """
+    steps = [rank.get("last_step") or {} for rank in ranks]
+    return next((step["ips"] for step in steps if step.get("ips") is not None), None)
+
+
+def _result_lines(ranks, plan):
+    """Return the summary's lines about evaluation, published results and duration."""
+    lines = []
+    evaluation = next((rank["evaluation"] for rank in ranks if rank.get("evaluation")), None)
+    if evaluation:
+        figures = [f"{key} {rounded(evaluation[key])}" for key in evaluation_keys(evaluation, plan)]
+        lines.append("evaluation   " + "  ".join(figures))
+    for row in (plan.get("job") or {}).get("published") or []:
+        # what the upstream documentation measured with this job, beside what was measured now
+        lines.append(f"published    {published(row)}")
+    starts = [rank["started"] for rank in ranks if rank.get("started")]
+    ends = [rank["ended"] for rank in ranks if rank.get("ended")]
+    if starts and ends:
+        lines.append(
+            f"trained      {duration(max(ends) - min(starts))} from the first rank's start to the"
+            " last rank's end"
+        )
+    return lines
+
+
+def _endpoint_lines(nodes, plan):
+    """Return the summary's line about the endpoints that Paddle reports, if it does."""
+    endpoints = _reported_endpoints(nodes)
+    if not endpoints:
+        return []
+    line = f"endpoints    {', '.join(endpoints)}, as Paddle reports them"
+    if same_endpoints(plan.get("endpoints") or [], endpoints):
+        line += ": as planned"
+    return [line]
+
+
+def _file_lines(shown_dir, saved, note):
+    """Return the summary's lines about checkpoint, logs and record."""
+    checkpoint = "none"
+    if saved:
+        checkpoint = f"{shown_dir}/checkpoint/ ({', '.join(saved)})"
+    if note:
+        checkpoint += f"; {note}"
+    return [
+        f"checkpoint   {checkpoint}",
+        f"logs         {shown_dir}/rank-*.log",
+        f"run record   {os.path.dirname(shown_dir)}/run.json",
+    ]
+
+
+def unit_of(plan):
+    """Return the unit of the suite's speed figure, such as 'images/s'."""
+    return (_log_table(plan).get("step") or {}).get("unit")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Suites' tables: playbooks/suites/<name>.yml, each of which fits schema.yml."""
+
+from __future__ import annotations
+
+import os
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.parser import Table, TableError
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+
+from ..base import yaml_source
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.path.normpath(os.path.join(HERE, *[os.pardir] * 3, "playbooks", "suites"))
+# The keys that a table may leave out.
+DEFAULTS = {
+    "override_style": "yaml",
+    "override_limits": [],
+    "env": {},
+    "accelerators": {},
+    "distributed": None,
+    "argument_keys": {},
+    "resume": {},
+}
+DATA_DEFAULTS = {"names": {}, "overrides": {}, "keys": []}
+
+
+class SuiteError(ValueError):
+    """A table that does not fit suites/schema.yml. The message names its line."""
+
+
+def names(folder=None):
+    """Return the names of the known suites: the files in suites/."""
+    return sorted(name[:-4] for name in os.listdir(folder or FOLDER) if name.endswith(".yml"))
+
+
+def load(name, folder=None):
+    """Return a suite's table with its name, and with defaults for missing keys.
+
+    Raise SuiteError.
+    """
+    shown = f"suites/{name}.yml"
+    table, lines, problems = yaml_source.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
+    schema, _lines, schema_problems = yaml_source.read(os.path.join(HERE, "schema.yml"))
+    problems = problems + schema_problems
+    problems = problems or yaml_source.check(table, schema, lines, shown)
+    problems = problems or _table_problems(table, shown)
+    if problems:
+        raise SuiteError("; ".join(str(problem) for problem in problems))
+    data = dict(DATA_DEFAULTS, **table["data"])
+    return dict(DEFAULTS, **dict(table, name=name, data=data))
+
+
+def _table_problems(table, shown):
+    """Return problems of a table that the schema cannot find. shown: its file."""
+    problems = []
+    unknown = sorted(set(table["launchers"]) - set(LAUNCHERS))
+    if unknown:
+        allowed = ", ".join(sorted(LAUNCHERS))
+        problems.append(f"{shown}: launchers: {', '.join(unknown)}; allowed: {allowed}")
+    try:
+        Table(table["logs"])
+    except TableError as error:
+        problems.append(f"{shown}: {error}")
+    return problems
