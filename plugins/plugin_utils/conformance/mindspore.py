@@ -17,7 +17,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
 
 from ..inputs import sources
-from ..inputs.describe import settled
+from ..inputs.describe import settle_options
 from .fixtures import CARDS, Broken, job_of, machines_of, replaced, without
 
 ASCEND = {"accelerator": "ascend"}
@@ -93,7 +93,7 @@ def distribute(ground, line, findings):
     suite = ground.suite(job["suite"])
     for said, overrides in ((False, {key: True}), (True, {}), (None, {key: True})):
         values = values_of_file(ground, suite, key, said)
-        asked = settled(
+        asked = settle_options(
             dict(ASCEND, job=job, suite=suite, overrides={}, nodes=1, devices=2), values
         )
         findings.same(
@@ -108,7 +108,7 @@ def distribute(ground, line, findings):
         findings.same(f"config says {said}: in the command", list(overrides.values()), words)
     for given in (False, "no", 0):
         wrong = dict(job, overrides={key: given})
-        asked = settled(
+        asked = settle_options(
             dict(ASCEND, job=wrong, suite=suite, overrides={}, nodes=1, devices=2),
             values_of_file(ground, suite, key, True),
         )

@@ -15,7 +15,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler import short
 
-from ..plan.readiness import wanted_trees
+from ..plan.readiness import required_trees
 
 TRUST = "run playbooks/trust.yml"
 
@@ -63,7 +63,7 @@ def _witness(run, record, plan):
         "plan_sha256": record["plan_sha256"],
         "trees": [
             {"kind": kind, "digest": digest}
-            for kind, digests in wanted_trees(plan).items()
+            for kind, digests in required_trees(plan).items()
             for digest in digests
         ],
         # With --master the launcher chooses its ports itself, so such a run proves nothing about

@@ -30,7 +30,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_cat
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 
-from ..plan.render import published
+from ..plan.render import format_published
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
 LONGEST = 20_000
@@ -479,7 +479,7 @@ def _result_lines(ranks, plan):
         lines.append("evaluation   " + "  ".join(figures))
     for row in (plan.get("job") or {}).get("published") or []:
         # what the upstream documentation measured with this job, beside what was measured now
-        lines.append(f"published    {published(row)}")
+        lines.append(f"published    {format_published(row)}")
     starts = [rank["started"] for rank in ranks if rank.get("started")]
     ends = [rank["ended"] for rank in ranks if rank.get("ended")]
     if starts and ends:
