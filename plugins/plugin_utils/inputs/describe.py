@@ -16,6 +16,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import mani
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs, scaling
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 
+from ..plan import resume_config
 from . import download, outline_files, sources
 
 # Placements of inputs that lie on the nodes already. They are verified there and never sent.
@@ -472,7 +473,7 @@ def _describe(params, check_mode, open_url):
         + pretrained["trees"]
         + checkpoint_tree(resume_point, cache_dir),
         "resume_config": (
-            resume_point and resume_inputs.config_file(suite, job["config"], values, resume_point)
+            resume_point and resume_config.config_file(suite, job["config"], values, resume_point)
         ),
         "code_diff": (state or {}).get("diff", ""),
         "fetched": pretrained["fetched"],
