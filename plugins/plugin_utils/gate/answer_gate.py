@@ -20,6 +20,7 @@ import signal
 import threading
 import time
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CODE
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     escape,
     printable,
@@ -104,7 +105,7 @@ def validate(module, answer, arguments):
     common = {key: answer[key] for key in COMMON if key in answer}
     fields = {}
     if answer.get("failed") or answer.get("skipped"):
-        common.update({key: answer[key] for key in FAILURE if key in answer})
+        common.update({key: answer[key] for key in (*FAILURE, "code") if key in answer})
     else:
         fields = _module_fields(known, answer)
         _match(known, fields, arguments)
@@ -529,6 +530,8 @@ def _common(kept):
     for key in ("msg", "stdout", "stderr", "module_stdout", "module_stderr"):
         if key in kept:
             result[key] = _bounded_text(kept[key])
+    if isinstance(kept.get("code"), str) and CODE.match(kept["code"]):
+        result["code"] = kept["code"]
     for key in ("stdout_lines", "stderr_lines"):
         if isinstance(kept.get(key), list):
             result[key] = [str(line)[:MAX_TEXT] for line in kept[key][:LINES]]
