@@ -154,6 +154,14 @@ TASKS = """---
       ansible.builtin.fail: {msg: FAILED}
       when: %s
 """
+COLLECTION = ROOT / "collections" / "ansible_collections" / "trainyard" / "cluster"
+SETTINGS = "callbacks_enabled = trainyard.cluster.restart\n"
+# As in an ansible.cfg from before the callbacks were used by their names in the collection.
+OLD_SETTINGS = """\
+callback_plugins = plugins/callback
+stdout_callback = trainyard
+callbacks_enabled = trainyard_again
+"""
 DECIDED = {
     "again": True,
     "delay": 0,
@@ -181,7 +189,7 @@ def project(tmp_path):
     once; call(*words) runs one.
     """
 
-    def call(*given, train=None, resume=None, environment=None, start=False):
+    def call(*given, train=None, resume=None, environment=None, start=False, settings=SETTINGS):
         log = tmp_path / "log"
         first, then = (
             train or ("run_record", ended(1, DECIDED), True),
@@ -201,14 +209,18 @@ def project(tmp_path):
                     TASKS % (then[0], json.dumps(then[1]), str(then[2]).lower())
                 ),
                 "ansible.cfg": (
-                    "[defaults]\nlibrary = library\ncallback_plugins ="
-                    " plugins/callback\ncallbacks_enabled = trainyard_again\nlocalhost_warning ="
-                    f" False\ninterpreter_python = {sys.executable}\n"
-                    f"collections_path = {ROOT}/collections\n"
+                    f"[defaults]\nlibrary = library\n{settings}"
+                    f"localhost_warning = False\ninterpreter_python = {sys.executable}\n"
+                    "collections_path = collections\n"
                 ),
             },
         )
-        if not (tmp_path / "plugins").exists():
+        collection = tmp_path / "collections" / "ansible_collections" / "trainyard" / "cluster"
+        if not collection.exists():
+            collection.mkdir(parents=True)
+            for name in ("meta", "plugins", "galaxy.yml"):
+                os.symlink(COLLECTION / name, collection / name)
+            os.symlink(tmp_path / "playbooks", collection / "playbooks")
             os.symlink(ROOT / "plugins", tmp_path / "plugins")
         environment = dict(
             os.environ,
@@ -245,6 +257,12 @@ def test_the_last_attempts_exit_code_is_the_commands(project):
     # a process takes the place of the other, so whoever waits for it (ansible-runner, a batch
     # system) waits for the whole
     assert len({line.split()[0] for line in said}) <= 2 and output.count("PLAY RECAP") == 2
+
+
+def test_an_ansible_cfg_with_the_old_names_of_the_callbacks_works(project):
+    code, output, said = project("playbooks/train.yml", settings=OLD_SETTINGS)
+    assert code == 0 and len(said) == 2, output
+    assert f"{RUN} is started again in 0 s" in output
 
 
 def test_where_the_second_fails_the_command_fails(project):
