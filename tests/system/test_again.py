@@ -156,12 +156,6 @@ TASKS = """---
 """
 COLLECTION = ROOT / "collections" / "ansible_collections" / "trainyard" / "cluster"
 SETTINGS = "callbacks_enabled = trainyard.cluster.restart\n"
-# As in an ansible.cfg from before the callbacks were used by their names in the collection.
-OLD_SETTINGS = """\
-callback_plugins = plugins/callback
-stdout_callback = trainyard
-callbacks_enabled = trainyard_again
-"""
 DECIDED = {
     "again": True,
     "delay": 0,
@@ -199,7 +193,7 @@ def project(tmp_path):
             str(tmp_path),
             {
                 "library/run_record.py": MODULE % str(log),
-                "library/resumed_run.py": MODULE % str(log),
+                "library/resume_decision.py": MODULE % str(log),
                 "library/other.py": MODULE % str(log),
                 "library/plan.py": MODULE % str(log),
                 "playbooks/train.yml": (
@@ -259,12 +253,6 @@ def test_the_last_attempts_exit_code_is_the_commands(project):
     assert len({line.split()[0] for line in said}) <= 2 and output.count("PLAY RECAP") == 2
 
 
-def test_an_ansible_cfg_with_the_old_names_of_the_callbacks_works(project):
-    code, output, said = project("playbooks/train.yml", settings=OLD_SETTINGS)
-    assert code == 0 and len(said) == 2, output
-    assert f"{RUN} is started again in 0 s" in output
-
-
 def test_where_the_second_fails_the_command_fails(project):
     code, output, said = project(
         "playbooks/train.yml", resume=("run_record", ended(2, dict(DECIDED, again=False)), True)
@@ -291,7 +279,7 @@ def test_nothing_is_started_again_that_was_decided_so(project):
 
 
 def test_a_refusal_to_resume_is_not_tried_again(project):
-    resume = ("resumed_run", {"fail": True, "refused": True}, False)
+    resume = ("resume_decision", {"fail": True, "refused": True}, False)
     code, output, said = project("playbooks/train.yml", resume=resume)
     assert code == 2 and len(said) == 2 and output.count("is started again") == 1, output
 
@@ -435,7 +423,7 @@ def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
     again.
     """
     known = {
-        "resumed_run": followed,
+        "resume_decision": followed,
         "run_record": ended(1, dict(DECIDED, again=False, reason="never")),
     }
     tasks = "".join(f"    - {name}: {{say: {json.dumps(said)}}}\n" for name, said in known.items())

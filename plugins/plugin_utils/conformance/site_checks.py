@@ -106,7 +106,7 @@ class Site:
         """Read the newest runs.
 
         names: the inventory's trainers. answers: {name: {proof, facts, plans}}, the results of
-        mesh_proof and node_probe, and {run: sha256 of its plan.json}.
+        ssh_mesh_check and node_info, and {run: sha256 of its plan.json}.
         """
         self.names, self.answers, self.runs_dir = names, answers, runs_dir
         self.found = witnesses(runs_dir, site, names)
