@@ -65,7 +65,7 @@ EXAMPLES = r"""
 - name: Show each rank's latest loss
   ansible.builtin.debug:
     msg: >-
-      {{ rank_logs.ranks | trainyard_query('[].{rank: rank, state: state, loss: last_step.loss}') }}
+      {{ rank_logs.ranks | trainyard.cluster.query('[].{rank: rank, state: state, loss: last_step.loss}') }}
 """
 
 RETURN = r"""

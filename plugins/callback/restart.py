@@ -7,7 +7,7 @@ The callback waits and then replaces this process by resume.yml.
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-name: trainyard_again
+name: restart
 type: aggregate
 short_description: Starts a run again after a failure of a machine or a network
 description:
@@ -57,7 +57,7 @@ class CallbackModule(CallbackBase):
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
-    CALLBACK_NAME = "trainyard_again"
+    CALLBACK_NAME = "trainyard.cluster.restart"
     CALLBACK_NEEDS_ENABLED = True
 
     def __init__(self):
@@ -210,7 +210,8 @@ class CallbackModule(CallbackBase):
         """
         playbooks = list(context.CLIARGS.get("args") or ()) or ["playbooks/train.yml"]
         beside = resume_command.playbook_beside(playbooks[0])
-        own = os.path.join(_PROJECT, "playbooks", "resume.yml")
+        # The collection of a checkout consists of links.
+        own = os.path.realpath(os.path.join(_PROJECT, "playbooks", "resume.yml"))
         if os.path.exists(beside) and os.path.samefile(beside, own):
             return beside
         return own
