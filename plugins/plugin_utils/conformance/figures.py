@@ -62,11 +62,11 @@ def slanet(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     compiled_job = fixtures.make(job, machines_of(line, line["machines"]))
     rate, batch = compiled_job.advice["settings"][0], compiled_job.advice["batch"]
     findings.same(
-        "batch a card", (wanted["batch"], wanted["batch"]), (batch["now"], batch["documented"])
+        "batch per card", (wanted["batch"], wanted["batch"]), (batch["now"], batch["documented"])
     )
     expected = [wanted["factor"] * value for value in rate["now"]]
     findings.same(
-        "learning rate by the document",
+        "documented learning rate",
         (expected, line["id"]),
         (rate["document"]["value"], rate["document"]["source"]),
     )
@@ -93,7 +93,7 @@ def slanet(fixtures: Fixtures, line: Line, findings: Findings) -> None:
         ({}, []),
         scaling.apply(advised(fixtures, job, 1, line)[0])[:2],
     )
-    findings.say(f"batch {batch['now']} a card; {rate['key']} x{wanted['factor']}: {text}")
+    findings.say(f"batch {batch['now']} per card; {rate['key']} x{wanted['factor']}: {text}")
 
 
 def accuracy(fixtures: Fixtures, line: Line, findings: Findings, source: str | None = None) -> None:
@@ -133,7 +133,7 @@ def seg_advice(fixtures: Fixtures, line: Line, findings: Findings) -> None:
             item for item in compiled_job.advice["settings"] if item["name"] == "iterations"
         )
         findings.same(
-            f"{name}: iterations by the document",
+            f"{name}: documented iterations",
             (value, line["id"]),
             (setting["document"]["value"], setting["document"]["source"]),
         )
@@ -162,7 +162,7 @@ def detection_advice(fixtures: Fixtures, line: Line, findings: Findings) -> None
         advice, text = advised(fixtures, job, job["document"]["machines"], line)
         rate = advice["settings"][0]
         findings.same(
-            f"{name}: batch a card",
+            f"{name}: batch per card",
             (wanted["batch"], wanted["batch"], line["id"]),
             (advice["batch"]["now"], advice["batch"]["documented"], advice["batch"]["source"]),
         )

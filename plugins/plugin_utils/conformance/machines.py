@@ -238,7 +238,7 @@ def start_port(fixtures: Fixtures, line: Line, findings: Findings) -> None:
             compiled_job.plan["endpoints"],
         )
     findings.true(
-        "the port that comes by itself is in the recommended range",
+        "the default port is in the recommended range",
         low <= int(fixtures.make(job, machines).plan["ports"]["start"]) <= high,
     )
     findings.refused(

@@ -162,7 +162,7 @@ def open_mpi(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     )
     words = without(compiled_job.plan["argv"], line["added"])
     findings.words(
-        f"the document's own {line['example']['devices']} devices",
+        f"the documented {line['example']['devices']} devices",
         shlex.split(line["printed"]) + fixtures.appended(line, compiled_job.suite),
         words,
     )
@@ -220,7 +220,7 @@ def table_text(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     findings.true("the same bytes", text == line["text"], "other line ends")
     problems = rank_table.validate(dict(rank_table.parse(line["text"]), version=1.0))
     findings.refused("a table of another schema", problems, "version")
-    findings.say(f"{len(text.splitlines())} lines as in the document, byte for byte")
+    findings.say(f"{len(text.splitlines())} lines as documented, byte for byte")
 
 
 def table_rules(fixtures: Fixtures, line: Line, findings: Findings) -> None:

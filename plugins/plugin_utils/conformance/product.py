@@ -133,7 +133,7 @@ def _compare_rank(rank: Mapping[str, Any], node: str, sample: str, findings: Fin
     findings.same(
         f"rank {number}: its log's sha256", hashlib.sha256(raw).hexdigest(), rank["sha256"]
     )
-    findings.same(f"rank {number}: its name at home", f"rank-{number:03d}.{node}.log", rank["home"])
+    findings.same(f"rank {number}: its name on the controller", f"rank-{number:03d}.{node}.log", rank["home"])
 
 
 def top_level(fixtures: Fixtures, line: Line, findings: Findings) -> None:

@@ -150,7 +150,7 @@ class Site:
         self.found = witnesses(runs_dir, site, names)
 
     def answer(self, name: str) -> Answer:
-        """Return the answers of a node, empty ones if there are none."""
+        """Return the answers of a node, empty ones if it has not answered."""
         return self.answers.get(name) or Answer(proof=None, facts=None, plans={})
 
     def logins(self, findings: Findings) -> None:
@@ -192,7 +192,7 @@ class Site:
             wanted = "a completed run on two nodes of this site"
         run = next(iter(runs), None)
         advice = (
-            f"there is none in {os.path.basename(self.runs_dir)}; run: ansible-playbook"
+            f"no such run in {os.path.basename(self.runs_dir)}; run: ansible-playbook"
             f" playbooks/train.yml -e config={job}.yml"
         )
         findings.true(wanted, run, advice)
