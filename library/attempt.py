@@ -35,7 +35,7 @@ options:
     type: str
   keys:
     description:
-      - "{node: public key} of the nodes of this attempt, as M(node_probe) made and M(plan) checked them; its peers may then call this node for it, and
+      - "{node: public key} of the nodes of this attempt, as M(node_info) made and M(plan) checked them; its peers may then call this node for it, and
         for nothing else (C(started) only). More than one node needs them."
     type: dict
     default: {}

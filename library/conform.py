@@ -30,10 +30,10 @@ options:
     type: bool
     default: true
   proof:
-    description: Name of the variable in which every node's mesh_proof was registered.
+    description: Name of the variable in which every node's ssh_mesh_check was registered.
     type: str
   facts:
-    description: Name of the variable in which every node's node_probe was registered.
+    description: Name of the variable in which every node's node_info was registered.
     type: str
   plans:
     description: Name of the variable in which every node's stat of the runs' plan.json was

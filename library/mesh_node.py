@@ -61,7 +61,7 @@ options:
     default: ""
   record:
     description:
-      - What M(mesh_compile) returned, for a mesh whose every ordered pair of nodes was proven
+      - What M(ssh_mesh_config) returned, for a mesh whose every ordered pair of nodes was proven
         since. Written with the present time, by which alone the node does not count as changed.
     type: dict
     suboptions:

@@ -41,9 +41,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-trees: {description: "As node_probe's trees (C(full)).", type: dict, returned: full}
-summary: {description: "As node_probe's placement.summary (C(full)).", type: str, returned: full}
-places: {description: "As node_probe's placement.places (C(full)), or the files by name (C(named)).", type: dict, returned: "full, named"}
+trees: {description: "As node_info's trees (C(full)).", type: dict, returned: full}
+summary: {description: "As node_info's placement.summary (C(full)).", type: str, returned: full}
+places: {description: "As node_info's placement.places (C(full)), or the files by name (C(named)).", type: dict, returned: "full, named"}
 outline: {description: "digest, files, bytes, names, texts, commit, dirty.", type: dict, returned: outline}
 found: {description: "identity and nonce (C(base)).", type: dict, returned: base}
 """

@@ -26,7 +26,7 @@ options:
     elements: dict
     required: true
   facts:
-    description: Node name to what node_probe returned.
+    description: Node name to what node_info returned.
     type: dict
     required: true
   inputs:

@@ -33,7 +33,7 @@ options:
         elements: str
         required: true
       device_ips:
-        description: Address of each device, by id, as RV(node_probe#module:facts) holds it.
+        description: Address of each device, by id, as RV(node_info#module:facts) holds it.
         type: dict
         required: true
   path:

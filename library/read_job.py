@@ -21,7 +21,7 @@ options:
     type: str
   resumed:
     description:
-      - "A run that is resumed: run, number (of the new attempt) and job, as the module resumed_run
+      - "A run that is resumed: run, number (of the new attempt) and job, as the module resume_decision
         gives them; instead of O(config). The command line may override the job as at the first
         start."
     type: dict

@@ -54,7 +54,7 @@ options:
     description: As read_job gives it; devices and min_nodes count (C(chosen)).
     type: dict
   looks:
-    description: What node_held returned on every trainer and spare, or how it failed, by name
+    description: What node_owner_info returned on every trainer and spare, or how it failed, by name
       (C(chosen)).
     type: dict
     default: {}

@@ -168,7 +168,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         name = self.task_vars["inventory_hostname"]
         base = str(plain(self.task_vars.get("trainyard_home") or ".trainyard"))
         answer = self._execute_module(
-            module_name="trainyard.cluster.attempt_status",
+            module_name="trainyard.cluster.attempt_monitor",
             module_args={"run_id": "", "node": name, "base": base},
             task_vars=self.task_vars,
         )

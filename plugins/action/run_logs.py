@@ -258,12 +258,12 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         """Return the node's status of an attempt. Fail where it is not valid."""
         node = self.task_vars["inventory_hostname"]
         answer = self._execute_module(
-            module_name="trainyard.cluster.attempt_status",
+            module_name="trainyard.cluster.attempt_monitor",
             module_args={"run_id": run, "number": number, "node": node, "base": self._base()},
             task_vars=self.task_vars,
         )
         if answer.get("failed") or "status" not in answer:
-            text = str(answer.get("msg") or "attempt_status gave no status")
+            text = str(answer.get("msg") or "attempt_monitor gave no status")
             self.fail(printable(text))
         status = answer["status"]
         if not _is_valid(status, run):

@@ -73,7 +73,7 @@ HOLD_SECRETS = (
     "proof",
     "read_job",
     "replacement",
-    "resumed_run",
+    "resume_decision",
     "run_choice",
     "run_info",
     "run_record",
@@ -250,7 +250,7 @@ class CallbackModule(Default):
 
     def _status_of(self, result):
         """Return the status that a task returned, as plain data, or None."""
-        if _module_of(result) != "attempt_status":
+        if _module_of(result) != "attempt_monitor":
             return None
         status = result.result.get("status")
         if not isinstance(status, dict):
@@ -321,7 +321,7 @@ class CallbackModule(Default):
         check.yml's findings are shown once more at the very end. The report comes before the
         verdict.
         """
-        if _module_of(result) == "check_report" and isinstance(result.result.get("lines"), list):
+        if _module_of(result) == "findings_report" and isinstance(result.result.get("lines"), list):
             self._set_summary(result.result.pop("lines"))
         if _module_of(result) == "run_report" and self._summary:
             path = str(result.result.get("report") or "none")

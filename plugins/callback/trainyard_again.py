@@ -74,16 +74,16 @@ class CallbackModule(CallbackBase):
         chosen = self._of(result, "replacement")
         if chosen and "new" in chosen:
             self._newcomers.chosen(chosen)
-        elif self._of(result, "attempt_status"):
+        elif self._of(result, "attempt_monitor"):
             self._newcomers.begun()
         record = self._of(result, "run_record") or {}
         if "again" in record and "verdict" in record and RUN_ID.match(str(record.get("run"))):
             self._record = record
-        if (self._of(result, "resumed_run") or {}).get("mode") == "follow":
+        if (self._of(result, "resume_decision") or {}).get("mode") == "follow":
             self._followed = True
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
-        if (self._of(result, "resumed_run") or {}).get("refused"):
+        if (self._of(result, "resume_decision") or {}).get("refused"):
             self._refused = True
         if (self._of(result, "plan") or {}).get("refused"):
             self._complete = True
@@ -96,7 +96,7 @@ class CallbackModule(CallbackBase):
             )
 
     def v2_runner_on_unreachable(self, result):
-        if self._of(result, "attempt_status"):
+        if self._of(result, "attempt_monitor"):
             self._newcomers.begun()
         elif not result.task.ignore_unreachable:
             self._newcomers.failed(result.task._uuid, result.host.get_name(), "unreachable")

@@ -191,7 +191,7 @@ def project(tmp_path):
             str(tmp_path),
             {
                 "library/run_record.py": MODULE % str(log),
-                "library/resumed_run.py": MODULE % str(log),
+                "library/resume_decision.py": MODULE % str(log),
                 "library/other.py": MODULE % str(log),
                 "library/plan.py": MODULE % str(log),
                 "playbooks/train.yml": (
@@ -273,7 +273,7 @@ def test_nothing_is_started_again_that_was_decided_so(project):
 
 
 def test_a_refusal_to_resume_is_not_tried_again(project):
-    resume = ("resumed_run", {"fail": True, "refused": True}, False)
+    resume = ("resume_decision", {"fail": True, "refused": True}, False)
     code, output, said = project("playbooks/train.yml", resume=resume)
     assert code == 2 and len(said) == 2 and output.count("is started again") == 1, output
 
@@ -417,7 +417,7 @@ def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
     again.
     """
     known = {
-        "resumed_run": followed,
+        "resume_decision": followed,
         "run_record": ended(1, dict(DECIDED, again=False, reason="never")),
     }
     tasks = "".join(f"    - {name}: {{say: {json.dumps(said)}}}\n" for name, said in known.items())

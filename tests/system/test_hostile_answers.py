@@ -258,7 +258,7 @@ FIND = [
     {
         "hosts": "trainers", "gather_facts": False, "ignore_unreachable": True,
         "tasks": [{"name": "Find", "ansible.builtin.import_role": {"name": "launch",
-        "tasks_from": "find"}}],
+        "tasks_from": "find_run"}}],
     },
     {
         "hosts": "{{ hostvars.localhost.launch_run.nodes }}", "gather_facts": False,
@@ -293,7 +293,7 @@ def test_a_node_alone_chooses_neither_the_run_nor_the_hosts(site, lies, at_home)
         attempt_files(site.folder / "nodes" / name / ".trainyard", made, name)
     if at_home:
         put(site.runs / RUN, {"attempt-1/plan.json": plans.canonical(made).decode("ascii")})
-    site.lie(node1={"answers": {"attempt_status": lies}})
+    site.lie(node1={"answers": {"attempt_monitor": lies}})
     play = json.loads(json.dumps(FIND).replace("FOLDER", str(site.folder)))
     code, out, err = site.play(play)
     ran = {path.name[4:]: json.loads(path.read_text()) for path in site.folder.glob("ran.*")}

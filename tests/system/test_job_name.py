@@ -57,10 +57,12 @@ def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, 
         tmp_path, dict(plan, site="s" * 200, job=dict(plan["job"], config=config)), "node1"
     )
     found = status.look(lambda _argv: (0, "active\n", ""), str(tmp_path), RUN, 1, "node1")
-    shown = gated("attempt_status", {"status": found}, run_id=RUN, number=1, node="node1")["status"]
+    shown = gated("attempt_monitor", {"status": found}, run_id=RUN, number=1, node="node1")[
+        "status"
+    ]
     assert (shown["found"], shown["job"]) == (True, name)
     past = gated(
-        "run_history",
+        "run_history_info",
         {"history": history.look(str(tmp_path), RUN, "node1")},
         run_id=RUN,
         node="node1",

@@ -162,7 +162,7 @@ def test_what_a_node_says_of_itself_is_judged_and_hides_nothing_of_another(subje
     facts[LIAR].pop(subject)
     expected, count, lost = alone(), 0, {}
     assert expected
-    for path, lied in passing("node_probe", ("facts", subject), honest):
+    for path, lied in passing("node_info", ("facts", subject), honest):
         count += 1
         facts[LIAR][subject] = lied
         if not alone() >= expected:
@@ -361,7 +361,7 @@ def test_what_a_node_says_of_its_past_is_told():
         told = describe_history([honest["history"], dict(lied["history"], node=LIAR)])
         assert len(told) >= len(lines)
 
-    every("run_history", honest, judge)
+    every("run_history_info", honest, judge)
 
 
 def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
@@ -440,7 +440,7 @@ def test_what_a_node_says_of_a_run_is_judged():
         with contextlib.suppress(resume_decision.Refused, resume_decision.NotYet):
             resume_decision.settle(RUN, resume_decision.at_home("/nowhere", RUN), answers)
 
-    every("attempt_status", {"status": status}, judge)
+    every("attempt_monitor", {"status": status}, judge)
 
 
 def test_what_a_node_says_of_who_holds_it_is_judged():
@@ -452,4 +452,4 @@ def test_what_a_node_says_of_who_holds_it_is_judged():
     def judge(lied):
         candidates.choose(dict(asked, looks=dict(asked["looks"], node2=lied)), {}, 1000.0)
 
-    every("node_held", {"held": [unit, dict(unit, mine=True)]}, judge)
+    every("node_owner_info", {"held": [unit, dict(unit, mine=True)]}, judge)

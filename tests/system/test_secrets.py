@@ -61,7 +61,7 @@ PLAY = """
   tasks:
     - rank_logs: {attempt_dir: "%(attempt)s", node: node1}
       register: collect_logs
-    - attempt_status: {run_id: %(run)s, node: node1, base: "%(base)s"}
+    - attempt_monitor: {run_id: %(run)s, node: node1, base: "%(base)s"}
       register: look
     - ansible.builtin.debug: {msg: "{{ look }}"}
     - rank_index: {run_dir: "%(home)s/attempt-1", nodes: ["{{ collect_logs }}"]}

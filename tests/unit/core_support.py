@@ -55,7 +55,7 @@ def job_of(**changes):
 
 
 def fact_of(address, **changes):
-    """Return what node_probe says of a ready node."""
+    """Return what node_info says of a ready node."""
     fact = {
         "hostname": "h", "home": "/home/trainer", "base": "/home/trainer/.trainyard",
         "user": "trainer", "uid": 1000,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Systemd of the training account: limits that a node allows, and drop-ins.
 
-Used by two modules: node_system looks as the training account, training_account writes as root.
+Two modules use it: node_requirements reads as the training account, training_account writes as
+root.
 Their paths and contents follow from the account's uid and the site's limits alone.
 Runs on nodes: Python >= 3.8, standard library only.
 """

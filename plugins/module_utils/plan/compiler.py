@@ -301,7 +301,7 @@ def compile_plan(job, site, nodes, facts, inputs):
     """Compile the plan.
 
     job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order.
-    facts: {node name: what node_probe returned}. inputs: {suite (table), script, code, data {name:
+    facts: {node name: what node_info returned}. inputs: {suite (table), script, code, data {name:
     digest}, weights {key: {digest, file}}, environment {digest or python}, overrides and arguments
     (of suite, site and job), config {epochs, ...}, resume (a point of resume_choice.choose, or
     None)} as the controller found them. Returns the plan. Raises PlanError with every problem.

@@ -240,7 +240,7 @@ def look(
 ):
     """Return the node's facts.
 
-    See library/node_probe.py. asked: the questions of the check's subjects. None asks for no more
+    See library/node_info.py. asked: the questions of the check's subjects. None asks for no more
     than a plan. credential: {run, number, node} of the attempt for which a key pair is made here.
     {} makes none.
     """

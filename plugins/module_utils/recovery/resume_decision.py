@@ -164,7 +164,7 @@ class _Knowledge:
 def settle(run, home, answers, after=0, now=None):
     """Return what is to be done for a run.
 
-    home: as `at_home` returns it. answers: {node: what attempt_status said, or nothing where the
+    home: as `at_home` returns it. answers: {node: what attempt_monitor said, or nothing where the
     node did not answer}. after: the number of the attempt that a restart follows, 0 where a person
     resumes the run. now: unix seconds.
 

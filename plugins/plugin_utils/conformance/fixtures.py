@@ -3,7 +3,7 @@
 
 It also notes everything that was compared. Nothing of the product is written again here: site and
 job are read, chosen, settled and compiled by the functions that train.yml uses. Only the answers of
-node_probe are made up, since the documented machines do not exist.
+node_info are made up, since the documented machines do not exist.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def sequence(fixtures: Fixtures) -> tuple[list[str], list[dict[str, Any]]]:
     kinds: what each play does (ready, start, follow, or '').
     """
     words = (
-        ("ready", "ready.yml"),
+        ("ready", "make_ready.yml"),
         ("start", "'tasks_from': 'start'"),
         ("follow", "'tasks_from': 'follow'"),
     )
@@ -242,7 +242,7 @@ class Fixtures:
     def facts(
         self, address: str, number: int = 0, user: str = "trainer", home: str = "/home/trainer"
     ) -> dict[str, Any]:
-        """Return node_probe's answer of a ready node with this address.
+        """Return node_info's answer of a ready node with this address.
 
         number: its index in the list, which its devices' addresses follow.
         """
@@ -535,7 +535,7 @@ def has_address(text: str) -> bool:
 def proven_mesh(
     groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return node_probe's answer about a mesh that is proven for these nodes."""
+    """Return node_info's answer about a mesh that is proven for these nodes."""
     rows = [(name, hostvars[name]["ansible_host"], 22, None) for name in groups["trainers"]]
     return {
         "present": True,

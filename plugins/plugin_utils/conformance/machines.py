@@ -115,7 +115,7 @@ def passwordless(fixtures: Fixtures, line: Line, findings: Findings) -> None:
         and "texts" in str(proof[0].get("vars"))
         and "length == 0" in proof[0]["ansible.builtin.assert"]["that"],
     )
-    first = fixtures.data("playbooks", "includes", "ready.yml")[0]
+    first = fixtures.data("playbooks", "includes", "make_ready.yml")[0]
     findings.same(
         "the play that proves ends all on a failure",
         (["ssh_trust"], True),

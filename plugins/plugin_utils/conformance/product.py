@@ -27,7 +27,7 @@ def by_roles(fixtures: Fixtures, line: Line, findings: Findings) -> None:
 
     One task starts them. On the site, also a finished run's port and times.
     """
-    plays = fixtures.data("playbooks", "includes", "ready.yml")
+    plays = fixtures.data("playbooks", "includes", "make_ready.yml")
     findings.same(
         "roles that make ready",
         READY,
@@ -133,7 +133,9 @@ def _compare_rank(rank: Mapping[str, Any], node: str, sample: str, findings: Fin
     findings.same(
         f"rank {number}: its log's sha256", hashlib.sha256(raw).hexdigest(), rank["sha256"]
     )
-    findings.same(f"rank {number}: its name on the controller", f"rank-{number:03d}.{node}.log", rank["home"])
+    findings.same(
+        f"rank {number}: its name on the controller", f"rank-{number:03d}.{node}.log", rank["home"]
+    )
 
 
 def top_level(fixtures: Fixtures, line: Line, findings: Findings) -> None:

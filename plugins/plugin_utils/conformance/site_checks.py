@@ -46,7 +46,7 @@ class Witness(TypedDict):
 
 
 class Answer(TypedDict):
-    """Answers of one node: of mesh_proof, of node_probe, and {run: sha256 of its plan.json}."""
+    """Answers of one node: of ssh_mesh_check, of node_info, and {run: sha256 of its plan.json}."""
 
     proof: Mapping[str, Any] | None
     facts: dict[str, Any] | None

@@ -100,7 +100,7 @@ def needed(plan):
 def judge(plan, results, allowed):
     """Return the findings of a network check.
 
-    results: {node name: what library/network_proof.py returned in state connected, or the
+    results: {node name: what library/network_check.py returned in state connected, or the
     connection's error (msg)}. allowed: the limits of the site, see the module `link_quality`.
     """
     rivals = _collect_rivals(results)

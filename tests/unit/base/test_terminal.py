@@ -208,7 +208,7 @@ PLAY = """
 - hosts: all
   gather_facts: false
   tasks:
-    - attempt_status: {node: "{{ inventory_hostname }}"}
+    - attempt_monitor: {node: "{{ inventory_hostname }}"}
       register: found
       until: found.status.ended
       retries: 1000
@@ -220,7 +220,7 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
     statuses = tmp_path / "statuses.json"
     statuses.write_text(json.dumps({"node1": at(0), "node2": at(0, "node2", 1)}), "utf-8")
     (tmp_path / "library").mkdir()
-    module = tmp_path / "library" / "attempt_status.py"
+    module = tmp_path / "library" / "attempt_monitor.py"
     module.write_text(MODULE % (sys.executable, str(statuses), str(statuses)), "utf-8")
     (tmp_path / "play.yml").write_text(PLAY, "utf-8")
     (tmp_path / "hosts").write_text(

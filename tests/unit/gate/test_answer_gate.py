@@ -106,9 +106,9 @@ def test_facts_never_come_through_but_for_the_interpreter_that_ansible_found():
 
 
 def test_the_answer_is_about_what_was_asked():
-    assert fields("attempt_status", NONE, run_id=RUN, node="node1") == []
-    assert fields("attempt_status", NONE, run_id="", node="node1") == []
-    assert fields("attempt_status", NONE, run_id=RUN[:-1] + "f", node="node1") == ["status.run"]
+    assert fields("attempt_monitor", NONE, run_id=RUN, node="node1") == []
+    assert fields("attempt_monitor", NONE, run_id="", node="node1") == []
+    assert fields("attempt_monitor", NONE, run_id=RUN[:-1] + "f", node="node1") == ["status.run"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_answer_is_about_what_was_asked():
 def test_a_run_id_is_one(run):
     status = dict(NONE["status"], run=run)
     assert fields(
-        "attempt_status", {"changed": False, "status": status}, run_id="", node="node1"
+        "attempt_monitor", {"changed": False, "status": status}, run_id="", node="node1"
     ) == ["status.run"]
 
 
@@ -236,7 +236,7 @@ def test_an_address_is_one(address, sound):
     """The controller's own functions raise for others, and the message would name no node."""
     rows = [{"to": "node2", "port": 17000, "why": "error", "text": "", "you": address}]
     answer = {"seen_as": {"node2": address}, "unreached": rows}
-    assert sorted(fields("network_proof", answer)) == (
+    assert sorted(fields("network_check", answer)) == (
         [] if sound else ["seen_as.node2", "unreached.0.you"]
     )
 
@@ -380,7 +380,7 @@ def test_devices_with_a_process_that_cannot_be_seen_pass(table):
         told = devices.look(
             Smi(table, (folder / "apps.csv").read_text()), "/b", {"accelerator": "gpu"}
         )
-    full = answer_gate.schema("node_probe")
+    full = answer_gate.schema("node_info")
     part = dict(full["properties"]["facts"]["properties"]["devices"], **{"$defs": full["$defs"]})
     assert told["processes"] and list(jsonschema.Draft202012Validator(part).iter_errors(told)) == []
 
@@ -444,17 +444,17 @@ def test_an_endless_answer_costs_bounded_memory(monkeypatch):
 # Modules and actions of the product that run on the controller alone.
 CONTROLLERS = set(
     [
-        "check_report",
+        "findings_report",
         "checkpoint_compare",
         "checkpoint_install",
         "conform",
         "drill",
-        "environment_compare",
+        "environment_differences",
         "fetch_files",
         "host_keys",
         "job_inputs",
         "mesh_authority",
-        "mesh_compile",
+        "ssh_mesh_config",
         "mesh_sign",
         "placement_compare",
         "plan",
@@ -467,7 +467,7 @@ CONTROLLERS = set(
         "read_job",
         "replacement",
         "resume_choice",
-        "resumed_run",
+        "resume_decision",
         "run_choice",
         "run_info",
         "run_logs",
@@ -590,12 +590,12 @@ def test_every_task_on_a_node_passes_the_gate(root, load_plugin):
     }  # fmt: skip
     assert open_ == set()
     for name in (
-        "attempt_status",
+        "attempt_monitor",
         "command",
         "copy",
         "dnf",
         "drill",
-        "node_probe",
+        "node_info",
         "normal",
         "run_logs",
     ):

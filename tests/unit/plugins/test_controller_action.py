@@ -22,7 +22,7 @@ PLAY = """
 - hosts: all
   gather_facts: false
   tasks:
-    - trainyard.cluster.resumed_run:
+    - trainyard.cluster.resume_decision:
         {{runs_dir: runs, run_id: {run}, answers: {{}}, job: ["{secret}"]}}
       delegate_to: localhost
       run_once: true

@@ -102,7 +102,7 @@ def two_nodes(tmp_path):
 
 
 def looked(nodes, **asked):
-    """Return the facts of the nodes, as node_probe does."""
+    """Return the facts of the nodes, as node_info does."""
     return {
         name: {"installed": installed.look(run, str(base), asked), "libc": "2.36"}
         for name, (base, _site) in nodes.items()
