@@ -258,7 +258,7 @@ FIND = [
     {
         "hosts": "trainers", "gather_facts": False, "ignore_unreachable": True,
         "tasks": [{"name": "Find", "ansible.builtin.import_role": {"name": "launch",
-        "tasks_from": "find"}}],
+        "tasks_from": "find_run"}}],
     },
     {
         "hosts": "{{ hostvars.localhost.launch_run.nodes }}", "gather_facts": False,

@@ -53,7 +53,7 @@ def sequence(ground):
     kinds: what each play does (ready, start, follow, or '').
     """
     words = (
-        ("ready", "ready.yml"),
+        ("ready", "make_ready.yml"),
         ("start", "'tasks_from': 'start'"),
         ("follow", "'tasks_from': 'follow'"),
     )

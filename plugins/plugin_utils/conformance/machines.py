@@ -101,7 +101,7 @@ def passwordless(ground, line, findings):
         and "texts" in str(proof[0].get("vars"))
         and "length == 0" in proof[0]["ansible.builtin.assert"]["that"],
     )
-    first = ground.data("playbooks", "includes", "ready.yml")[0]
+    first = ground.data("playbooks", "includes", "make_ready.yml")[0]
     findings.same(
         "the play that proves ends all on a failure",
         (["ssh_trust"], True),

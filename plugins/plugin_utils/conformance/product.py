@@ -24,7 +24,7 @@ def by_roles(ground, line, findings):
 
     One task starts them. On the site, also a finished run's port and times.
     """
-    plays = ground.data("playbooks", "includes", "ready.yml")
+    plays = ground.data("playbooks", "includes", "make_ready.yml")
     findings.same(
         "roles that make ready",
         READY,

@@ -88,7 +88,7 @@ def judged(facts, named=None):
 
 
 def by_name(facts, site, full=False, **place):
-    """Do what roles/preflight/tasks/unlike.yml does: ask whom, and ask them."""
+    """Do what roles/preflight/tasks/name_differences.yml does: ask whom, and ask them."""
     whom = placement.unlike(facts)
     given = {
         "key": "data/coco",

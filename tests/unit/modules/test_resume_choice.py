@@ -171,7 +171,7 @@ def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
         {
             "hosts": "localhost",
             "gather_facts": False,
-            "tasks": [{"import_role": {"name": "preflight", "tasks_from": "point"}}],
+            "tasks": [{"import_role": {"name": "preflight", "tasks_from": "select_checkpoint"}}],
         }
     ]
     path = (
