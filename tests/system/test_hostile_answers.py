@@ -99,7 +99,7 @@ def test_no_path_of_a_node_says_where_a_tree_is_sent(site, name):
     put(site.folder / "cache" / "manifests", cache)
     here = site.folder / "here"
     here.mkdir()
-    site.lie(node1={"answers": {"tree": [[["staging"], f"{here}/{name}"]]}})
+    site.lie(node1={"answers": {"tree_install": [[["staging"], f"{here}/{name}"]]}})
     role = {"name": "workspace"}
     given = {"workspace_trees": [tree], "workspace_cache_dir": str(site.folder / "cache")}
     play = {

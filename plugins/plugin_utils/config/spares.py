@@ -77,7 +77,7 @@ def unlike(nodes, spares):
 def unfit(job, node, like):
     """Return why a node cannot replace another one of a job, or None.
 
-    job: as read_job gives it (its `devices`). node, like: as read_site has them. like is the node
+    job: as job_config gives it (its `devices`). node, like: as read_site has them. like is the node
     to be replaced.
     """
     if node["accelerator"] != like["accelerator"]:

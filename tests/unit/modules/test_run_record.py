@@ -18,7 +18,7 @@ STEP = {"loss": 8.857, "ips": 10.0}
 
 
 def rank(number, **changes):
-    """Return what rank_logs says of a rank that ended well."""
+    """Return what rank_logs_info says of a rank that ended well."""
     return dict(
         {
             "rank": number,
