@@ -62,7 +62,7 @@ def fast_reading():
     hundred times, and most of their time goes there.
     """
     kept, validated, patch = {}, {}, pytest.MonkeyPatch()
-    validate = yaml_source.check
+    validate = yaml_source.validate
 
     def check(value, schema, lines, file):
         key = json.dumps([value, schema, file], default=repr), id(lines)
@@ -84,7 +84,7 @@ def fast_reading():
         return read
 
     patch.setattr(yaml_source, "read", once(yaml_source.read))
-    patch.setattr(yaml_source, "check", check)
+    patch.setattr(yaml_source, "validate", check)
     patch.setattr(os, "fsync", lambda handle: None)
     yield
     patch.undo()
@@ -179,7 +179,7 @@ def site_of(folder):
             ground.job(name), ["198.51.100.11", "198.51.100.12"], devices=1, accelerator="cpu"
         ).plan
         made["site"] = "local"
-        text = compiler.canonical(made).decode("ascii")
+        text = compiler.canonical_bytes(made).decode("ascii")
         plans[run] = hashlib.sha256(text.encode()).hexdigest()
         record = {
             "plan_sha256": plans[run],

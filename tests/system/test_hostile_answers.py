@@ -296,7 +296,7 @@ def test_a_node_alone_chooses_neither_the_run_nor_the_hosts(site, lies, at_home)
     for name in site.nodes:
         attempt_files(site.folder / "nodes" / name / ".trainyard", made, name)
     if at_home:
-        put(site.runs / RUN, {"attempt-1/plan.json": plans.canonical(made).decode("ascii")})
+        put(site.runs / RUN, {"attempt-1/plan.json": plans.canonical_bytes(made).decode("ascii")})
     site.lie(node1={"answers": {"attempt_monitor": lies}})
     play = json.loads(json.dumps(FIND).replace("FOLDER", str(site.folder)))
     code, out, err = site.play(play)
