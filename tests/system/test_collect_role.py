@@ -156,7 +156,7 @@ def test_what_a_training_does_costs_nothing_but_its_own_excess(site, tmp_path):
     put(first, {"best_model.x --rsh=touch": "x"})
     put(
         evil, {"job.json": '{"theirs": 1}'}
-    )  # (a plan that differs, below: rank_logs goes by the node's own)
+    )  # (a plan that differs, below: rank_logs_info goes by the node's own)
     other = copy.deepcopy(PLAN)
     other["env"]["LD_PRELOAD"] = "/tmp/x.so"
     put(evil, {"plan.json": compiler.canonical_bytes(other).decode()})

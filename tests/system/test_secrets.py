@@ -59,12 +59,12 @@ PLAY = """
 - hosts: localhost
   gather_facts: false
   tasks:
-    - rank_logs: {attempt_dir: "%(attempt)s", node: node1}
+    - rank_logs_info: {attempt_dir: "%(attempt)s", node: node1}
       register: collect_logs
     - attempt_monitor: {run_id: %(run)s, node: node1, base: "%(base)s"}
       register: look
     - ansible.builtin.debug: {msg: "{{ look }}"}
-    - rank_index: {run_dir: "%(home)s/attempt-1", nodes: ["{{ collect_logs }}"]}
+    - log_index: {run_dir: "%(home)s/attempt-1", nodes: ["{{ collect_logs }}"]}
       ignore_errors: true
     - run_record: {state: ended, runs_dir: "%(runs)s", run_id: %(run)s, nodes: ["{{ collect_logs }}"]}
       register: record

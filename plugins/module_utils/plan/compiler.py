@@ -302,7 +302,7 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
 def compile_plan(job, site, nodes, facts, inputs):
     """Compile the plan.
 
-    job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order.
+    job: as job_config gives it. site: as read_site gives it. nodes: the chosen nodes in rank order.
     facts: {node name: what node_info returned}. inputs: {suite (table), script, code, data {name:
     digest}, weights {key: {digest, file}}, environment {digest or python}, overrides and arguments
     (of suite, site and job), config {epochs, ...}, resume (a point of resume_choice.choose, or

@@ -18,7 +18,7 @@ TOLERANCE = 1e-9
 def advise(job, suite, effective, given, nodes, devices):
     """Return the advice for one job on nodes x devices.
 
-    job: as read_job gives it. suite: its table. effective: the config as the suite's script will
+    job: as job_config gives it. suite: its table. effective: the config as the suite's script will
     have it, before any advice. given: the config values that the site or the job sets. A value that
     a person chose is left alone. Returns {cards, base, batch, settings (a list), notes, apply,
     overrides, arguments}: the last two are what applies the documentation's rule; settings[i] is

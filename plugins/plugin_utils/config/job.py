@@ -89,7 +89,7 @@ OVERRIDING = (
     "scaling",
     "max_restarts",
 )
-# Fields that read_job adds to a job's keys.
+# Fields that job_config adds to a job's keys.
 ADDED_KEYS = ("name", "file", "lines", "from_command_line", "places")
 # Keys of a job that only people read.
 FOR_PEOPLE = ("description", "source", "document", "upstream", "published")

@@ -80,7 +80,7 @@ def accelerator_problems(nodes: Sequence[Node], spares: Sequence[Node]) -> list[
 def replacement_problem(job: Job, node: Node, like: Node) -> str | None:
     """Return why a node cannot replace another one of a job, or None.
 
-    job: as read_job gives it (its `devices`). node, like: as read_site has them. like is the node
+    job: as job_config gives it (its `devices`). node, like: as read_site has them. like is the node
     to be replaced.
     """
     if node["accelerator"] != like["accelerator"]:

@@ -81,7 +81,10 @@ def _problems(entry, homes, own=False):
     if not _NAME.match(node):
         problems.append(f"{ascii(node)} cannot be a node's name")
     if not all(_is_list_of_mappings(entry.get(key)) for key in ("files", "ranks")):
-        return [*problems, f"{node}: no lists `files` and `ranks`; give what rank_logs returned"]
+        return [
+            *problems,
+            f"{node}: no lists `files` and `ranks`; give what rank_logs_info returned",
+        ]
     own_names = None
     if own:
         own_names = safe_names.at_home(node)
@@ -111,7 +114,7 @@ def _file_problems(item, homes, own_names):
         problems.append(f"{home} is also the name of a file of {homes[home]}")
     if not _is_size(item.get("bytes")) or not _DIGEST.match(str(item.get("sha256"))):
         problems.append(
-            f"{ascii(name)[:200]}: the node gave no size and sha256 (rank_logs with"
+            f"{ascii(name)[:200]}: the node gave no size and sha256 (rank_logs_info with"
             " digest: true does)"
         )
     return problems

@@ -2,8 +2,8 @@
 """What a hostile training leaves in its own directory: nothing outside of it is read, nothing
 waits, nothing of it is shown that a terminal obeys.
 
-rank_logs and the sender of logs have tests of their own (test_rank_logs.py, test_shipping.py); here
-are the live look and what they share.
+rank_logs_info and the sender of logs have tests of their own (test_rank_logs_info.py,
+test_shipping.py); here are the live look and what they share.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ ALLOWED = {"run", "rank", "node", "lines", "follow", "query"}
 
 
 def said(**extra):
-    """Return what read_job says of a command line of logs.yml, as one text."""
+    """Return what job_config says of a command line of logs.yml, as one text."""
     problems = extra_vars.validate(extra, ALLOWED, {}) + extra_vars.conflicts(extra, "logs", False)
     return "; ".join(map(str, problems))
 
