@@ -14,6 +14,14 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 
 from .json_values import mapping_of
 
+# How report and comparison call the numbers of the plan's `settings`.
+_NAMES = {
+    "batch_per_card": "batch a card",
+    "batch_total": "batch in all",
+    "learning_rate": "learning rate",
+    "iterations": "iterations",
+}
+# Sentences of a plan without `settings`.
 _BATCH = re.compile(r"\s*batch: (\d[\d,]*) a card, (\d[\d,]*) in all")
 _SETTING = re.compile(r"\s*(learning rate|iterations): (\d[\d,]*(?:\.\d+)?)(?:,|$)")
 
@@ -35,7 +43,7 @@ def of_plan(plan, run):
         **_named("weights", mapping_of(plan.get("weights")), _shorten),
         **_named("override", dict(_flatten(overrides))),
         **_named("env", mapping_of(plan.get("env"))),
-        **_advice_settings(plan),
+        **_training_settings(plan),
     }
     secrets = secrets_of(plan)
     return {
@@ -130,10 +138,22 @@ def _flatten(value, prefix=""):
             yield name, item
 
 
-def _advice_settings(plan):
-    """Return batch, learning rate and iterations from the plan's advice.
+def _training_settings(plan):
+    """Return batch, learning rate and iterations, the numbers that the training used."""
+    numbers = plan.get("settings")
+    if not isinstance(numbers, dict):
+        return _advice_settings(plan)
+    return {
+        name: numbers[key]
+        for key, name in _NAMES.items()
+        if isinstance(numbers.get(key), (int, float))
+    }
 
-    scaling.py words it. They are the numbers that the training used.
+
+def _advice_settings(plan):
+    """Return batch, learning rate and iterations of a plan of an earlier version.
+
+    It has them in the sentences of its advice only.
     """
     values = {}
     for line in _list(plan.get("advice")):
