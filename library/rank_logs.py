@@ -250,7 +250,8 @@ def main():
             msg=(
                 f"{module.params['node']}: {where}: {error}; start the attempt again or name"
                 " another one"
-            )
+            ),
+            code=error.code,
         )
     module.exit_json(changed=False, **found)
 

@@ -136,7 +136,7 @@ class CallbackModule(CallbackBase):
     def _try_once_more(self, restart):
         """Try once more a restart whose preparation failed, up to the number of tries."""
         run, tries = restart["run"], restart["tries"]
-        delay = restart_policy.next_try(tries)
+        delay = restart_policy.next_delay(tries)
         if delay is not None:
             self._restart(run, restart["after"], tries + 1, delay)
             return
@@ -187,7 +187,7 @@ class CallbackModule(CallbackBase):
             return
         attempt = ""
         if tries != 1:
-            attempt = f", try {tries} of {restart_policy.TRIES}"
+            attempt = f", try {tries} of {restart_policy.MAX_TRIES}"
         try:
             self._display.display(
                 f"\n{run} is started again in {int(delay)} s{attempt}; Ctrl-C leaves it as it is",
