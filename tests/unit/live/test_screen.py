@@ -349,7 +349,7 @@ def test_only_the_first_warnings_are_shown():
             disk={"free": 0, "total": 9},
         )
     )
-    found.nodes["node1"]["ahead"] = 99.0
+    found.nodes["node1"].ahead = 99.0
     found.paces[0].changed = -900.0
     lines = shown(found, seconds=60.0)
     assert [line for line in lines if line.startswith("! ")][3] == "! and 3 more warnings" and len(
