@@ -19,7 +19,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     Secrets,
     printable,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import Samples
+
+from ..base.text_columns import Samples
 
 # A node's answer, one of its ranks, or one of their parts.
 Json = dict[str, Any]

@@ -11,9 +11,13 @@ import collections
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import span
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
+    folded,
+    ranges,
+    span,
+)
 
+from ..base import text_columns
 from . import live_warnings
 from .model import Json, Watch, number, place_words
 
@@ -119,7 +123,7 @@ def rank_text(ranks: Sequence[Json]) -> str:
         groups.setdefault(_label(rank), []).append(str(rank["rank"]))
     if len(ranks) > 1 and len(groups) == 1:
         return f"{len(ranks)} ranks {next(iter(groups))}"
-    return ", ".join(f"rank {text_layout.ranges(names)} {state}" for state, names in groups.items())
+    return ", ".join(f"rank {ranges(names)} {state}" for state, names in groups.items())
 
 
 def node_line(status: Json) -> str:
@@ -165,7 +169,7 @@ def _fit_words(words: Sequence[RankedWord], room: int) -> Line:
     The least important words (highest number) are left out first.
     """
     words = [word for word in words if word[1]]
-    while len(words) > 1 and sum(text_layout.width(text) + 2 for _i, text, _s in words) - 2 > room:
+    while len(words) > 1 and sum(text_columns.width(text) + 2 for _i, text, _s in words) - 2 > room:
         words.remove(max(words, key=lambda word: word[0]))
     line: Line = []
     for _importance, text, style in words:
@@ -177,7 +181,7 @@ def _head_line(watch: Watch, seconds: float, look: Look) -> Line:
     """Return the line with the job, its size and its times."""
     status, left = watch.known()[0], watch.left()
     words: list[RankedWord] = [
-        (0, text_layout.cut(status["job"], max(8, look.columns // 2)), None),
+        (0, text_columns.cut(status["job"], max(8, look.columns // 2)), None),
         (2, size_text(status), None),
         (3, _attempt_text(status), "warn"),
         (1, f"elapsed {span(watch.elapsed(seconds))}", None),
@@ -190,7 +194,7 @@ def _head_line(watch: Watch, seconds: float, look: Look) -> Line:
 def _progress_line(watch: Watch, look: Look) -> Line:
     """Return the line with the bar, the percentage and the step."""
     fraction, leading = watch.fraction(), watch.leading()
-    words, signs = [""], text_layout.BAR_ASCII
+    words, signs = [""], text_columns.BAR_ASCII
     style: Style = None
     if fraction is not None:
         words = [f" {int(fraction * 100):3d} %"]
@@ -198,12 +202,12 @@ def _progress_line(watch: Watch, look: Look) -> Line:
         status, rank = leading
         words += place_words(rank["step"], status.get("epochs"), status.get("first_step"))
     text = "  ".join(words).rstrip()
-    size = max(10, min(40, look.columns - text_layout.width(text) - 2))
+    size = max(10, min(40, look.columns - text_columns.width(text) - 2))
     if look.utf8:
-        signs = text_layout.BAR
+        signs = text_columns.BAR
     if fraction == 1:
         style = "good"
-    return [(text_layout.bar(fraction, size, signs), style), (text, None)]
+    return [(text_columns.bar(fraction, size, signs), style), (text, None)]
 
 
 def _pace_line(watch: Watch, look: Look) -> Line:
@@ -223,15 +227,15 @@ def _pace_line(watch: Watch, look: Look) -> Line:
 
 def _loss_words(watch: Watch, loss: float | None, look: Look) -> list[RankedWord]:
     style: Style = None
-    signs = text_layout.CURVE_ASCII
+    signs = text_columns.CURVE_ASCII
     if loss is None:
         style = "bad"
     if look.utf8:
-        signs = text_layout.CURVE
+        signs = text_columns.CURVE
     size = max(8, min(40, look.columns - 50))
     return [
         (0, _loss_text(loss), style),
-        (2, text_layout.curve(watch.losses.values, size, signs), None),
+        (2, text_columns.curve(watch.losses.values, size, signs), None),
     ]
 
 
@@ -344,8 +348,8 @@ def _node_rows(watch: Watch, seconds: float, room: int) -> list[Line]:
     names = watch.order()
     texts = {name: _describe_node(watch, name, seconds) for name in names}
     if len(names) <= min(room, SINGLE_NODES):
-        size = max(6, min(24, max(text_layout.width(name) for name in names)))
-        return [_node_row(text_layout.fill(name, size), *texts[name][:2]) for name in names]
+        size = max(6, min(24, max(text_columns.width(name) for name in names)))
+        return [_node_row(text_columns.fill(name, size), *texts[name][:2]) for name in names]
     groups: dict[Group, list[str]] = {}
     for name in names:
         state, _text, short = texts[name]
@@ -363,7 +367,7 @@ def _node_rows(watch: Watch, seconds: float, room: int) -> list[Line]:
     for key in visible:
         if len(groups[key]) == 1:
             name = groups[key][0]
-            rows.append(_node_row(text_layout.fill(name, 10), *texts[name][:2]))
+            rows.append(_node_row(text_columns.fill(name, 10), *texts[name][:2]))
         else:
             rows.append(_group_row(*key, groups[key]))
     hidden = order[len(visible) :]
@@ -385,8 +389,8 @@ def _count_states(
 
 
 def _group_row(state: str, ranks: str, members: Collection[str]) -> Line:
-    title = text_layout.fill(f"{len(members)} nodes", 10)
-    return _node_row(title, state, f"{ranks} each  {text_layout.folded(members)}")
+    title = text_columns.fill(f"{len(members)} nodes", 10)
+    return _node_row(title, state, f"{ranks} each  {folded(members)}")
 
 
 def style_of(state: object) -> Style:
@@ -447,8 +451,8 @@ def _cut_line(line: Line, room: int) -> Line:
     """Return a line of at most `room` columns."""
     shown: Line = []
     for text, style in line:
-        text = text_layout.cut(text, room)
-        room -= text_layout.width(text)
+        text = text_columns.cut(text, room)
+        room -= text_columns.width(text)
         if text:
             shown.append((text, style))
     return shown
