@@ -127,7 +127,7 @@ def drilled(tmp_path_factory):
     def one(name):
         made = course(sites[name], CASES[name][0])
         try:
-            return name, (made.go(), made)
+            return name, (made.execute(), made)
         except KeyboardInterrupt as error:
             return name, (error, made)
         finally:
@@ -164,7 +164,7 @@ def test_a_fault_that_comes_out_as_promised(drilled):
         and result["stopped"] is not None
         and result["says"] == "FAILED: rank 1 on node2 was killed"
     )
-    assert open(os.path.join(made.ground.nodes[0].home, "healed")).read() == "healed\n"
+    assert open(os.path.join(made.site.nodes[0].home, "healed")).read() == "healed\n"
     assert json.load(open(os.path.join(made.folder, "result.json"))) == result
     assert (
         stat.S_IMODE(os.stat(made.folder).st_mode),
@@ -206,11 +206,11 @@ def test_a_fault_that_comes_out_as_promised(drilled):
 def test_what_does_not_come_out_as_promised_is_said(drilled, name, words):
     result, made = drilled[name]
     assert (
-        not fault_table.held(result) and [word for word in words if not says(result, word)] == []
+        not fault_table.is_kept(result) and [word for word in words if not says(result, word)] == []
     ), result["problems"]
     assert (
-        all(command.over() for command in made.commands)
-        and not invariants.left(made.ground, made.run, 0)
+        all(command.has_ended() for command in made.commands)
+        and not invariants.check_leftovers(made.site, made.run, 0)
         if made.run
         else True
     )
@@ -243,27 +243,28 @@ def test_a_faults_moment(tmp_path, at, count, come):
         "ranks": [{"rank": 0, "alive": True}],
     }
     looks = [{"t": 1, "node": node, "attempts": {"1": seen}} for node in ("node1", "node2")]
-    assert bool(made.moment(looks)) is come
+    assert bool(made.find_moment(looks)) is come
     # The other node has none yet.
-    assert at != "ranks" or not made.moment(looks[:1])
+    assert at != "ranks" or not made.find_moment(looks[:1])
 
 
 def test_seconds_begin_with_the_fault_and_where_nothing_may_happen_with_the_stop(drilled):
     made = drilled["goes on"][1]
     assert made.since > next(
         look["t"]
-        for look in made.watch.looks
-        if fault_table.newest([look], 1, "steps") >= 2 + drill_run.GOES_ON_STEPS
+        for look in made.watch.observed
+        if fault_table.largest_count([look], 1, "steps") >= 2 + drill_run.GOES_ON_STEPS
     )
     made = drilled["inside"][1]
     assert (
-        made.since == made.moment(made.watch.looks) and drilled["inside"][0]["detected"] is not None
+        made.since == made.find_moment(made.watch.observed)
+        and drilled["inside"][0]["detected"] is not None
     )
 
 
 def test_another_controller_follows_from_a_place_of_its_own(drilled):
     follows = [command for command in drilled["ctrl_c"][1].commands if command.verb == "follow"]
-    project, elsewhere = drilled["ctrl_c"][1].ground.project, drilled["ctrl_c"][1].elsewhere
+    project, elsewhere = drilled["ctrl_c"][1].site.project, drilled["ctrl_c"][1].elsewhere
     assert (
         f"here {elsewhere} {elsewhere}\n" in follows[0].text()
         and f" {project}\n" in follows[1].text()
@@ -296,10 +297,11 @@ def test_what_a_fault_cannot_show_is_not_said(drilled):
 def test_what_was_done_is_undone_whatever_happens(drilled, name):
     result, made = drilled[name]
     assert (
-        open(os.path.join(made.ground.nodes[0].home, "healed"), encoding="utf-8").read()
-        == "healed\n"
+        open(os.path.join(made.site.nodes[0].home, "healed"), encoding="utf-8").read() == "healed\n"
     )
-    assert all(command.over() for command in made.commands) and not os.path.exists(made.elsewhere)
+    assert all(command.has_ended() for command in made.commands) and not os.path.exists(
+        made.elsewhere
+    )
 
 
 def test_a_drill_that_is_interrupted_stops_its_run_and_ends_as_such(drilled):
@@ -307,7 +309,10 @@ def test_a_drill_that_is_interrupted_stops_its_run_and_ends_as_such(drilled):
     assert isinstance(raised, KeyboardInterrupt) and [
         command.verb for command in made.commands
     ] == ["train", "stop"]
-    assert invariants.left(made.ground, made.run, 0) == [] and not made.watch._threads[0].is_alive()
+    assert (
+        invariants.check_leftovers(made.site, made.run, 0) == []
+        and not made.watch._threads[0].is_alive()
+    )
 
 
 @pytest.fixture
@@ -321,11 +326,11 @@ def alone(tmp_path, monkeypatch):
             drill_site, "sys", SimpleNamespace(executable=ground.project + "/bin/python")
         )
         made.append(course(ground, fault))
-        return made[-1].go(), made[-1]
+        return made[-1].execute(), made[-1]
 
     yield call
     for one in made:
-        settle(one.ground)
+        settle(one.site)
 
 
 def test_a_training_that_stands_still_after_what_it_should_survive_is_seen(alone, monkeypatch):
@@ -349,7 +354,7 @@ def test_a_command_that_does_not_come_to_its_end_is_ended_and_said(alone, monkey
     monkeypatch.setattr(drill_steps, "STOP_SECONDS", 1)
     result, made = alone(dict(GOES_ON, then=[{"verb": "follow"}]))
     [problem] = says(result, "follow.yml")
-    assert "within 1 s" in problem and all(command.over() for command in made.commands)
+    assert "within 1 s" in problem and all(command.has_ended() for command in made.commands)
 
 
 def test_a_controller_that_does_not_mind_is_said(alone, monkeypatch):
@@ -365,11 +370,11 @@ def test_a_controller_that_does_not_mind_is_said(alone, monkeypatch):
 
 def test_an_eye_that_is_closed_is_a_look_too_and_nobody_waits_for_what_cannot_come(tmp_path):
     node, asked = Here("node1", tmp_path), []
-    node.ssh = lambda _script: ["false"]
+    node.ssh_argv = lambda _script: ["false"]
     watch = drill_site.Watch([node], "run", ".trainyard")
     try:
-        assert watch.until(lambda looks: looks and looks[0]["gone"], 60)
-        assert watch.until(
+        assert watch.await_value(lambda looks: looks and looks[0]["gone"], 60)
+        assert watch.await_value(
             lambda _looks: None, 1, lambda: asked.append(1) or True
         ) is None and asked == [1]
     finally:
@@ -406,13 +411,13 @@ def test_a_kill_is_of_the_command_alone_and_ctrl_c_of_its_workers_too(name, ends
 
 def test_a_step_that_fails_or_never_answers_is_an_error_and_a_look_is_not(tmp_path):
     node = Here("node1", tmp_path)
-    assert node.run("echo yes") == "yes" and node.look("exit 3") == ""
+    assert node.run_command("echo yes") == "yes" and node.inspect("exit 3") == ""
     with pytest.raises(fault_table.DrillError, match="node1: cat nothing: .*No such file"):
-        node.run("cat nothing")
+        node.run_command("cat nothing")
     with pytest.raises(fault_table.DrillError, match="node1 did not answer within 0 s"):
-        node.run("sleep 60", timeout=0.1)
+        node.run_command("sleep 60", timeout=0.1)
     with pytest.raises(fault_table.DrillError, match="node1 does not come back within 0 s"):
-        node.up(0)
+        node.await_login(0)
 
 
 def test_a_node_is_the_embedded_sites_container_only_where_its_address_is(tmp_path, monkeypatch):
@@ -430,10 +435,10 @@ def test_a_node_is_the_embedded_sites_container_only_where_its_address_is(tmp_pa
     assert drill_site.container_of("local", "node1", "198.51.100.9") == (None, 0)
     ground = site(tmp_path / "site")
     with pytest.raises(fault_table.DrillError, match="docker kill {last}: no such thing"):
-        ground.docker(["kill", "{last}"])
+        ground.run_docker(["kill", "{last}"])
     program(tmp_path, "docker", 'echo "$1 $4 $5" >> $LOG')
     ground.nodes[1].container = "trainyard-local-node2"
-    course(ground, dict(KILL, expect=KILLED)).step({"root": "last", "do": "true"})
+    course(ground, dict(KILL, expect=KILLED)).do_step({"root": "last", "do": "true"})
     assert recorded(tmp_path, "docker") == ["exec root trainyard-local-node2"]
 
 
@@ -524,7 +529,7 @@ def test_a_job_of_ones_own_is_not_restarted_unless_the_fault_says_so(act, tmp_pa
         act, "nonsense", state="chosen", only="kill", confirm="mysite", config=path + "/bad.yml"
     )
     assert (
-        fault_table.job_of(chosen["job"], fault_table.load()["faults"]["restart"], "x")[
+        fault_table.make_job(chosen["job"], fault_table.load()["faults"]["restart"], "x")[
             "max_restarts"
         ]
         == 3
@@ -599,7 +604,7 @@ def test_an_answer_passes_the_gate_before_it_is_used(act, answer):
 
 
 def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
-    monkeypatch.setattr(drill_run.Course, "go", lambda self: pytest.fail("done"))
+    monkeypatch.setattr(drill_run.Drill, "execute", lambda self: pytest.fail("done"))
     given = {"state": "done", "job": {"nodes": 2}, "example": True}
     assert "check mode" in act(check=True, fault="kill", **given)["drilled"]["skipped"]
     assert "embedded site only" in act(fault="node_kill", **given)["drilled"]["skipped"]
@@ -616,7 +621,9 @@ def test_what_cannot_be_done_here_is_skipped(act, monkeypatch):
 def test_a_fault_is_done_where_the_job_is_and_as_the_user_logs_in(act, monkeypatch):
     made = []
     monkeypatch.setattr(
-        drill_run.Course, "go", lambda self: made.append(self) or dict(self.result, verdict="right")
+        drill_run.Drill,
+        "execute",
+        lambda self: made.append(self) or dict(self.result, verdict="right"),
     )
     caught = []
     monkeypatch.setattr(signal, "signal", lambda *what: caught.append(what))
@@ -630,15 +637,15 @@ def test_a_fault_is_done_where_the_job_is_and_as_the_user_logs_in(act, monkeypat
     assert (
         drilled["drilled"]["verdict"] == "right"
         and drilled["changed"]
-        and [node.name for node in made[0].ground.nodes] == ["node1", "node2"]
+        and [node.name for node in made[0].site.nodes] == ["node1", "node2"]
     )
-    assert made[0].ground.options == ["-i", "hosts", "--user", "someone"]
+    assert made[0].site.options == ["-i", "hosts", "--user", "someone"]
     # Ctrl-C reaches a worker as TERM, and what was done has to be undone.
     assert caught == [(signal.SIGTERM, signal.default_int_handler)]
 
 
 def test_the_verdict_is_that_all_held(act, monkeypatch):
-    monkeypatch.setattr(drill_run.Course, "go", lambda self: dict(self.result, reached=True))
+    monkeypatch.setattr(drill_run.Drill, "execute", lambda self: dict(self.result, reached=True))
     good = {
         "name": "kill",
         "injected": "a",
