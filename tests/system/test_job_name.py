@@ -83,7 +83,7 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
         "plan": text.decode(), "code_diff": "", "code": {},
         "plan_sha256": hashlib.sha256(text).hexdigest(),
     }  # fmt: skip
-    run_dir = record_attempt.started(given)["run_dir"]
+    run_dir = record_attempt.record_start(given)["run_dir"]
     schema = yaml.safe_load((ROOT / "docs/schemas/run.yml").read_text(encoding="utf-8"))
     jsonschema.validate(run_json.read(run_dir), schema)
     assert run_json.read(run_dir)["job"] == name

@@ -16,6 +16,7 @@ import tempfile
 import time
 
 from ..attempts import attempt_dir
+from ..base.processes import pids_with_mark
 from . import containers
 from .python_env import MODULES, PACKAGES
 
@@ -196,7 +197,7 @@ class Trial:
         self._run_command(["systemctl", "--user", "stop", self._unit])
         if self._container["remove"]:
             self._run_command([*self._container["remove"], self._name])
-        left = attempt_dir.processes_of(self._name, 0)
+        left = pids_with_mark(self._name, 0)
         for pid in left:  # the refusal is the news; nothing of the trial stays behind for it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -222,7 +223,7 @@ def processes(run_id):
     They are found as the agent of an attempt finds ranks.
     """
     groups_by_pid = {}
-    for pid in attempt_dir.processes_of(run_id, 0):
+    for pid in pids_with_mark(run_id, 0):
         try:
             with open(f"/proc/{pid}/environ", "rb") as handle:
                 inside = b"TRAINYARD_TRIAL=inside" in handle.read().split(b"\0")

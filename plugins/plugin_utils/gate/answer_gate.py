@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CODE
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     escape,
     printable,
@@ -138,7 +139,7 @@ def validate(module: str, answer: Any, arguments: Mapping[str, Any]) -> dict[str
     common = {key: answer[key] for key in COMMON if key in answer}
     fields = {}
     if answer.get("failed") or answer.get("skipped"):
-        common.update({key: answer[key] for key in FAILURE if key in answer})
+        common.update({key: answer[key] for key in (*FAILURE, "code") if key in answer})
     else:
         fields = _module_fields(known, answer)
         _match(known, fields, arguments)
@@ -580,6 +581,8 @@ def _common(kept: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("msg", "stdout", "stderr", "module_stdout", "module_stderr"):
         if key in kept:
             result[key] = _bounded_text(kept[key])
+    if isinstance(kept.get("code"), str) and CODE.match(kept["code"]):
+        result["code"] = kept["code"]
     for key in ("stdout_lines", "stderr_lines"):
         if isinstance(kept.get(key), list):
             result[key] = [str(line)[:MAX_TEXT] for line in kept[key][:LINES]]
