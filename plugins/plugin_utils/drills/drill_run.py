@@ -20,7 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import mani
 from . import fault_table, invariants
 from .drill_site import Watch, last_line
 from .drill_steps import RUN_SECONDS, STOP_SECONDS, Steps
-from .fault_table import Observations, Result, Verdict
+from .fault_table import DrillProblem, Observations, Result, Verdict
 from .invariants import Digests
 
 # Seconds: until a training has come to a moment, until it has ended after a fault.
@@ -55,7 +55,7 @@ class Drill(Steps):
                 else:
                     self.inject(known)
             except UNFIT as error:
-                self.add_problem(str(error))
+                self.add_problem("drill.not_done", str(error))
             except KeyboardInterrupt:
                 if self.run:
                     self.run_verb({"verb": "stop"})
@@ -67,14 +67,15 @@ class Drill(Steps):
             try:
                 self.check(before)
             except UNFIT as error:
-                self.add_problem(str(error))
+                self.add_problem("drill.not_done", str(error))
         finally:
             for command in self.commands:
                 command.end()
             if self.watch:
                 self.watch.close()
             shutil.rmtree(self.elsewhere, ignore_errors=True)  # it has the logins to the nodes
-        self.result["problems"] += fault_table.find_delays(self.result, self.fault["budget"])
+        delays = fault_table.find_delays(self.result, self.fault["budget"])
+        fault_table.add_problems(self.result, delays)
         self.result["seconds"] = fault_table.seconds_between(time.monotonic(), begun)
         manifest.write_json(os.path.join(self.folder, "result.json"), self.result)
         return self.result
@@ -94,7 +95,7 @@ class Drill(Steps):
         self.fault["budget"]["detect"] = max(60.0, self.fault["budget"]["detect"])
         fresh = sorted(self.runs() - known)
         if fresh:
-            self.add_problem(f"a run was started: {', '.join(fresh)}")
+            self.add_problem("drill.run_started", f"a run was started: {', '.join(fresh)}")
             self.run = fresh[0]
             self.run_verb({"verb": "stop"})
             self.run = ""
@@ -104,8 +105,9 @@ class Drill(Steps):
         else:
             self.result["verdict"] = "wrong"
             self.add_problem(
-                f"the command ended with {code} and did not say {self.expect['refused']!r}:"
-                f" {last_line(text)}"
+                "drill.not_refused",
+                f"the command ended with {code} and did not print {self.expect['refused']!r}:"
+                f" {last_line(text)}",
             )
         refusals = (
             line.strip()
@@ -215,7 +217,8 @@ class Drill(Steps):
             GOES_ON_SECONDS,
         ):
             self.add_problem(
-                f"the training made {steps} steps before and none in {GOES_ON_SECONDS} s after it"
+                "drill.no_progress",
+                f"the training made {steps} steps before and none in {GOES_ON_SECONDS} s after it",
             )
         for step in [step for step in self.fault.get("before", ()) if "again" in step]:
             other = self.observer().await_value(
@@ -226,7 +229,9 @@ class Drill(Steps):
         units = self.site.list_owners().values()
         if len(units) != len(self.site.nodes) or any(self.run not in unit for unit in units):
             names = ", ".join(sorted(set(units))) or "nothing"
-            self.add_problem(f"the nodes are held by {names}, not by the run alone")
+            self.add_problem(
+                "drill.node_owner", f"the nodes are held by {names}, not by the run alone"
+            )
         self.do_step({"verb": "stop"})
         self.await_commands(STOP_SECONDS)
 
@@ -251,7 +256,10 @@ class Drill(Steps):
             self.main.has_ended,
         )
         if not stepped:
-            self.add_problem(f"attempt {number} never made a step: {last_line(self.main.text())}")
+            self.add_problem(
+                "drill.no_restart",
+                f"attempt {number} never made a step: {last_line(self.main.text())}",
+            )
             return
         ended = self.attempts().get(number - 1, {}).get("ended")
         self.result["resumed"] = fault_table.seconds_between(
@@ -263,7 +271,9 @@ class Drill(Steps):
         """Wait for the commands' own end."""
         for command in self.commands:
             if command.wait(seconds) is None and last:
-                self.add_problem(f"{command.verb}.yml still ran after {int(seconds)} s")
+                self.add_problem(
+                    "drill.command_running", f"{command.verb}.yml still ran after {int(seconds)} s"
+                )
                 command.end()
         # What ended last on a node is seen a little later.
         self.observer().await_value(
@@ -307,12 +317,12 @@ class Drill(Steps):
         self.note_times(observations)
         places = {
             "first": (self.site.nodes[0].name, 0),
-            "last": (self.site.nodes[-1].name, self.last_rank(observations)),
+            "last": (self.site.nodes[-1].name, self.last_rank()),
         }
         self.result["verdict"], reason = fault_table.judge(self.expect, verdict, places)
         self.result["says"], self.result["named"] = (verdict or {}).get("text"), verdict
         if reason:
-            self.add_problem(f"verdict: {reason}")
+            self.add_problem("drill.verdict_wrong", f"verdict: {reason}")
         self.check_messages()
         numbers = sorted(self.attempts()) or [1]
         outputs = [command.path for command in self.commands]
@@ -320,7 +330,7 @@ class Drill(Steps):
         self.result["promises"], problems = invariants.check_all(
             self.site, self.fault, self.run, numbers, verdict, before, self.canary, outputs, fresh
         )
-        self.result["problems"] += problems
+        fault_table.add_problems(self.result, problems)
 
     def lacks_evidence(self, verdict: Verdict) -> bool:
         """Return whether a node was away, or the run's record or logs are incomplete."""
@@ -364,8 +374,9 @@ class Drill(Steps):
         while self.holds_node():
             if time.monotonic() > self.healed + FENCE_SECONDS:
                 self.add_problem(
+                    "drill.node_held",
                     f"the run still held a node {FENCE_SECONDS} s after all was over;"
-                    " it was stopped"
+                    " it was stopped",
                 )
                 self.run_verb({"verb": "stop"})
                 return
@@ -375,27 +386,34 @@ class Drill(Steps):
             f"the node that came back ended its part after {self.result['fenced']:.1f} s"
         )
 
-    def last_rank(self, observations: Observations) -> int | None:
-        """Return the first rank of the last node, whose pid a fault takes."""
-        ranks = [
-            entry["rank"]
-            for observation in observations
-            if observation["node"] == self.site.nodes[-1].name
-            for entry in fault_table.attempt_part(observation, 1).get("ranks") or ()
-        ]
+    def last_rank(self) -> int | None:
+        """Return the first rank of the last node in the plan, None without a plan.
+
+        A fault takes the pid of that rank. A fault can come before the watch of that node has shown
+        its ranks.
+        """
+        path = invariants.find_plan(self.site, self.run, 1)
+        if path is None:
+            return None
+        plan = manifest.read_json(path) or {}
+        name = self.site.nodes[-1].name
+        ranks = (rank["rank"] for rank in plan.get("ranks", ()) if rank["node"] == name)
         return min(ranks, default=None)
 
     def check_messages(self) -> None:
         """Check the run's reason and the messages of the commands."""
         reason = self.record().get("reason")
         if self.expect.get("reason") and reason != self.expect["reason"]:
-            self.add_problem(f"the run's reason is {reason}, wanted: {self.expect['reason']}")
+            self.add_problem(
+                "drill.reason_wrong",
+                f"the run's reason is {reason}, wanted: {self.expect['reason']}",
+            )
         message = self.expect.get("says")
         output = "\n".join(command.text() for command in self.commands)
         if message and not fault_table.find_refusal({"refused": message}, output):
-            self.add_problem(f"no command said {message!r}")
+            self.add_problem("drill.message_missing", f"no command printed {message!r}")
 
-    def find_elsewhere(self) -> list[str]:
+    def find_elsewhere(self) -> list[DrillProblem]:
         """Return the problems with N5: another controller must find the run.
 
         It has the inventory, its own login and nothing else.
@@ -409,7 +427,8 @@ class Drill(Steps):
         ended_well = "PLAY RECAP" in output and "no node knows" not in output
         if code == 0 and (knows_run or ended_well):
             return []
-        return [f"N5: another controller's status.yml ended with {code}: {last_line(output)[:200]}"]
+        text = f"N5: another controller's status.yml ended with {code}: {last_line(output)[:200]}"
+        return [DrillProblem("drill.run_unknown", text)]
 
 
 def fill_last_promise(results: Sequence[Result], closing: Callable[[], Result]) -> None:
@@ -427,6 +446,5 @@ def fill_last_promise(results: Sequence[Result], closing: Callable[[], Result]) 
         result["promises"]["N8"] = works
         if not works:
             problems = "; ".join(last.get("problems") or ())
-            result["problems"].append(
-                f"N8: no training came to its steps after this fault: {problems}"
-            )
+            text = f"N8: no training made a step after this fault: {problems}"
+            fault_table.add_problems(result, [DrillProblem("drill.no_training", text)])

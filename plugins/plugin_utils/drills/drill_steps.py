@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from . import fault_table
 from .drill_site import Command, Site, Watch, last_line
-from .fault_table import Fault, Job, Result, Step
+from .fault_table import DrillProblem, Fault, Job, Result, Step
 
 # Seconds: until a command has its run, until a stop is done, until a controller that got a signal
 # has ended.
@@ -44,7 +44,7 @@ class Steps:
             key: fault.get(key) for key in ("name", "group", "injected", "goes_on")
         }
         self.result.update(
-            problems=[], promises={}, verdict=None, reached=None, budget=fault["budget"]
+            problems=[], codes=[], promises={}, verdict=None, reached=None, budget=fault["budget"]
         )
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.elsewhere = os.path.join(folder, "elsewhere")
@@ -54,9 +54,9 @@ class Steps:
         with open(descriptor, "w", encoding="utf-8") as handle:
             handle.write(json.dumps(job, indent=1) + "\n")  # JSON is YAML
 
-    def add_problem(self, text: str) -> None:
+    def add_problem(self, code: str, text: str) -> None:
         """Add a problem to the result."""
-        self.result["problems"].append(text)
+        fault_table.add_problems(self.result, [DrillProblem(code, text)])
 
     # --- commands and steps
 
@@ -93,7 +93,10 @@ class Steps:
             if step["verb"] != "stop":
                 self.main = command
         elif command.wait(STOP_SECONDS) is None:
-            self.add_problem(f"{step['verb']}.yml did not come to its end within {STOP_SECONDS} s")
+            self.add_problem(
+                "drill.command_running",
+                f"{step['verb']}.yml did not come to its end within {STOP_SECONDS} s",
+            )
             command.end()
 
     def do_step(self, step: Step, number: int = 1) -> None:
@@ -108,7 +111,10 @@ class Steps:
         elif "control" in step:
             self.main.signal(step["control"])
             if self.main.wait(SIGNAL_SECONDS) is None:
-                self.add_problem(f"the controller did not end after {step['control']}")
+                self.add_problem(
+                    "drill.controller_running",
+                    f"the controller did not end after {step['control']}",
+                )
         elif "verb" in step:
             if step["verb"] == "stop":
                 self.since = time.monotonic()
@@ -131,8 +137,9 @@ class Steps:
         code = command.process.poll()
         if code in (None, 0) or not fault_table.find_refusal({"refused": says}, command.text()):
             self.add_problem(
-                f"the other command ended with {code} and did not say {says!r}:"
-                f" {last_line(command.text())}"
+                "drill.second_started",
+                f"the other command ended with {code} and did not print {says!r}:"
+                f" {last_line(command.text())}",
             )
 
     def do_steps(self, kind: str) -> None:
@@ -146,4 +153,4 @@ class Steps:
             try:
                 self.do_step(step)
             except (fault_table.DrillError, OSError, subprocess.SubprocessError) as error:
-                self.add_problem(f"not undone: {error}")
+                self.add_problem("drill.not_undone", f"not undone: {error}")

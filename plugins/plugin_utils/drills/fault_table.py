@@ -16,7 +16,7 @@ import copy
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import value_text
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
@@ -44,6 +44,13 @@ Observation = dict[str, Any]
 Observations = Sequence[Observation]
 # The result of one fault, as drill.json has it.
 Result = dict[str, Any]
+
+
+class DrillProblem(NamedTuple):
+    """What did not come out as promised: a message code and a text."""
+
+    code: str
+    text: str
 
 
 class DrillError(Exception):
@@ -309,14 +316,22 @@ def seconds_between(later: float | None, earlier: float | None) -> float | None:
     return max(0.0, round(later - earlier, 1))
 
 
-def find_delays(result: Result, budget: Mapping[str, float]) -> list[str]:
-    """Return the times of a result that pass the budget, as texts."""
+def find_delays(result: Result, budget: Mapping[str, float]) -> list[DrillProblem]:
+    """Return a problem for each time of a result that passes the budget."""
     names = (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume"))
     return [
-        f"{shown} after {result[shown]:.1f} s, allowed are {budget[key]:.0f}"
+        DrillProblem(
+            "drill.late", f"{shown} after {result[shown]:.1f} s, allowed are {budget[key]:.0f}"
+        )
         for shown, key in names
         if result.get(shown) is not None and result[shown] > budget[key]
     ]
+
+
+def add_problems(result: Result, problems: Sequence[DrillProblem]) -> None:
+    """Add problems to a result: their texts to `problems`, their codes to `codes`."""
+    result["problems"] += [problem.text for problem in problems]
+    result.setdefault("codes", []).extend(problem.code for problem in problems)
 
 
 def is_kept(result: Result) -> bool:

@@ -23,7 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import mani
 from ..logsync import collector
 from . import fault_table
 from .drill_site import Node, Site
-from .fault_table import Fault, Verdict
+from .fault_table import DrillProblem, Fault, Verdict
 
 # (sha256, bytes) of a file.
 Content = tuple[str, int]
@@ -57,7 +57,7 @@ def digest_checkpoints(site: Site) -> Digests:
     return {node.name: digest_lines(node.inspect(script)) for node in site.nodes}
 
 
-def check_logs(site: Site, run: str, number: int) -> list[str]:
+def check_logs(site: Site, run: str, number: int) -> list[DrillProblem]:
     """Return the problems with N1: a log on the controller equals its node's.
 
     What a node no longer has is on the controller alone. A log that began again on its node is
@@ -69,12 +69,19 @@ def check_logs(site: Site, run: str, number: int) -> list[str]:
     index = manifest.read_json(os.path.join(attempt_dir, "ranks.json"))
     plan = manifest.read_json(find_plan(site, run, number) or "")
     if not index:
-        return [f"N1: attempt-{number}/ranks.json is missing on the controller"]
+        return [
+            DrillProblem(
+                "drill.index_missing",
+                f"N1: attempt-{number}/ranks.json is missing on the controller",
+            )
+        ]
     problems = []
     for node in site.nodes:
         names = _names_of_files(index, node.name)
         if not names:
-            problems.append(f"N1: nothing of {node.name} came home")
+            problems.append(
+                DrillProblem("drill.logs_missing", f"N1: nothing of {node.name} was fetched")
+            )
         # How a unit ended may be noted after all was brought, as by a node that comes back.
         planned = set()
         if plan:
@@ -90,7 +97,9 @@ def check_logs(site: Site, run: str, number: int) -> list[str]:
             problems += _byte_problems(node.name, file, paths, remote.get(file))
             problems += _copy_problems(node.name, paths, copies.get(file, {}))
             problems += [
-                f"N1: {os.path.basename(path)} can be read by others"
+                DrillProblem(
+                    "drill.log_readable", f"N1: {os.path.basename(path)} can be read by others"
+                )
                 for path in paths
                 if os.path.exists(path) and _open_to_others(path)
             ]
@@ -106,7 +115,9 @@ def _names_of_files(index: Mapping[str, Any], node: str) -> dict[str, list[str]]
     return names
 
 
-def _byte_problems(node: str, file: str, paths: Sequence[str], remote: Content | None) -> list[str]:
+def _byte_problems(
+    node: str, file: str, paths: Sequence[str], remote: Content | None
+) -> list[DrillProblem]:
     """Compare a file with its first path here.
 
     remote: (sha256, bytes) on the node, None for no file.
@@ -114,19 +125,26 @@ def _byte_problems(node: str, file: str, paths: Sequence[str], remote: Content |
     if remote is None:
         return []
     if not paths:
-        return [f"N1: {file} of {node} is not on the controller"]
+        return [DrillProblem("drill.log_missing", f"N1: {file} of {node} is not on the controller")]
     if not has_beginning(paths[0], *remote, whole=True):
-        return [f"N1: {file} of {node} differs from the controller's {os.path.basename(paths[0])}"]
+        return [
+            DrillProblem(
+                "drill.log_differs",
+                f"N1: {file} of {node} differs from the controller's {os.path.basename(paths[0])}",
+            )
+        ]
     return []
 
 
-def _copy_problems(node: str, paths: Sequence[str], copies: Mapping[str, Content]) -> list[str]:
+def _copy_problems(
+    node: str, paths: Sequence[str], copies: Mapping[str, Content]
+) -> list[DrillProblem]:
     """Return the problems with earlier copies of a file that nothing here begins with."""
     if not paths:
         return []
     names = ", ".join(os.path.basename(path) for path in paths)
     return [
-        f"N1: none of {names} begins as {copy} of {node}"
+        DrillProblem("drill.log_copy_differs", f"N1: none of {names} begins as {copy} of {node}")
         for copy, (digest, size) in copies.items()
         if not any(has_beginning(path, digest, size) for path in paths)
     ]
@@ -167,7 +185,7 @@ def has_beginning(path: str, digest: str, size: int, whole: bool = False) -> boo
     return digests is not None and digests[2] == digest and not (whole and digests[0] > size)
 
 
-def check_checkpoints(site: Site, before: Digests) -> list[str]:
+def check_checkpoints(site: Site, before: Digests) -> list[DrillProblem]:
     """Return the problems with N2: no checkpoint of an earlier run is gone or changed."""
     problems = []
     for node in site.nodes:
@@ -177,14 +195,16 @@ def check_checkpoints(site: Site, before: Digests) -> list[str]:
         paths = " ".join(map(shlex.quote, sorted(known)))
         now = digest_lines(node.inspect(f"sha256sum {paths} 2> /dev/null; true"))
         problems += [
-            f"N2: {path} of {node.name} is not what it was"
+            DrillProblem(
+                "drill.checkpoint_changed", f"N2: {path} of {node.name} is not what it was"
+            )
             for path in sorted(known)
             if now.get(path) != known[path]
         ]
     return problems
 
 
-def check_leftovers(site: Site, run: str, seconds: float = 30) -> list[str]:
+def check_leftovers(site: Site, run: str, seconds: float = 30) -> list[DrillProblem]:
     """Return the problems with N3: no process or unit of the run is left on a node.
 
     Only nodes that answer are checked. A node that comes back has some seconds to fence itself.
@@ -200,7 +220,11 @@ def check_leftovers(site: Site, run: str, seconds: float = 30) -> list[str]:
     while True:
         rest = {node.name: " ".join(node.inspect(script).split()) for node in site.nodes}
         if not any(rest.values()) or time.monotonic() > end:
-            return [f"N3: left on {name}: {text[:200]}" for name, text in rest.items() if text]
+            return [
+                DrillProblem("drill.process_left", f"N3: left on {name}: {text[:200]}")
+                for name, text in rest.items()
+                if text
+            ]
         time.sleep(1)
 
 
@@ -214,7 +238,7 @@ def find_plan(site: Site, run: str, number: int) -> str | None:
     return next((path for path in paths if os.path.exists(path)), None)
 
 
-def check_equality(site: Site, run: str, number: int) -> list[str]:
+def check_equality(site: Site, run: str, number: int) -> list[DrillProblem]:
     """Return the problems with N4: plan, code and data are equal on all nodes.
 
     The plan is also compared with the one on the controller.
@@ -224,7 +248,7 @@ def check_equality(site: Site, run: str, number: int) -> list[str]:
     if path:
         plan = manifest.read_json(path)
     if not plan:
-        return ["N4: there is no plan on the controller"]
+        return [DrillProblem("drill.plan_missing", "N4: there is no plan on the controller")]
     base = site.base
     code = plan["code"].get("path") or f"{base}/code/{plan['code']['digest'][:16]}"
     data = [_below(base, target) for target in sorted(plan["links"].values())]
@@ -242,13 +266,17 @@ def check_equality(site: Site, run: str, number: int) -> list[str]:
     ]
     answers = {node.name: node.inspect("; ".join(script)).split("\n") for node in site.nodes}
     problems = [
-        f"N4: plan.json of {name} is not the controller's"
+        DrillProblem("drill.plan_differs", f"N4: plan.json of {name} is not the controller's")
         for name, lines in answers.items()
         if lines[0][:64] != collector.digests(path, 0)[1]
     ]
     for index, tree in enumerate([code, *data], 1):
         if len({tuple(lines[index : index + 1]) for lines in answers.values()}) > 1:
-            problems.append(f"N4: {tree} differs between {', '.join(answers)}")
+            problems.append(
+                DrillProblem(
+                    "drill.tree_differs", f"N4: {tree} differs between {', '.join(answers)}"
+                )
+            )
     return problems
 
 
@@ -259,7 +287,9 @@ def _below(base: str, path: str) -> str:
     return f"{base}/{path}"
 
 
-def check_verdict(fault: Fault, verdict: Mapping[str, Any], site: Site) -> list[str] | None:
+def check_verdict(
+    fault: Fault, verdict: Mapping[str, Any], site: Site
+) -> list[DrillProblem] | None:
     """Return the problems with N6: the verdict of a rank's failure is complete.
 
     It names node, rank, exit code or signal, and a log that is on the controller. None: the fault
@@ -274,10 +304,13 @@ def check_verdict(fault: Fault, verdict: Mapping[str, Any], site: Site) -> list[
     parent = os.path.dirname(os.path.normpath(site.runs_dir))
     if log and not os.path.exists(os.path.join(parent, str(log))):
         lacking.append(f"the log {log}")
-    return [f"N6: the verdict lacks {word}" for word in lacking]
+    return [
+        DrillProblem("drill.verdict_incomplete", f"N6: the verdict lacks {word}")
+        for word in lacking
+    ]
 
 
-def check_secret(site: Site, run: str, canary: str, outputs: Sequence[str]) -> list[str]:
+def check_secret(site: Site, run: str, canary: str, outputs: Sequence[str]) -> list[DrillProblem]:
     """Return the problems with N7: the secret is nowhere that others may read.
 
     It is in no output, and in no file of the run that is not for its owner alone.
@@ -286,7 +319,10 @@ def check_secret(site: Site, run: str, canary: str, outputs: Sequence[str]) -> l
     """
     secret_bytes = canary.encode()
     problems = [
-        f"N7: the secret stands in the output {os.path.basename(path)}"
+        DrillProblem(
+            "drill.secret_in_output",
+            f"N7: the secret stands in the output {os.path.basename(path)}",
+        )
         for path in outputs
         if contains(path, secret_bytes)
     ]
@@ -296,11 +332,21 @@ def check_secret(site: Site, run: str, canary: str, outputs: Sequence[str]) -> l
             if not os.path.isfile(path) or not contains(path, secret_bytes):
                 continue
             if not RAW.match(name) or _open_to_others(path):
-                problems.append(f"N7: the secret stands in {os.path.relpath(path, site.runs_dir)}")
+                problems.append(
+                    DrillProblem(
+                        "drill.secret_in_file",
+                        f"N7: the secret stands in {os.path.relpath(path, site.runs_dir)}",
+                    )
+                )
     for node in site.nodes:
         mode = node.inspect(f"stat -c %a {site.base}/runs/{run}/attempt-1").strip()
         if mode and not mode.endswith("00"):
-            problems.append(f"N7: others may enter the attempt on {node.name} (mode {mode})")
+            problems.append(
+                DrillProblem(
+                    "drill.attempt_readable",
+                    f"N7: others may enter the attempt on {node.name} (mode {mode})",
+                )
+            )
     return problems
 
 
@@ -322,8 +368,8 @@ def check_all(
     before: Digests,
     canary: str,
     outputs: Sequence[str],
-    fresh: list[str],
-) -> tuple[dict[str, bool | None], list[str]]:
+    fresh: list[DrillProblem],
+) -> tuple[dict[str, bool | None], list[DrillProblem]]:
     """Check N1 to N7 and return ({name: True, False or None}, [problem]).
 
     fresh: the problems that another controller has with the run (N5).
@@ -343,12 +389,12 @@ def check_all(
 
 
 def _of_attempts(
-    check: Callable[[Site, str, int], list[str]],
+    check: Callable[[Site, str, int], list[DrillProblem]],
     site: Site,
     fault: Fault,
     run: str,
     numbers: Sequence[int],
-) -> list[str] | None:
+) -> list[DrillProblem] | None:
     """Return the problems that a check finds in all attempts.
 
     None where the fault takes the evidence away.
@@ -358,7 +404,7 @@ def _of_attempts(
     return [text for number in numbers for text in check(site, run, number)]
 
 
-def _is_kept(problems: list[str] | None) -> bool | None:
+def _is_kept(problems: list[DrillProblem] | None) -> bool | None:
     """Return whether a promise is kept, None where it was not checked."""
     if problems is None:
         return None

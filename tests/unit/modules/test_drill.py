@@ -32,6 +32,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import c
 from core_support import ROOT, RUN, program, put
 
 TABLE = fault_table.load()
+LEFT = fault_table.DrillProblem("drill.process_left", "N3: left")
 PLACES = {"first": ("node1", 0), "last": ("node2", 1)}
 
 
@@ -225,9 +226,21 @@ def test_what_comes_later_than_its_budget_is_said():
     )
     for shown, key in (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume")):
         (late,) = fault_table.find_delays({shown: 60.1}, dict(fault_table.BUDGET, **{key: 60}))
-        assert late.split()[0] == shown and re.findall(r"\d[\d.]*", late) == ["60.1", "60"]
+        assert late.text.split()[0] == shown and re.findall(r"\d[\d.]*", late.text) == [
+            "60.1",
+            "60",
+        ]
     (late,) = fault_table.find_delays({"detected": 3.0, "stopped": 11.2}, fault_table.BUDGET)
-    assert late.split()[0] == "stopped" and re.findall(r"\d[\d.]*", late) == ["11.2", "10"]
+    assert late.text.split()[0] == "stopped" and re.findall(r"\d[\d.]*", late.text) == [
+        "11.2",
+        "10",
+    ]
+
+
+def test_the_page_states_the_budgets():
+    page = (ROOT / "docs" / "drills.md").read_text(encoding="utf-8")
+    limits = re.findall(r"^\| .* \| (\d+) s \|$", page, re.MULTILINE)
+    assert [float(limit) for limit in limits] == list(fault_table.BUDGET.values())
 
 
 # --- right or wrong
@@ -283,6 +296,8 @@ def test_a_real_verdict_is_judged():
     assert (
         fault_table.judge(dict(EXPECT, exit_code=7), dict(RIGHT, exit_code=1), PLACES)[0] == "wrong"
     )
+    other = fault_table.judge(EXPECT, dict(RIGHT, node="node1", rank=0), PLACES)[1]
+    assert other.split("; ") == ["node is node1, wanted: node2", "rank is 0, wanted: 1"]
     assert fault_table.judge(EXPECT, None, PLACES) == ("unknown", "there is no verdict")
 
 
@@ -609,8 +624,9 @@ def every(ground, **changes):
 
 
 def named(problems):
-    """Return [[promise, file, node, ...]]: the names and numbers of each problem, in order."""
-    return [re.findall(r"[\w/.-]*[\d./][\w/.*-]*", problem) for problem in problems]
+    """Return [[code, file, node, ...]]: code, names and numbers of each problem, in order."""
+    name = re.compile(r"[\w/.-]*[\d./][\w/.*-]*")
+    return [[problem.code, *name.findall(problem.text)[1:]] for problem in problems]
 
 
 def test_promises_that_hold(ground):
@@ -625,36 +641,47 @@ def test_n1_a_byte_that_is_lost_is_seen(ground, node_home):
         handle.write("last words\n")
     found, problems = every(ground)
     assert found["N1"] is False
-    assert named(problems)[0] == ["N1", "log/workerlog.0", "node2", "rank-001.node2.log"]
+    assert named(problems)[0] == [
+        "drill.log_differs",
+        "log/workerlog.0",
+        "node2",
+        "rank-001.node2.log",
+    ]
 
 
 def test_n1_a_byte_too_many_at_home_and_a_log_that_others_read_are_seen(ground):
     path = os.path.join(ground.runs_dir, RUN, "attempt-1/rank-001.node2.log")
     os.chmod(path, 0o640)
-    assert named(invariants.check_logs(ground, RUN, 1)) == [["N1", "rank-001.node2.log"]]
+    assert named(invariants.check_logs(ground, RUN, 1)) == [
+        ["drill.log_readable", "rank-001.node2.log"]
+    ]
     os.chmod(path, 0o600)
     with open(path, "a", encoding="utf-8") as handle:
         handle.write("more\n")
     assert named(invariants.check_logs(ground, RUN, 1)) == [
-        ["N1", "log/workerlog.0", "node2", "rank-001.node2.log"]
+        ["drill.log_differs", "log/workerlog.0", "node2", "rank-001.node2.log"]
     ]
 
 
 def test_n1_a_log_that_was_never_brought_is_seen(ground, node_home):
     attempt = node_home / ".trainyard/runs" / RUN / "attempt-1"
     (attempt / "logs.txt").write_text("console\n")
-    assert named(invariants.check_logs(ground, RUN, 1)) == [["N1", "logs.txt", "node2"]]
+    assert named(invariants.check_logs(ground, RUN, 1)) == [
+        ["drill.log_missing", "logs.txt", "node2"]
+    ]
     (attempt / "logs.txt").unlink()
     index = os.path.join(ground.runs_dir, RUN, "attempt-1/ranks.json")
     with open(index, "w", encoding="utf-8") as handle:
         handle.write('{"files": []}')
     assert named(invariants.check_logs(ground, RUN, 1)) == [
-        ["N1", "node2"],
-        ["N1", "log/workerlog.0", "node2"],
-        ["N1", "ranks.jsonl", "node2"],
+        ["drill.logs_missing", "node2"],
+        ["drill.log_missing", "log/workerlog.0", "node2"],
+        ["drill.log_missing", "ranks.jsonl", "node2"],
     ]
     os.unlink(index)
-    assert named(invariants.check_logs(ground, RUN, 1)) == [["N1", "attempt-1/ranks.json"]]
+    assert named(invariants.check_logs(ground, RUN, 1)) == [
+        ["drill.index_missing", "attempt-1/ranks.json"]
+    ]
 
 
 def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
@@ -672,8 +699,9 @@ def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
     assert invariants.check_logs(ground, RUN, 1) == []
     (there / name).write_text("Said")
     (problem,) = invariants.check_logs(ground, RUN, 1)
-    assert problem.startswith(f"N1: {name} of node2 ")
-    assert problem.endswith(" stray-0.node2.log")
+    assert problem.code == "drill.log_differs"
+    assert problem.text.startswith(f"N1: {name} of node2 ")
+    assert problem.text.endswith(" stray-0.node2.log")
 
 
 WRITER = (
@@ -736,11 +764,17 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
     with open(mine + ".1", "r+b") as handle:  # a generation that is kept with another byte
         handle.write(b"B")
     assert named(invariants.check_logs(ground, RUN, 1)) == [
-        ["N1", "rank-001.node2.log", "rank-001.node2.log.1", "log/workerlog.0.1", "node2"]
+        [
+            "drill.log_copy_differs",
+            "rank-001.node2.log",
+            "rank-001.node2.log.1",
+            "log/workerlog.0.1",
+            "node2",
+        ]
     ]
     os.rename(mine + ".1", mine)  # the present one is lost
     first = named(invariants.check_logs(ground, RUN, 1))[0]
-    assert first == ["N1", "log/workerlog.0", "node2", "rank-001.node2.log"]
+    assert first == ["drill.log_differs", "log/workerlog.0", "node2", "rank-001.node2.log"]
 
 
 def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):
@@ -755,14 +789,16 @@ def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):
 
 
 def test_n3_a_process_that_is_left_is_seen(ground, marked):
-    assert invariants.check_leftovers(ground, RUN, 0) == ["N3: left on node2: %d" % marked.pid]
+    assert invariants.check_leftovers(ground, RUN, 0) == [
+        ("drill.process_left", "N3: left on node2: %d" % marked.pid)
+    ]
 
 
 def test_n3_a_unit_that_is_left_is_seen(ground, tmp_path, monkeypatch):
     program(tmp_path / "bin", "systemctl", 'echo "$6 loaded"')
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     assert named(invariants.check_leftovers(ground, RUN, 0)) == [
-        ["N3", "node2", f"yardguard-{RUN}-*"]
+        ["drill.process_left", "node2", f"yardguard-{RUN}-*"]
     ]
 
 
@@ -772,12 +808,13 @@ def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
     ground.nodes.append(Here("node3", other))
     assert invariants.check_equality(ground, RUN, 1) == []
     (problem,) = invariants.check_equality(ground, RUN + "0", 1)
-    assert problem.startswith("N4: ") and "no plan" in problem
+    assert problem.code == "drill.plan_missing"
     (other / ".trainyard/code" / ("c" * 16) / "extra.py").write_text("")
     (other / ".trainyard/data/d/image").write_text("22")
     (other / ".trainyard/runs" / RUN / "attempt-1/plan.json").write_text("{}")
     said = invariants.check_equality(ground, RUN, 1)
-    assert [text.split()[1] for text in said] == [
+    assert [problem.code for problem in said] == ["drill.plan_differs", *["drill.tree_differs"] * 2]
+    assert [problem.text.split()[1] for problem in said] == [
         "plan.json",
         ".trainyard/code/" + "c" * 16,
         ".trainyard/data/d",
@@ -789,7 +826,7 @@ def test_n6_a_verdict_that_lacks_something_is_seen(ground, lacks):
     said = dict(RIGHT, log=f"runs/{RUN}/attempt-1/rank-001.node2.log")
     assert every(ground, verdict=dict(said, **{lacks: None}))[0]["N6"] is False
     (problem,) = every(ground, verdict=dict(said, log=said["log"] + ".9"))[1]
-    assert named([problem]) == [["N6", said["log"] + ".9"]] and "lacks" in problem
+    assert named([problem]) == [["drill.verdict_incomplete", said["log"] + ".9"]]
 
 
 @pytest.mark.parametrize(
@@ -813,20 +850,23 @@ def test_n7_a_secret_deep_in_a_huge_file_is_seen_and_what_is_no_file_is_passed_b
     with open(os.path.join(folder, "report.html"), "wb") as handle:
         handle.seek(1 << 29)  # a hole, which takes no room
         handle.write(b"token drill-0123456789")
-    assert named(every(ground)[1]) == [["N7", f"{RUN}/report.html"]]
+    assert named(every(ground)[1]) == [["drill.secret_in_file", f"{RUN}/report.html"]]
 
 
 def test_every_attempt_of_a_run_is_looked_at(ground):
     problems = every(ground, numbers=[1, 2])[1]
-    assert named(problems) == [["N1", "attempt-2/ranks.json"], ["N4"]]
+    assert named(problems) == [
+        ["drill.index_missing", "attempt-2/ranks.json"],
+        ["drill.plan_missing"],
+    ]
 
 
 def test_n7_an_attempt_that_others_may_enter_is_seen(ground, node_home, monkeypatch):
     (node_home / ".trainyard/runs" / RUN / "attempt-1").chmod(0o755)
-    monkeypatch.setattr(invariants, "check_leftovers", lambda *_what: ["N3: left"])
+    monkeypatch.setattr(invariants, "check_leftovers", lambda *_what: [LEFT])
     found, problems = every(ground)
     assert (found["N3"], found["N7"]) == (False, False)
-    assert named(problems) == [["N3"], ["N7", "node2", "755"]]
+    assert named(problems) == [[LEFT.code], ["drill.attempt_readable", "node2", "755"]]
 
 
 def test_n7_a_secret_in_an_output_is_seen_and_one_in_a_raw_log_is_not(ground, tmp_path):
