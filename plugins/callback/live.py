@@ -71,8 +71,8 @@ HOLD_SECRETS = (
     "job_inputs",
     "plan",
     "proof",
-    "read_job",
-    "replacement",
+    "job_config",
+    "node_replacement",
     "resume_decision",
     "run_choice",
     "run_info",
@@ -307,7 +307,7 @@ class CallbackModule(Default):
         """Keep the plan's secrets out of the output of this task and of all later ones."""
         if _module_of(result) == "plan" and isinstance(result.result.get("plan"), dict):
             self._secrets = sanitize.secrets_of(plain(result.result["plan"]))
-            terminal.hide(self._secrets)
+            terminal.set_secrets(self._secrets)
         if _module_of(result) in HOLD_SECRETS:
             result.result["_ansible_verbose_override"] = True
             result.result.pop("invocation", None)

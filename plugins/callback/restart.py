@@ -71,7 +71,7 @@ class CallbackModule(CallbackBase):
         self._newcomers.play()
 
     def v2_runner_on_ok(self, result):
-        chosen = self._of(result, "replacement")
+        chosen = self._of(result, "node_replacement")
         if chosen and "new" in chosen:
             self._newcomers.chosen(chosen)
         elif self._of(result, "attempt_monitor"):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-import rank_logs
+import rank_logs_info
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.conformance import runner
 from core_support import ROOT
 
@@ -23,7 +23,7 @@ PROMISES = runner.load()["promises"]
 def test_promise_holds(name, run_module):
     (line,) = runner.examine(
         str(ROOT),
-        run_module=lambda _module, arguments: run_module(rank_logs, arguments),
+        run_module=lambda _module, arguments: run_module(rank_logs_info, arguments),
         only=[name],
     )
     differing = [entry for entry in line["compared"] if not entry["same"]]

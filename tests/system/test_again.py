@@ -327,7 +327,7 @@ STAND_IN = """---
   gather_facts: false
   tasks:
     - name: Choose
-      replacement: {say: {run: RUN, state_dir: STATE, nodes: [n1, s1], new: [s1]}}
+      node_replacement: {say: {run: RUN, state_dir: STATE, nodes: [n1, s1], new: [s1]}}
 - hosts: s1,n1
   gather_facts: false
   tasks:
@@ -374,7 +374,7 @@ def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken,
     exception.
     """
     state = tmp_path / "state"
-    put(str(tmp_path), {"library/replacement.py": MODULE % str(tmp_path / "log")})
+    put(str(tmp_path), {"library/node_replacement.py": MODULE % str(tmp_path / "log")})
     put(
         str(tmp_path),
         {"playbooks/stand_in.yml": STAND_IN.replace("RUN", RUN).replace("STATE", str(state))},

@@ -99,7 +99,7 @@ def test_no_path_of_a_node_says_where_a_tree_is_sent(site, name):
     put(site.folder / "cache" / "manifests", cache)
     here = site.folder / "here"
     here.mkdir()
-    site.lie(node1={"answers": {"tree": [[["staging"], f"{here}/{name}"]]}})
+    site.lie(node1={"answers": {"tree_install": [[["staging"], f"{here}/{name}"]]}})
     role = {"name": "workspace"}
     given = {"workspace_trees": [tree], "workspace_cache_dir": str(site.folder / "cache")}
     play = {
@@ -296,7 +296,7 @@ def test_a_node_alone_chooses_neither_the_run_nor_the_hosts(site, lies, at_home)
     for name in site.nodes:
         attempt_files(site.folder / "nodes" / name / ".trainyard", made, name)
     if at_home:
-        put(site.runs / RUN, {"attempt-1/plan.json": plans.canonical(made).decode("ascii")})
+        put(site.runs / RUN, {"attempt-1/plan.json": plans.canonical_bytes(made).decode("ascii")})
     site.lie(node1={"answers": {"attempt_monitor": lies}})
     play = json.loads(json.dumps(FIND).replace("FOLDER", str(site.folder)))
     code, out, err = site.play(play)

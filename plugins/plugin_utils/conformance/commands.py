@@ -138,9 +138,9 @@ def the_users_command(fixtures: Fixtures, line: Line, findings: Findings) -> Non
         target["commands"],
     )
     reading = [
-        task["trainyard.cluster.read_job"]
+        task["trainyard.cluster.job_config"]
         for task in fixtures.data("roles", "preflight", "tasks", "read.yml")
-        if "trainyard.cluster.read_job" in task
+        if "trainyard.cluster.job_config" in task
     ]
     # a resumed run brings its own job
     wanted = "{{ (preflight_resumed is defined) | ternary(omit, config | default('')) }}"

@@ -24,7 +24,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites import su
 from ..config import job as jobs
 from ..config import site as sites
 from ..inputs import sources
-from ..inputs.describe import settled
+from ..inputs.describe import settle_options
 from ..suites import suite_file
 from .findings_check import Findings
 from .site_checks import Site
@@ -305,11 +305,11 @@ class Fixtures:
         problems = []
         job = jobs.apply_command_line(job, extra or {}, problems)
         self.refuse(problems)
-        nodes, problems = sites.choose(job, site)
+        nodes, problems = sites.select_nodes(job, site)
         self.refuse(problems)
         cards = {"nodes": len(nodes), "devices": len(nodes[0]["devices"])}
         values = self.config(job, suite, says)
-        choices = settled(
+        choices = settle_options(
             dict(cards, job=job, suite=suite, overrides={}, accelerator=accelerator), values
         )
         self.refuse(choices["problems"])
@@ -376,7 +376,7 @@ class Fixtures:
             for name, mine in known.items()
             if mine in upstream and keys.get(name)
         }
-        return suite_table.overridden({}, dict(values, **(says or {})))
+        return suite_table.apply_overrides({}, dict(values, **(says or {})))
 
     def attempt(self, compiled_job: CompiledJob, node: int = 0) -> str:
         """Return the directory of an attempt that the product prepared for a node.
@@ -386,7 +386,7 @@ class Fixtures:
         base = compiled_job.plan["nodes"][node]["base"]
         code = os.path.join(base, "code", CODE[:16], os.path.dirname(compiled_job.inputs["script"]))
         os.makedirs(code, exist_ok=True)
-        text = compiler.canonical(compiled_job.plan).decode("ascii")
+        text = compiler.canonical_bytes(compiled_job.plan).decode("ascii")
         self.count += 1
         place = attempt_dir.attempt_dir(base, RUN, self.count)
         attempt_dir.prepare(

@@ -78,7 +78,7 @@ def passwordless(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     findings.same(
         "nodes that are to be trusted where no mesh is proven",
         names,
-        readiness.todo(compiled_job.plan, compiled_job.facts, time.time())["trust"],
+        readiness.pending_steps(compiled_job.plan, compiled_job.facts, time.time())["trust"],
     )
     groups, hostvars = fixtures.inventory(machines_of(line, 2))
     ready = {
@@ -87,7 +87,7 @@ def passwordless(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     findings.same(
         "nodes that are to be trusted where it is",
         [],
-        readiness.todo(compiled_job.plan, ready, time.time())["trust"],
+        readiness.pending_steps(compiled_job.plan, ready, time.time())["trust"],
     )
     peers = [{"name": name, "identity": name} for name in names]
     failures = login_check.log_in_everywhere(
@@ -145,7 +145,7 @@ def same_everywhere(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     )
     findings.same("where the command runs", "each", compiled_job.plan["launcher"]["kind"])
     bare = {name: dict(compiled_job.facts[name], trees={}) for name in names[-1:]}
-    todo = readiness.todo(compiled_job.plan, dict(compiled_job.facts, **bare), time.time())
+    todo = readiness.pending_steps(compiled_job.plan, dict(compiled_job.facts, **bare), time.time())
     findings.same(
         "nodes that get code and data where one lacks them",
         (names[-1:], names[-1:]),

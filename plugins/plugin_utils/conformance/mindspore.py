@@ -19,7 +19,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
 
 from ..inputs import sources
-from ..inputs.describe import settled
+from ..inputs.describe import settle_options
 from .findings_check import Findings
 from .fixtures import (
     CARDS,
@@ -105,7 +105,7 @@ def distribute(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     suite = fixtures.suite(job["suite"])
     for said, overrides in ((False, {key: True}), (True, {}), (None, {key: True})):
         values = values_of_file(fixtures, suite, key, said)
-        asked = settled(
+        asked = settle_options(
             dict(ASCEND, job=job, suite=suite, overrides={}, nodes=1, devices=2), values
         )
         findings.same(
@@ -120,7 +120,7 @@ def distribute(fixtures: Fixtures, line: Line, findings: Findings) -> None:
         findings.same(f"config says {said}: in the command", list(overrides.values()), words)
     for given in (False, "no", 0):
         wrong = dict(job, overrides={key: given})
-        asked = settled(
+        asked = settle_options(
             dict(ASCEND, job=wrong, suite=suite, overrides={}, nodes=1, devices=2),
             values_of_file(fixtures, suite, key, True),
         )

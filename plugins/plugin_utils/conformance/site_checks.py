@@ -17,7 +17,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler import short
 
-from ..plan.readiness import wanted_trees
+from ..plan.readiness import required_trees
 from .findings_check import Findings
 
 TRUST = "run playbooks/trust.yml"
@@ -96,7 +96,7 @@ def _witness(run: str, record: Any, plan: Any) -> Witness:
         "plan_sha256": record["plan_sha256"],
         "trees": [
             {"kind": kind, "digest": digest}
-            for kind, digests in wanted_trees(plan).items()
+            for kind, digests in required_trees(plan).items()
             for digest in digests
         ],
         # With --master the launcher chooses its ports itself, so such a run proves nothing about

@@ -50,8 +50,8 @@ whether a run with `max_restarts` starts again automatically. See [resume](runbo
 DRILLS = """\
 ## Problems of a drill
 
-`drill.yml` finds them after a fault. The field `codes` of each result in `drill.json` has the codes,
-in the order of `problems`. See [drill](runbooks/drill.md).
+`drill.yml` finds them after a fault. The field `codes` of each result in `drill.json` has the
+codes, in the order of `problems`. See [drill](runbooks/drill.md).
 """
 
 Texts = dict[str, dict[str, dict[str, str]]]
