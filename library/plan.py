@@ -13,11 +13,11 @@ description:
     all at once, unless they are only to be reported.
 options:
   job:
-    description: As read_job gives it.
+    description: As job_config gives it.
     type: dict
     required: true
   site:
-    description: As read_job gives it.
+    description: As job_config gives it.
     type: dict
     required: true
   nodes:

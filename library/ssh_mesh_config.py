@@ -10,14 +10,14 @@ description:
     C(known_hosts) and C(config), one line per peer for C(authorized_keys), and the digest of it
     all.
   - Names, hosts and ports come from the inventory, host keys from the controller's known_hosts.
-    What M(mesh_node) found on a node adds its address, which is compared with the inventory, and
+    What M(ssh_mesh_node) found on a node adds its address, which is compared with the inventory, and
     digests that are only compared.
   - Fails with every problem of every node at once, each with its remedy.
 version_added: "0.1.0"
 author: Trainyard
 options:
   nodes:
-    description: RV(mesh_node#module:node) of every node, in the order of the ranks.
+    description: RV(ssh_mesh_node#module:node) of every node, in the order of the ranks.
     type: list
     elements: dict
     required: true
@@ -43,7 +43,7 @@ options:
     type: str
     default: ""
   states:
-    description: RV(mesh_node#module:state) of every node.
+    description: RV(ssh_mesh_node#module:state) of every node.
     type: list
     elements: dict
     default: []
@@ -86,11 +86,11 @@ options:
 EXAMPLES = r"""
 - name: Compile the mesh
   ssh_mesh_config:
-    nodes: "{{ groups['trainers'] | map('extract', hostvars, ['mesh_node', 'node']) }}"
+    nodes: "{{ groups['trainers'] | map('extract', hostvars, ['ssh_mesh_node', 'node']) }}"
     names: "{{ groups['trainers'] }}"
     inventory: {hosts: {node1: "198.51.100.11", node2: "198.51.100.12"}}
     known_hosts: ["{{ trainyard_state_dir }}/known_hosts", ~/.ssh/known_hosts]
-    states: "{{ groups['trainers'] | map('extract', hostvars, ['mesh_node', 'state']) }}"
+    states: "{{ groups['trainers'] | map('extract', hostvars, ['ssh_mesh_node', 'state']) }}"
     site: "{{ trainyard_site }}"
     ca_public_key: >-
       {{ lookup('ansible.builtin.file', trainyard_state_dir ~ '/ca/id_ed25519.pub') }}

@@ -103,7 +103,7 @@ _READ_LOGS = "read the logs of the candidates in the order given"
 def decide(plan_ranks, nodes, log_dir=""):
     """Return the Verdict of one attempt.
 
-    plan_ranks: the plan's `ranks`. nodes: what rank_logs returned for each node, as a list or as
+    plan_ranks: the plan's `ranks`. nodes: what rank_logs_info returned for each node, a list or
     {name: result}. A node that could not be asked is {"node": name, "unreachable": reason}, and a
     planned node that is missing counts as such. log_dir: where the logs were copied to, for the
     text.

@@ -92,7 +92,7 @@ def _planned_nodes(run_dir, numbers, number):
 
 
 # Characters of a job.json in base64 that a node may bring; a job is a page of text, and it is read
-# again as one (read_job).
+# again as one (job_config).
 JOB_CHARACTERS = 1 << 20
 
 

@@ -42,7 +42,7 @@ def find_obstacles(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, 
         if name not in known:
             obstacle = Obstacle("replacement.inventory", "it is no longer in the inventory")
         elif not obstacle and example:
-            difference = spares.unfit(given["job"], known[name], example)
+            difference = spares.replacement_problem(given["job"], known[name], example)
             if difference:
                 obstacle = Obstacle("replacement.unlike", difference)
         if obstacle:

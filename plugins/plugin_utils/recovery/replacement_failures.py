@@ -27,14 +27,11 @@ class Replacements:
         self._new: set[str] = set()
         self._refused: dict[str, str] = {}
         self._play = 0
-        self._first_failure: tuple[int | None, str, dict[str, str]] = (
-            None,
-            "",
-            {},
-        )  # play, task, {node: why}
+        # play, task, {node: why}
+        self._first_failure: tuple[int | None, str, dict[str, str]] = (None, "", {})
 
     def note_choice(self, choice: Mapping[str, Any]) -> None:
-        """Note the choice of library/replacement.py: {run, state_dir, nodes, new}."""
+        """Note the choice of library/node_replacement.py: {run, state_dir, nodes, new}."""
         self.run = choice["run"]
         self.state_dir = choice["state_dir"]
         self._nodes = choice["nodes"]

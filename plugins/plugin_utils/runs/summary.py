@@ -19,7 +19,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout
     span as duration,
 )
 
-from ..plan.render import published
+from ..plan.render import format_published
 
 _HEADER = "rank  node        device  endpoint                first loss  last loss  "
 # JSON objects: the plan, a rank's or a node's findings, a verdict, a step of a log.
@@ -65,7 +65,7 @@ def evaluation_keys(evaluation: Json, plan: Json) -> list[str]:
 
     The suite's main one comes first, the others as they were printed.
     """
-    main = (log_table(plan).get("evaluation") or {}).get("main")
+    main: str = (log_table(plan).get("evaluation") or {}).get("main", "")
     names = [
         key
         for key in evaluation
@@ -193,7 +193,7 @@ def _result_lines(ranks: Sequence[Json], plan: Json) -> list[str]:
         lines.append("evaluation   " + "  ".join(figures))
     for row in (plan.get("job") or {}).get("published") or []:
         # what the upstream documentation measured with this job, beside what was measured now
-        lines.append(f"published    {published(row)}")
+        lines.append(f"published    {format_published(row)}")
     starts = [rank["started"] for rank in ranks if rank.get("started")]
     ends = [rank["ended"] for rank in ranks if rank.get("ended")]
     if starts and ends:

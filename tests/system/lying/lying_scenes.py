@@ -86,9 +86,11 @@ SCENES = {
             shown="{node}",
             spared=("node_info", "network_check"),
         ),
-        Scene("sync", "sync", JOB, fatal=True, spared=("node_info", "mesh_node")),
+        Scene("sync", "sync", JOB, fatal=True, spared=("node_info", "ssh_mesh_node")),
         Scene("trust", "trust", ("-e", "trust_accept=true"), ready=True, fatal=True),
-        Scene("provision", "provision", ready=True, fatal=True, spared=("placement", "mesh_node")),
+        Scene(
+            "provision", "provision", ready=True, fatal=True, spared=("placement", "ssh_mesh_node")
+        ),
         Scene("plan", "train", (*JOB, *QUICK, "--check"), ready=True, fatal=True),
         Scene("train", "train", (*JOB, *QUICK), ready=True, trains=True, fatal=True),
         Scene(

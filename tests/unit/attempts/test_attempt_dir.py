@@ -259,7 +259,7 @@ def node(tmp_path):
     made = plans.compile_plan(**arguments)
     attempt = attempt_dir.attempt_dir(str(base), RUN, 1)
     return attempt, {
-        "plan_text": plans.canonical(made).decode(),
+        "plan_text": plans.canonical_bytes(made).decode(),
         "plan_sha256": plans.sha256(made),
         "node": "node2",
         "run_id": RUN,

@@ -46,7 +46,7 @@ def node(tmp_path, monkeypatch):
             "state": "started",
             "run_id": RUN,
             "node": "node2",
-            "plan": plans.canonical(made).decode(),
+            "plan": plans.canonical_bytes(made).decode(),
             "plan_sha256": plans.sha256(made),
             "programs": programs(),
             "keys": trusted(home, ["node1", "node2"], "node2"),
@@ -237,7 +237,7 @@ def test_what_runs_on_nodes_needs_no_pyyaml():
     code = (
         "import sys; sys.modules['yaml'] = sys.modules['jinja2'] = None; sys.path[:0] ="
         " ['library', 'collections']\nimport attempt,"
-        " attempt_monitor, prune, rehearsal, run_history_info"
+        " attempt_monitor, prune, rehearsal_wait, run_history_info"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -106,7 +106,9 @@ def node(tmp_path, monkeypatch):
 def in_unit(monkeypatch):
     """Programs that stand in for systemd make no control groups."""
     monkeypatch.setattr(
-        containers, "held", lambda groups, unit: bool(groups) and unit == f"trial-{DIGEST}.service"
+        containers,
+        "is_in_unit",
+        lambda groups, unit: bool(groups) and unit == f"trial-{DIGEST}.service",
     )
 
 

@@ -18,7 +18,7 @@ STEP = {"loss": 8.857, "ips": 10.0}
 
 
 def rank(number, **changes):
-    """Return what rank_logs says of a rank that ended well."""
+    """Return what rank_logs_info says of a rank that ended well."""
     return dict(
         {
             "rank": number,
@@ -68,7 +68,7 @@ def started(run_action, tmp_path):
         "runs_dir": runs,
         "run_id": RUN,
         "job": {"name": "ppyoloe", "nodes": "all"},
-        "plan": plans.canonical(MADE).decode(),
+        "plan": plans.canonical_bytes(MADE).decode(),
         "plan_sha256": plans.sha256(MADE),
         "code_diff": "-a\n+b\n",
         "code": {"commit": "c"},
@@ -120,7 +120,7 @@ def test_what_is_no_run_id_gets_no_directory(run_action, tmp_path, run):
 def test_the_start_keeps_plan_job_and_local_changes(started):
     runs, _arguments = started
     assert (
-        read(runs, "plan.json") == plans.canonical(MADE).decode()
+        read(runs, "plan.json") == plans.canonical_bytes(MADE).decode()
         and read(runs, "code.diff") == "-a\n+b\n"
         and json.loads(read(runs, "job.json"))["name"] == "ppyoloe"
     )
