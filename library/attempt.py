@@ -114,7 +114,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     mesh_credential,
     ownership,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 
 
@@ -246,7 +248,7 @@ def main():
         OSError,
         ValueError,
     ) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(**describe_failure(error))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     status,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 
 
 def main():
@@ -111,7 +113,7 @@ def main():
             status=status.look(run, base, params["run_id"], params["number"], params["node"]),
         )
     except (attempt_dir.AttemptError, OSError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(**describe_failure(error))
 
 
 if __name__ == "__main__":

@@ -52,8 +52,10 @@ saved:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
-    printable,
     printable_data,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
@@ -77,7 +79,7 @@ def main():
     try:
         saved = model_collector.find(given["path"], given["folders"], patterns, given["wanted"])
     except (model_collector.CheckpointError, manifest.ManifestError, OSError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(**describe_failure(error))
     module.exit_json(changed=False, saved=printable_data(saved))
 
 

@@ -45,7 +45,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     ownership,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 
 
 def main():
@@ -67,7 +69,7 @@ def main():
             ),
         )
     except (attempt_dir.AttemptError, OSError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(**describe_failure(error))
 
 
 if __name__ == "__main__":

@@ -119,12 +119,12 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments.use
     LIMIT,
     LIMITS,
     LINGER,
-    call,
     dropins,
     hard_limits,
-    less,
+    is_lower,
     node_limits,
-    read,
+    read_text,
+    run_program,
 )
 
 PROGRAMS = ("rsync", "ssh", "loginctl", "systemd-run")
@@ -146,7 +146,7 @@ def family_of(os_release):
     return ""
 
 
-def missing_packages(family, packages, ask=call):
+def missing_packages(family, packages, ask=run_program):
     """Return the packages of this family that are not installed."""
     if not family:
         return [name for name in PROGRAMS if not shutil.which(name)]
@@ -157,24 +157,24 @@ def missing_packages(family, packages, ask=call):
     return [name for name in packages if ask(["rpm", "-q", "--whatprovides", name])[0] != 0]
 
 
-def manager_started(uid, ask=call):
+def manager_started(uid, ask=run_program):
     """Return when the user manager began, in seconds since 1970, or None.
 
     Start times of processes count from the boot.
     """
     _, text = ask(["systemctl", "show", f"user@{uid}.service", "--property", "MainPID"])
-    status = read(f"/proc/{text.partition('=')[2] or 0}/stat")
-    boot = re.search(r"^btime (\d+)", read("/proc/stat"), re.M)
+    status = read_text(f"/proc/{text.partition('=')[2] or 0}/stat")
+    boot = re.search(r"^btime (\d+)", read_text("/proc/stat"), re.M)
     if not status or not boot:
         return None
     return int(boot[1]) + int(status.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 
 
-def look(params, ask=call):
+def look(params, ask=run_program):
     """Return what the module returns, without Ansible."""
     user = pwd.getpwuid(os.getuid())
     os.environ["XDG_RUNTIME_DIR"] = f"/run/user/{user.pw_uid}"
-    family = family_of(read("/etc/os-release"))
+    family = family_of(read_text("/etc/os-release"))
     missing = missing_packages(family, params["packages"].get(family, []), ask)
     _, manager = ask(["systemctl", "--user", "is-system-running"])
     answers = manager in ("running", "degraded", "starting")
@@ -183,7 +183,7 @@ def look(params, ask=call):
     checks = {
         "packages": bool(missing),
         "linger": not os.path.exists(os.path.join(LINGER, user.pw_name)),
-        "limits": any(read(path) != content for path, content in wanted.items()),
+        "limits": any(read_text(path) != content for path, content in wanted.items()),
         "manager": not answers,
         "restart": answers and needs_restart(user.pw_uid, limits, wanted, ask),
     }
@@ -210,7 +210,7 @@ def measured_limits(params, answers, ask):
         words = "systemd-run --user --wait --collect --pipe --quiet cat /proc/self/limits"
         _, text = ask(words.split())
         measured = hard_limits(text)
-    limits = node_limits(params, read)
+    limits = node_limits(params, read_text)
     for name in LIMITS:
         limits[name]["measured"] = measured.get(name)
     return limits
@@ -226,7 +226,7 @@ def needs_restart(uid, limits, wanted, ask):
     if started is None or started >= newest:
         return False
     return any(
-        each["measured"] is not None and less(each["measured"], each["allowed"])
+        each["measured"] is not None and is_lower(each["measured"], each["allowed"])
         for each in limits.values()
     )
 

@@ -65,7 +65,7 @@ EXAMPLES = r"""
 - name: Show each rank's latest loss
   ansible.builtin.debug:
     msg: >-
-      {{ rank_logs_info.ranks | trainyard_query('[].{rank: rank, state: state, loss: last_step.loss}') }}
+      {{ rank_logs_info.ranks | trainyard.cluster.query('[].{rank: rank, state: state, loss: last_step.loss}') }}
 """
 
 RETURN = r"""
@@ -250,7 +250,8 @@ def main():
             msg=(
                 f"{module.params['node']}: {where}: {error}; start the attempt again or name"
                 " another one"
-            )
+            ),
+            code=error.code,
         )
     module.exit_json(changed=False, **found)
 

@@ -103,7 +103,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     node_rehearsal,
 )
@@ -144,7 +146,7 @@ def main():
         )
         module.exit_json(changed=False, **found)
     except (attempt_dir.AttemptError, OSError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(**describe_failure(error))
 
 
 if __name__ == "__main__":

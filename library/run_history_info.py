@@ -37,7 +37,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import history
 
 
@@ -55,7 +57,7 @@ def main():
         base = os.path.join(os.path.expanduser("~"), given["base"])
         module.exit_json(changed=False, history=history.look(base, given["run_id"], given["node"]))
     except (attempt_dir.AttemptError, OSError, ValueError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(**describe_failure(error))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def main():
     )
     base = os.path.join(os.path.expanduser("~"), module.params["base"])
     kind, digest = module.params["kind"], module.params["digest"]
-    place, staging = tree_install.place_of(base, kind, digest)
+    place, staging = tree_install.tree_paths(base, kind, digest)
     try:
         state = probe.tree_state(base, kind, digest)
         changed = module.params["state"] == "placed" and not state["ok"]

@@ -7,8 +7,6 @@ See library/conformance.py for the documentation.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
@@ -23,8 +21,6 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Result,
     arguments_of,
 )
-
-PROGRAM_SECONDS = 300
 
 
 class ActionModule(ControllerAction):
@@ -54,9 +50,7 @@ class ActionModule(ControllerAction):
         if arguments["ask"]:
             answers = {name: self._answer(name, arguments) for name in self._names}
             site = site_checks.Site(self._names, answers, self._runs_dir, self._site)
-        lines = runner.examine(
-            self._project, site, self._run_module, lambda words: run_program(words, self._project)
-        )
+        lines = runner.examine(self._project, site, self._run_module)
         report, verdict = os.path.join(self._runs_dir, "conform.json"), runner.verdict(lines)
         if not self.check_mode:
             os.makedirs(self._runs_dir, mode=0o700, exist_ok=True)
@@ -88,31 +82,3 @@ class ActionModule(ControllerAction):
             module_args=arguments,
             task_vars=self.task_vars,
         )
-
-
-def run_program(words: list[str], project: str) -> str:
-    """Run Python with these arguments in the product's directory and return its output."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MOLECULE_", "ANSIBLE_"))
-    }
-    environment.update(
-        PATH=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
-        NO_COLOR="1",
-        PY_COLORS="0",
-    )
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=project,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        timeout=PROGRAM_SECONDS,
-        check=False,
-    )
-    output = done.stdout
-    if done.returncode != 0:
-        output = done.stderr
-    return output.decode("utf-8", "replace")

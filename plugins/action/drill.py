@@ -122,7 +122,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         path, shown, problems = jobs.find_job(config, folder, os.getcwd())
         job: dict[str, Any] | None = None
         if path:
-            job, invalid = jobs.examine(path, shown)
+            job, invalid = jobs.read_partial_job(path, shown)
             problems = problems + invalid
         if problems or job is None:
             raise fault_table.DrillError("; ".join(str(problem) for problem in problems))

@@ -109,7 +109,7 @@ class ActionModule(ControllerAction):
         job, job_problems = self._find_job()
         problems = problems + job_problems + site_problems
         if site and not self._resumed:  # a run that was started under such names goes on
-            problems += self._located(sites.confusable(site), site)
+            problems += self._located(sites.confusable_names(site), site)
         if job:
             job = jobs.apply_command_line(job, self._extra, problems)
         nodes: list[dict[str, Any]] = []
@@ -118,8 +118,10 @@ class ActionModule(ControllerAction):
             nodes, node_problems = self._choose_nodes(job, site)
             problems += node_problems
             logins = {node["name"]: self._hosts.login(node["name"]) for node in nodes}
-            problems += ssh_policy.here_problems(logins, context.CLIARGS.get("connection"))
-            forwarded = ssh_policy.forwarding(logins, settings())
+            problems += ssh_policy.local_connection_problems(
+                logins, context.CLIARGS.get("connection")
+            )
+            forwarded = ssh_policy.forwarding_notes(logins, settings())
         self._refuse(problems + self._hosts.problems, site)
         return self._describe(job, site, nodes, forwarded)
 
@@ -127,11 +129,11 @@ class ActionModule(ControllerAction):
         """Return (job, problems): of a run's record, or of the file that the command line names."""
         if self._resumed:
             file = f"runs/{self._resumed['run']}/job.json"
-            return jobs.recorded(self._resumed["job"], file)
+            return jobs.read_recorded_job(self._resumed["job"], file)
         folder = os.path.join(_PROJECT, "playbooks", "configs")
         path, shown, problems = jobs.find_job(self._arguments["config"], folder, os.getcwd())
         if path:
-            return jobs.examine(path, shown)
+            return jobs.read_partial_job(path, shown)
         return None, problems
 
     def _choose_nodes(
@@ -144,7 +146,7 @@ class ActionModule(ControllerAction):
         """
         kept = self._resumed.get("nodes") or ()
         names = [node["name"] for node in site["nodes"] + site["spares"] if node["name"] in kept]
-        nodes, problems = sites.choose(job, site, self._arguments["members"] or names or None)
+        nodes, problems = sites.select_nodes(job, site, self._arguments["members"] or names or None)
         places = self._resumed.get("places") or [node["name"] for node in nodes]
         job.setdefault("places", places)
         return nodes, self._located(problems, site) + self._limit_problems(nodes)
@@ -166,10 +168,10 @@ class ActionModule(ControllerAction):
             "site": site,
             "nodes": nodes,
             "suite": suite,
-            "source": sites.on_controller(source, _PROJECT),
+            "source": sites.resolve_paths(source, _PROJECT),
             "programs": LAUNCHERS[job["launcher"]].get("programs", {}),
             "ports": ports.wanted(job, site, nodes),
-            "hidden": suite_table.hidden(suite, source.get("data") or {}),
+            "hidden": suite_table.linked_folders(suite, source.get("data") or {}),
             "environments": software.possible_digests(source["environment"], _PROJECT),
             "run": self._resumed.get("run") or new_run_id(job["name"]),
             "number": self._resumed.get("number") or 1,
@@ -180,7 +182,7 @@ class ActionModule(ControllerAction):
             "warnings": _texts(
                 [
                     *jobs.port_warnings(job, site),
-                    *spares.notes(site["nodes"], site["spares"]),
+                    *spares.device_notes(site["nodes"], site["spares"]),
                     *forwarded,
                     *controller_programs.warnings(verb()),
                 ]
@@ -193,7 +195,7 @@ class ActionModule(ControllerAction):
         """Return (site, problems): the nodes, and how they are logged in to."""
         site, problems = sites.read_site(plain(self.task_vars["groups"]), self._hosts)
         problems = self._located(problems, site)
-        problems += duplicate_hosts.twice(list(context.CLIARGS.get("inventory") or ()))
+        problems += duplicate_hosts.find_duplicates(list(context.CLIARGS.get("inventory") or ()))
         if site:
             problems += self._login_problems(site)
         return site, problems
@@ -218,7 +220,7 @@ class ActionModule(ControllerAction):
             return False
         if "site" not in self._allowed:
             return True
-        return extra_vars.switch(self._extra.get("site", True)) is not False
+        return extra_vars.parse_switch(self._extra.get("site", True)) is not False
 
     def _role_problems(self, site: dict[str, Any]) -> Problems:
         """Compare the roles' variables of nodes and controller with the roles' argument specs."""
@@ -263,8 +265,8 @@ class ActionModule(ControllerAction):
 
     def _command_line_problems(self) -> Problems:
         given = (self._extra, self._allowed, self._roles)
-        problems = jobs.command_line(*given) + extra_vars.values(*given)
-        problems += extra_vars.contradictions(self._extra, verb(), self.check_mode)
+        problems = jobs.unknown_variables(*given) + extra_vars.validate(*given)
+        problems += extra_vars.conflicts(self._extra, verb(), self.check_mode)
         return problems + duplicate_values()
 
     def _name_problems(self, site: dict[str, Any]) -> Problems:

@@ -19,21 +19,23 @@ class ActionModule(ControllerAction):
     """Compare the controller's record of a run with what its nodes answered."""
 
     ARGUMENTS = arguments_of(DOCUMENTATION, secrets=("job",))
-    FAILURES = (resume_decision.NotYet, OSError, ValueError)
+    FAILURES = (resume_decision.ResumePostponed, OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the attempt that is to be started or followed."""
         run_id = arguments["run_id"]
         try:
             if not RUN_ID.match(run_id):
-                raise resume_decision.Refused(f"{run_id!r} is no run id")
+                raise resume_decision.ResumeRefused(
+                    "attempt.bad_run_id", f"{run_id!r} is not a run id"
+                )
             home = resume_decision.at_home(arguments["runs_dir"], run_id)
             settled = resume_decision.settle(run_id, home, arguments["answers"], arguments["after"])
             for note in settled.pop("notes"):
                 self.warn(printable(note))
             job = resume_decision.job_of(home, arguments["job"])
-        except resume_decision.Refused as error:
-            self.fail(self.describe(error), refused=True)
+        except resume_decision.ResumeRefused as error:
+            self.fail(self.describe(error), refused=True, code=error.code)
         return {"changed": False, "job": job, **settled}
 
     def describe(self, error: Exception) -> str:

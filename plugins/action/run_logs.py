@@ -89,7 +89,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         }
         self._given = arguments
         self._extra = plain(load_extra_vars(self._loader))
-        self._asks = questions.question(self._extra)
+        self._asks = questions.parse_options(self._extra)
         return {**steps[arguments["state"]](), **QUIET}
 
     # --- on the controller
@@ -187,7 +187,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         if home.index is None:
             home.index = {"ranks": [], "files": [], "run": home.run, "attempt": home.number}
         if asks["query"] is not None:
-            lines, problem = questions.answer(home.index, asks["query"], home.secrets)
+            lines, problem = questions.answer_query(home.index, asks["query"], home.secrets)
             if problem:
                 self.fail(printable(problem, newlines=True))
         elif self._asks_for_lines():
@@ -216,7 +216,10 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
         Lines of several logs are merged.
         """
-        most, is_over = self._asks["lines"] or questions.LINES, not self._chosen_run["goes_on"]
+        most, is_over = (
+            self._asks["lines"] or questions.DEFAULT_LINES,
+            not self._chosen_run["goes_on"],
+        )
         found, ends = log_view.merged(logs, most, home.zones, is_over)
         if len(logs) == 1 and not self._asks["follow"]:
             log = logs[0]

@@ -154,6 +154,8 @@ TASKS = """---
       ansible.builtin.fail: {msg: FAILED}
       when: %s
 """
+COLLECTION = ROOT / "collections" / "ansible_collections" / "trainyard" / "cluster"
+SETTINGS = "callbacks_enabled = trainyard.cluster.restart\n"
 DECIDED = {
     "again": True,
     "delay": 0,
@@ -181,7 +183,7 @@ def project(tmp_path):
     once; call(*words) runs one.
     """
 
-    def call(*given, train=None, resume=None, environment=None, start=False):
+    def call(*given, train=None, resume=None, environment=None, start=False, settings=SETTINGS):
         log = tmp_path / "log"
         first, then = (
             train or ("run_record", ended(1, DECIDED), True),
@@ -201,14 +203,18 @@ def project(tmp_path):
                     TASKS % (then[0], json.dumps(then[1]), str(then[2]).lower())
                 ),
                 "ansible.cfg": (
-                    "[defaults]\nlibrary = library\ncallback_plugins ="
-                    " plugins/callback\ncallbacks_enabled = trainyard_again\nlocalhost_warning ="
-                    f" False\ninterpreter_python = {sys.executable}\n"
-                    f"collections_path = {ROOT}/collections\n"
+                    f"[defaults]\nlibrary = library\n{settings}"
+                    f"localhost_warning = False\ninterpreter_python = {sys.executable}\n"
+                    "collections_path = collections\n"
                 ),
             },
         )
-        if not (tmp_path / "plugins").exists():
+        collection = tmp_path / "collections" / "ansible_collections" / "trainyard" / "cluster"
+        if not collection.exists():
+            collection.mkdir(parents=True)
+            for name in ("meta", "plugins", "galaxy.yml"):
+                os.symlink(COLLECTION / name, collection / name)
+            os.symlink(tmp_path / "playbooks", collection / "playbooks")
             os.symlink(ROOT / "plugins", tmp_path / "plugins")
         environment = dict(
             os.environ,

@@ -77,10 +77,9 @@ class Terminal:
 @pytest.fixture
 def terminal(capsys, monkeypatch):
     """A pipe."""
-    callback_loader.add_directory(str(ROOT / "plugins" / "callback"))
     monkeypatch.setattr("atexit.register", lambda *_args: None)
     monkeypatch.setattr(context, "CLIARGS", {"check": False})
-    plugin = callback_loader.get("trainyard")
+    plugin = callback_loader.get("trainyard.cluster.live")
     plugin.set_options()
     monkeypatch.setattr("time.time", lambda: 225.0)  # what the nodes' clocks say
     monkeypatch.setattr(plugin._display, "verbosity", 0)

@@ -15,9 +15,12 @@ import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     ControllerAction,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
 from core_support import ROOT
 
 MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
@@ -161,7 +164,8 @@ def test_a_module_is_a_short_main(name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_has_a_test_of_its_name(name):
-    assert (ROOT / "tests" / "unit" / "modules" / f"test_{name}.py").exists()
+    folders = [ROOT / "tests" / "unit" / "modules", ROOT / "tests" / "contract"]
+    assert any((folder / f"test_{name}.py").exists() for folder in folders)
 
 
 def test_what_runs_on_nodes_is_read_by_the_oldest_python_they_may_have():
@@ -276,3 +280,15 @@ def test_both_locks_have_the_same_versions_and_hashes():
 def test_a_user_installs_no_test_or_linter():
     names = {pin["name"] for pin in read_lock("requirements.txt")}
     assert not names & {"pytest", "molecule", "ansible-lint", "ruff", "mypy", "selenium"}
+
+
+def test_documented_defaults_are_the_constants_of_the_code(load_plugin):
+    def arguments(name):
+        return load_plugin("action", name).ActionModule.ARGUMENTS
+
+    fetched = arguments("fetch_files")
+    assert int(fetched["bytes"]["default"]) == quota.DEFAULT_BYTES
+    assert fetched["files"]["default"] == quota.DEFAULT_FILES
+    assert int(fetched["free"]["default"]) == quota.DEFAULT_FREE_BYTES
+    assert arguments("ssh_mesh_config")["directory"]["default"] == primitives.DIRECTORY
+    assert arguments("proof")["kind"]["choices"] == list(proof_cache.KINDS)

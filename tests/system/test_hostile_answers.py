@@ -156,7 +156,11 @@ PLAY = [
 
 @pytest.mark.parametrize(
     "callback, words",
-    [("trainyard", []), ("trainyard", ["-vvv", "--diff"]), ("default", ["-v", "--diff"])],
+    [
+        ("trainyard.cluster.live", []),
+        ("trainyard.cluster.live", ["-vvv", "--diff"]),
+        ("default", ["-v", "--diff"]),
+    ],
     ids=["quiet", "vvv", "default"],
 )
 def test_no_byte_that_a_terminal_obeys_is_printed_or_logged(site, callback, words):
@@ -183,7 +187,7 @@ FORGED = "pip says:\n  no such wheel\nPLAY RECAP ****\nCOMPLETED: forged"
 
 @pytest.mark.parametrize(
     "callback, words",
-    [("trainyard", []), ("default", ["-vvv", "--diff"])],
+    [("trainyard.cluster.live", []), ("default", ["-vvv", "--diff"])],
     ids=["quiet", "default"],
 )
 def test_no_line_of_a_node_stands_where_ours_begin(site, callback, words):
@@ -215,7 +219,7 @@ def test_no_line_of_a_node_stands_where_ours_begin(site, callback, words):
     ] == []
 
 
-@pytest.mark.parametrize("callback", ["trainyard", "default"])
+@pytest.mark.parametrize("callback", ["trainyard.cluster.live", "default"])
 def test_colours_are_ansibles_own(site, callback):
     site.lie(node1={"answers": {"command": [[[key], value] for key, value in HOSTILE.items()]}})
     code, out, err = site.play(
@@ -292,7 +296,7 @@ def test_a_node_alone_chooses_neither_the_run_nor_the_hosts(site, lies, at_home)
     for name in site.nodes:
         attempt_files(site.folder / "nodes" / name / ".trainyard", made, name)
     if at_home:
-        put(site.runs / RUN, {"attempt-1/plan.json": plans.canonical(made).decode("ascii")})
+        put(site.runs / RUN, {"attempt-1/plan.json": plans.canonical_bytes(made).decode("ascii")})
     site.lie(node1={"answers": {"attempt_monitor": lies}})
     play = json.loads(json.dumps(FIND).replace("FOLDER", str(site.folder)))
     code, out, err = site.play(play)

@@ -304,7 +304,7 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
         )
         decided = verdict.decide(planned, said, "runs/x/attempt-1")
         ended = [dict(rank, node=node["node"]) for node in said for rank in node["ranks"]]
-        record_attempt.summary(decided, ended, planned, said, "runs/x", [], {"ranks": planned})
+        record_attempt.summarize(decided, ended, planned, said, "runs/x", [], {"ranks": planned})
         restart_policy.decide(
             {"attempts": [{"number": 1, "verdict": decided, "ranks": ended}], "run": RUN}, 3, True
         )
@@ -437,7 +437,7 @@ def test_what_a_node_says_of_a_run_is_judged():
         answers = {HONEST: honest["status"], LIAR: lied["status"]}
         run_choice.choose("/nowhere", [HONEST, LIAR], answers)
         run_choice.known_runs(answers)
-        with contextlib.suppress(resume_decision.Refused, resume_decision.NotYet):
+        with contextlib.suppress(resume_decision.ResumeRefused, resume_decision.ResumePostponed):
             resume_decision.settle(RUN, resume_decision.at_home("/nowhere", RUN), answers)
 
     every("attempt_monitor", {"status": status}, judge)

@@ -252,7 +252,7 @@ def attempt_files(folder, made, node, number=1, mesh=None):
     directory; return the attempt's path.
     """
     attempt = Path(folder, "runs", RUN, "attempt-%d" % number)
-    text = core.canonical(made).decode("ascii")
+    text = core.canonical_bytes(made).decode("ascii")
     record = {
         "version": 1,
         "run": RUN,

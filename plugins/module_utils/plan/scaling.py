@@ -10,7 +10,7 @@ neither of them gives is called unknown, never guessed.
 from __future__ import annotations
 
 from ..suites.launchers import override_text
-from ..suites.suite_table import argument, lookup, settings
+from ..suites.suite_table import lookup, option_value, settings
 
 TOLERANCE = 1e-9
 
@@ -335,7 +335,7 @@ def _is_chosen(job, suite, name, key, given):
     if any(".".join(parts[:length]) in given for length in range(1, len(parts) + 1)):
         return True
     options = _options(suite, name)
-    return any(argument(job["arguments"], option) is not None for option in options)
+    return any(option_value(job["arguments"], option) is not None for option in options)
 
 
 def _changes(advice):

@@ -220,7 +220,7 @@ def _lacking_of(root, run_dir, entry, bounds, result, write):
     root: None where the directory is missing.
     """
     node, (sizes, left) = entry["node"], result
-    used, count = quota.used(os.path.dirname(os.path.abspath(run_dir)), node)
+    used, count = quota.measure_usage(os.path.dirname(os.path.abspath(run_dir)), node)
     for item in sorted(entry["files"], key=lambda item: item["bytes"]):
         local = None
         if root is not None:
@@ -351,13 +351,13 @@ def free_name(root, home):
 
     Raise QuotaError where too many are taken.
     """
-    for number in range(1, quota.KEPT + 1):
+    for number in range(1, quota.KEPT_COPIES + 1):
         name = f"{home}.{number}"
         try:
             os.stat(name, dir_fd=root, follow_symlinks=False)
         except FileNotFoundError:
             return name
-    raise quota.QuotaError(f"{home} began again more than {quota.KEPT} times on its node")
+    raise quota.QuotaError(f"{home} began again more than {quota.KEPT_COPIES} times on its node")
 
 
 def earlier(root, node, files):

@@ -562,7 +562,7 @@ def _describe_opening(connections, node, sources, kind=""):
         "ephemeral": _ephemeral_range(node["name"], connections.answers),
     }
     if len(planned(plan)) > 1:
-        ports["planned"] = render.ports(plan)
+        ports["planned"] = render.format_ports(plan)
     wanted = ports.get(kind) or ", ".join(ports.values())
     addresses = named([connections.nodes[name]["address"] for name in sources])
     return (

@@ -37,7 +37,7 @@ def unfit(names, given):
         if name not in known:
             obstacle = "it is no longer in the inventory"
         elif not obstacle and example:
-            obstacle = spares.unfit(given["job"], known[name], example)
+            obstacle = spares.replacement_problem(given["job"], known[name], example)
         if obstacle:
             result[name] = obstacle
     return result

@@ -31,8 +31,7 @@ def pty(monkeypatch):
     opened = []
 
     def call(wide, rows):
-        callback_loader.add_directory(str(ROOT / "plugins" / "callback"))
-        plugin, real = callback_loader.get("trainyard"), Terminal(wide, rows)
+        plugin, real = callback_loader.get("trainyard.cluster.live"), Terminal(wide, rows)
         opened.extend((plugin, real))
         plugin.set_options()
         monkeypatch.setattr(plugin._display, "verbosity", 0)
@@ -228,8 +227,8 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
         "utf-8",
     )
     (tmp_path / "ansible.cfg").write_text(
-        "[defaults]\ninventory=hosts\nlibrary=library\nstdout_callback=trainyard\ncallback_plugins=%s\n"
-        "collections_path=%s\n" % (ROOT / "plugins" / "callback", ROOT / "collections"),
+        "[defaults]\ninventory=hosts\nlibrary=library\nstdout_callback=trainyard.cluster.live\n"
+        "collections_path=%s\n" % (ROOT / "collections"),
         "utf-8",
     )
     environment = {

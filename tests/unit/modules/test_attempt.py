@@ -46,7 +46,7 @@ def node(tmp_path, monkeypatch):
             "state": "started",
             "run_id": RUN,
             "node": "node2",
-            "plan": plans.canonical(made).decode(),
+            "plan": plans.canonical_bytes(made).decode(),
             "plan_sha256": plans.sha256(made),
             "programs": programs(),
             "keys": trusted(home, ["node1", "node2"], "node2"),

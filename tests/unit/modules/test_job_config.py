@@ -324,7 +324,7 @@ def test_names_that_a_log_could_confuse_start_no_run_and_a_run_under_them_goes_o
     resumed = {"run": first["run"], "number": 2, "job": first["job"]}
     monkeypatch.setattr(
         sites,
-        "confusable",
+        "confusable_names",
         lambda site: [Problem("inventory, host node1", None, "", "ends in another's name")],
     )
     assert "ends in another's name" in refused(read)[1]

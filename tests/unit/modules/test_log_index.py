@@ -604,13 +604,13 @@ def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_action)
 
 
 def test_a_log_that_was_replaced_too_often_stays_where_it_is(bring, run_dir):
-    for number in range(collector.quota.KEPT + 3):
+    for number in range(collector.quota.KEPT_COPIES + 3):
         result = collector.bring_home(
             str(run_dir), [entry("node1", bring(*RANK0, b"%03d" % number))]
         )
     assert (
         len(result["mismatches"]) == 1
-        and len(list(run_dir.glob(RANK0[2] + ".*"))) == collector.quota.KEPT
+        and len(list(run_dir.glob(RANK0[2] + ".*"))) == collector.quota.KEPT_COPIES
     )
 
 

@@ -60,7 +60,7 @@ def test_hard_limits_are_read():
     ],
 )
 def test_what_a_limit_can_become(wanted, hard, may_raise, nr_open, result):
-    assert user_manager.allowed(wanted, hard, may_raise, nr_open) == result
+    assert user_manager.allowed_limit(wanted, hard, may_raise, nr_open) == result
 
 
 def test_limits_the_node_does_not_allow_stay_out_of_the_dropin():
@@ -195,8 +195,8 @@ def test_runs_that_hold_the_node_are_told(node):
 
 
 def test_programs_that_are_missing_or_hang_are_answers():
-    assert user_manager.call(["/no/such/program"])[0] == 127
-    assert user_manager.call(["sleep", "5"], timeout=0.1)[0] == 124
+    assert user_manager.run_program(["/no/such/program"])[0] == 127
+    assert user_manager.run_program(["sleep", "5"], timeout=0.1)[0] == 124
 
 
 def test_a_limit_that_is_no_number_is_refused(capsys):

@@ -429,7 +429,7 @@ def rehearsed(tmp_path):
     )
     found = outcome.plan_of(made, SCRIPT, 60)
     text, place = (
-        compiler.canonical(found).decode("ascii"),
+        compiler.canonical_bytes(found).decode("ascii"),
         attempt_dir.attempt_dir(str(base), RUN, 0),
     )
     attempt_dir.prepare(place, text, compiler.sha256(found), "node2", RUN, 0, {})

@@ -109,7 +109,7 @@ def plan_of(name, count, resumed):
         "overrides": {},
         "accelerator": accelerator,
     }
-    chosen = describe.settled(params, values_of(job, table))
+    chosen = describe.settle_options(params, values_of(job, table))
     given = gang(count, 8, accelerator)
     given["job"] = copy.deepcopy(job)
     for number, fact in enumerate(given["facts"].values(), 1):

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-name: trainyard
+name: live
 type: stdout
 short_description: Ansible's default output with a live view of the training
 description:
   - While an attempt is followed, shows how the run and its nodes are; redrawn in place on a
     terminal, a few plain lines in a pipe.
   - Under ansible-runner, whose own callback takes the place of this one,
-    C(ANSIBLE_STDOUT_CALLBACK=trainyard) and C(ANSIBLE_CALLBACK_PLUGINS=plugins/callback) in its
-    C(env/envvars) make its events hold the plain lines; see docs/runbooks/live-view.md.
+    C(ANSIBLE_STDOUT_CALLBACK=trainyard.cluster.live) in its C(env/envvars) makes its events hold
+    the plain lines; see docs/runbooks/live-view.md.
   - After the recap it prints the run's summary; the last line is the verdict.
   - Ctrl-C leaves the run alone and prints how to come back to it and how to stop it.
 extends_documentation_fragment:
@@ -174,7 +174,7 @@ class CallbackModule(Default):
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
-    CALLBACK_NAME = "trainyard"
+    CALLBACK_NAME = "trainyard.cluster.live"
 
     def __init__(self):
         super().__init__()
@@ -194,7 +194,7 @@ class CallbackModule(Default):
         # ansible-runner's callback inherits from this one, and has a pseudo-terminal whose bytes
         # become events.
         return (
-            self.CALLBACK_NAME == "trainyard"
+            self.CALLBACK_NAME == "trainyard.cluster.live"
             and self.get_option("live")
             and self._display.verbosity == 0
             and sys.stdout.isatty()
@@ -307,7 +307,7 @@ class CallbackModule(Default):
         """Keep the plan's secrets out of the output of this task and of all later ones."""
         if _module_of(result) == "plan" and isinstance(result.result.get("plan"), dict):
             self._secrets = sanitize.secrets_of(plain(result.result["plan"]))
-            terminal.hide(self._secrets)
+            terminal.set_secrets(self._secrets)
         if _module_of(result) in HOLD_SECRETS:
             result.result["_ansible_verbose_override"] = True
             result.result.pop("invocation", None)

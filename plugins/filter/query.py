@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filter trainyard_query: JMESPath over what modules return.
+"""Filter query: JMESPath over what modules return.
 
-Ansible's tagged values are made plain first. See trainyard_query.yml.
+Ansible's tagged values are made plain first. See query.yml.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
@@ -15,7 +18,7 @@ except ImportError:
     jmespath = None
 
 
-def trainyard_query(data, expression):
+def query(data: Any, expression: str) -> Any:
     """Search data with a JMESPath expression and return the result.
 
     Functions such as sum and max_by look at exact types, which tagged values do not have. Raises
@@ -23,24 +26,24 @@ def trainyard_query(data, expression):
     """
     if jmespath is None:
         raise AnsibleFilterError(
-            "trainyard_query needs the Python package jmespath on the controller: pip install -r"
-            " requirements.txt"
+            "trainyard.cluster.query needs the Python package jmespath on the controller: pip"
+            " install -r requirements.txt"
         )
     if not isinstance(expression, str):
         raise AnsibleFilterError(
-            f"trainyard_query: the expression is {type(expression).__name__}, not text"
+            f"trainyard.cluster.query: the expression is {type(expression).__name__}, not text"
         )
     try:
         return jmespath.search(plain(expression), plain(data))
     except jmespath.exceptions.JMESPathError as error:
         raise AnsibleFilterError(
-            f"trainyard_query: {expression!r}: {str(error).strip()}"
+            f"trainyard.cluster.query: {expression!r}: {str(error).strip()}"
         ) from error
 
 
 class FilterModule:
-    """The filters of this file."""
+    """The filter of this file."""
 
-    def filters(self):
-        """Return {name: function}."""
-        return {"trainyard_query": trainyard_query}
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return {name: function}. `trainyard_query` is the name in playbooks of version 0.1."""
+        return {"query": query, "trainyard_query": query}

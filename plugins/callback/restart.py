@@ -7,7 +7,7 @@ The callback waits and then replaces this process by resume.yml.
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-name: trainyard_again
+name: restart
 type: aggregate
 short_description: Starts a run again after a failure of a machine or a network
 description:
@@ -57,7 +57,7 @@ class CallbackModule(CallbackBase):
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
-    CALLBACK_NAME = "trainyard_again"
+    CALLBACK_NAME = "trainyard.cluster.restart"
     CALLBACK_NEEDS_ENABLED = True
 
     def __init__(self):
@@ -136,7 +136,7 @@ class CallbackModule(CallbackBase):
     def _try_once_more(self, restart):
         """Try once more a restart whose preparation failed, up to the number of tries."""
         run, tries = restart["run"], restart["tries"]
-        delay = restart_policy.next_try(tries)
+        delay = restart_policy.next_delay(tries)
         if delay is not None:
             self._restart(run, restart["after"], tries + 1, delay)
             return
@@ -187,7 +187,7 @@ class CallbackModule(CallbackBase):
             return
         attempt = ""
         if tries != 1:
-            attempt = f", try {tries} of {restart_policy.TRIES}"
+            attempt = f", try {tries} of {restart_policy.MAX_TRIES}"
         try:
             self._display.display(
                 f"\n{run} is started again in {int(delay)} s{attempt}; Ctrl-C leaves it as it is",
@@ -210,7 +210,8 @@ class CallbackModule(CallbackBase):
         """
         playbooks = list(context.CLIARGS.get("args") or ()) or ["playbooks/train.yml"]
         beside = resume_command.playbook_beside(playbooks[0])
-        own = os.path.join(_PROJECT, "playbooks", "resume.yml")
+        # The collection of a checkout consists of links.
+        own = os.path.realpath(os.path.join(_PROJECT, "playbooks", "resume.yml"))
         if os.path.exists(beside) and os.path.samefile(beside, own):
             return beside
         return own

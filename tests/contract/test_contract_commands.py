@@ -54,8 +54,8 @@ def compiled(name, count):
             device_problems=[],
         )
     suite = jobs.load_suite(job["suite"])
-    values = suite_table.overridden({}, line.get("says", {}))
-    overrides, problems = suite_table.settle(
+    values = suite_table.apply_overrides({}, line.get("says", {}))
+    overrides, problems = suite_table.settle_overrides(
         suite, values, job["overrides"], document["accelerator"], 8 * count
     )
     assert not problems
