@@ -85,7 +85,7 @@ def test_a_controller_that_knows_nothing_of_it():
     found = settle(nothing, node1=status(), node2=status(), node3=NONE)
     assert (found["number"], found["unfinished"], found["nodes"]) == (2, True, ["node1", "node2"])
     with pytest.raises(
-        resume_decision.Refused,
+        resume_decision.ResumeRefused,
         match="no node knows the run .*; known: 20261119-.*; no answer from node2",
     ):
         settle(nothing, node1=NONE, node2=None)
@@ -108,14 +108,14 @@ def test_an_end_that_nobody_saw_is_finished_first():
 )
 def test_what_completed_is_not_resumed(answers):
     with pytest.raises(
-        resume_decision.Refused,
+        resume_decision.ResumeRefused,
         match=r"has completed \(attempt 1, 0:05 ago\): there is nothing to resume",
     ):
         settle(home("completed"), **answers)
 
 
 def test_what_completed_is_known_without_a_record_too():
-    with pytest.raises(resume_decision.Refused, match="has completed"):
+    with pytest.raises(resume_decision.ResumeRefused, match="has completed"):
         settle(home(None), node1=status("completed"), node2=status("completed"))
     assert settle(home(None), node1=status("completed"), node2=status("failed"))["number"] == 2
     assert (
@@ -125,7 +125,7 @@ def test_what_completed_is_known_without_a_record_too():
 
 @pytest.mark.parametrize("state", ["running", "stopping"])
 def test_what_runs_is_not_resumed_and_who_holds_it_is_said(state):
-    with pytest.raises(resume_decision.Refused) as error:
+    with pytest.raises(resume_decision.ResumeRefused) as error:
         settle(home("failed"), node1=status(), node2=status(state))
     for words in (
         "attempt 1 holds node2",
@@ -171,15 +171,15 @@ def test_an_attempt_that_goes_on_whole_is_followed_again_by_the_controller_that_
     # one that was frozen or cut off may be back with what the others have ended, and is about to
     # end it
     for other in (status("lost"), status("stopping"), {}):
-        with pytest.raises(resume_decision.NotYet, match="goes on: attempt 1 holds"):
+        with pytest.raises(resume_decision.ResumePostponed, match="goes on: attempt 1 holds"):
             settle(home("lost"), after=1, node1=running, node2=other)
-    with pytest.raises(resume_decision.Refused):
+    with pytest.raises(resume_decision.ResumeRefused):
         settle(home("lost"), node1=running, node2=running)  # a person asks
 
 
 def test_an_attempt_that_is_on_its_way_is_waited_for():
     with pytest.raises(
-        resume_decision.NotYet, match="begun by another command and is on no node yet"
+        resume_decision.ResumePostponed, match="begun by another command and is on no node yet"
     ):
         settle(home("failed", None), after=1, node1=status(), node2=status())
 
@@ -187,7 +187,7 @@ def test_an_attempt_that_is_on_its_way_is_waited_for():
 def test_what_was_stopped_during_the_wait_is_not_started():
     """stop.yml leaves a note in the next attempt's place, on every node."""
     stopped = status(attempts=[1, 2], noted=[2])
-    with pytest.raises(resume_decision.Refused, match="was stopped while its restart waited"):
+    with pytest.raises(resume_decision.ResumeRefused, match="was stopped while its restart waited"):
         settle(home("failed"), after=1, node1=stopped, node2=status())
     assert settle(home("failed"), node1=stopped, node2=status())["number"] == 3  # a person asks
     assert (
@@ -211,9 +211,9 @@ def test_a_try_that_was_taken_back_on_the_nodes_that_had_begun_it_is_not_followe
 def test_a_restart_waits_for_what_is_left_of_the_old_attempt():
     """A node that was frozen answers again with attempt 1, until its guard ends that."""
     back = status("running", 1, ended=False)
-    with pytest.raises(resume_decision.NotYet):
+    with pytest.raises(resume_decision.ResumePostponed):
         settle(home("failed"), after=1, node1=status(), node2=back)
-    with pytest.raises(resume_decision.Refused):
+    with pytest.raises(resume_decision.ResumeRefused):
         settle(home("failed"), node1=status(), node2=back)  # a person is told
 
 
