@@ -40,7 +40,7 @@ ON_CONTROLLER = {
     "environments": ("environments", ""),
     "gate": ("base", ""),
     "inputs": ("base plan suites", "plan"),
-    "live": ("attempts base", ""),
+    "live": ("attempts base", "base"),
     "mesh": ("base mesh", ""),
     "plan": ("attempts base mesh plan suites", ""),
     "suites": ("logs suites", "base"),
