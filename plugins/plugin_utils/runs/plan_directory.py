@@ -19,6 +19,7 @@ import os
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names, safe_open
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
 from jsonschema import Draft202012Validator
 
 from ..config import job as jobs
@@ -106,10 +107,7 @@ def plan_of(data, digest, site):
     plan = parse(data, PLAN_BYTES)
     _check_schema(plan)
     _check_ranks(plan, site)
-    if (
-        plan["suite"]["name"] not in suite_file.names()
-        or plan["launcher"]["name"] not in jobs.LAUNCHERS
-    ):
+    if plan["suite"]["name"] not in suite_file.names() or plan["launcher"]["name"] not in LAUNCHERS:
         raise PlanProblem("it names a suite or a launcher that there is no table for")
     return dict(plan, suite=shipped(plan["suite"]))
 
@@ -180,10 +178,11 @@ def job_of(data):
     Raises PlanProblem.
     """
     job, problems = jobs.read_recorded_job(parse(data, JOB_BYTES), "job.json of a node")
-    if not problems and (len(job["name"]) > NAME_CHARACTERS or not job["name"].isprintable()):
-        problems = ["its name holds what no name does"]
-    if problems:
-        text = "; ".join(map(str, problems[:5]))
+    reasons = [str(problem) for problem in problems[:5]]
+    if job and (len(job["name"]) > NAME_CHARACTERS or not job["name"].isprintable()):
+        reasons = ["its name holds what no name does"]
+    if reasons:
+        text = "; ".join(reasons)
         raise PlanProblem(printable(f"it is no job: {text}", limit=2000))
     return job
 
