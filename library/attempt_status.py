@@ -81,6 +81,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     status,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
 
@@ -98,12 +99,7 @@ def main():
     )
     params = module.params
 
-    def run(argv):
-        return module.run_command(
-            argv,
-            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
-        )
-
+    run = command_runner(module)
     try:
         base = os.path.join(os.path.expanduser("~"), params["base"])
         module.exit_json(

@@ -114,6 +114,8 @@ import re
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_text
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import root_records
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments.user_manager import (
     LIMIT,
@@ -124,7 +126,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments.use
     hard_limits,
     less,
     node_limits,
-    read,
 )
 
 PROGRAMS = ("rsync", "ssh", "loginctl", "systemd-run")
@@ -163,18 +164,18 @@ def manager_started(uid, ask=call):
     Start times of processes count from the boot.
     """
     _, text = ask(["systemctl", "show", f"user@{uid}.service", "--property", "MainPID"])
-    status = read(f"/proc/{text.partition('=')[2] or 0}/stat")
-    boot = re.search(r"^btime (\d+)", read("/proc/stat"), re.M)
-    if not status or not boot:
+    started = processes.start_of(text.partition("=")[2] or 0)
+    boot = re.search(r"^btime (\d+)", read_text("/proc/stat"), re.M)
+    if started is None or not boot:
         return None
-    return int(boot[1]) + int(status.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return int(boot[1]) + started / os.sysconf("SC_CLK_TCK")
 
 
 def look(params, ask=call):
     """Return what the module returns, without Ansible."""
     user = pwd.getpwuid(os.getuid())
     os.environ["XDG_RUNTIME_DIR"] = f"/run/user/{user.pw_uid}"
-    family = family_of(read("/etc/os-release"))
+    family = family_of(read_text("/etc/os-release"))
     missing = missing_packages(family, params["packages"].get(family, []), ask)
     _, manager = ask(["systemctl", "--user", "is-system-running"])
     answers = manager in ("running", "degraded", "starting")
@@ -183,7 +184,7 @@ def look(params, ask=call):
     checks = {
         "packages": bool(missing),
         "linger": not os.path.exists(os.path.join(LINGER, user.pw_name)),
-        "limits": any(read(path) != content for path, content in wanted.items()),
+        "limits": any(read_text(path) != content for path, content in wanted.items()),
         "manager": not answers,
         "restart": answers and needs_restart(user.pw_uid, limits, wanted, ask),
     }
@@ -210,7 +211,7 @@ def measured_limits(params, answers, ask):
         words = "systemd-run --user --wait --collect --pipe --quiet cat /proc/self/limits"
         _, text = ask(words.split())
         measured = hard_limits(text)
-    limits = node_limits(params, read)
+    limits = node_limits(params, read_text)
     for name in LIMITS:
         limits[name]["measured"] = measured.get(name)
     return limits

@@ -103,6 +103,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     node_rehearsal,
@@ -126,12 +127,7 @@ def main():
     given = module.params
     base = os.path.join(os.path.expanduser("~"), given["base"])
 
-    def run(argv):
-        return module.run_command(
-            argv,
-            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
-        )
-
+    run = command_runner(module)
     try:
         found = node_rehearsal.finish(
             run,

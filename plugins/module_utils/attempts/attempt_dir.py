@@ -9,7 +9,6 @@ and without systemd.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -17,7 +16,9 @@ import re
 import shutil
 import time
 
-from ..base import manifest
+from ..base import commands
+from ..base.files import read_mapping
+from ..base.locks import lock_file
 from . import guard_unit, mesh_credential
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
@@ -50,14 +51,6 @@ def attempt_dir(base, run_id, attempt):
     if not RUN_ID.match(run_id):
         raise AttemptError(f"{run_id!r} is no run id")
     return os.path.join(base, "runs", run_id, f"attempt-{attempt:d}")
-
-
-def user_environment(uid):
-    """Return the environment variables of systemctl and systemd-run.
-
-    With them the two find the user's manager over SSH (facts, 'Nodes in Docker').
-    """
-    return {"XDG_RUNTIME_DIR": f"/run/user/{uid}"}
 
 
 def runs_on(base):
@@ -132,12 +125,11 @@ def hold(base):
     """
     # Not below base: a lock on a network file system may have no effect, and it is this machine
     # that is locked.
-    folder, name = user_environment(os.getuid())["XDG_RUNTIME_DIR"], "trainyard-start.lock"
+    folder, name = commands.user_environment(os.getuid())["XDG_RUNTIME_DIR"], "trainyard-start.lock"
     if not os.access(folder, os.W_OK):
         folder, name = base, "start.lock"
         os.makedirs(base, mode=0o700, exist_ok=True)
-    with open(os.path.join(folder, name), "w", encoding="ascii") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with lock_file(os.path.join(folder, name)):
         yield
 
 
@@ -216,7 +208,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
     os.makedirs(attempt, mode=0o700, exist_ok=True)
     stop = os.path.join(attempt, "stop.json")
     if os.path.exists(stop):
-        source = manifest.read_mapping(stop).get("from", "the user")
+        source = read_mapping(stop).get("from", "the user")
         raise AttemptError(f"stopped before the start by {source}")
     plan = json.loads(plan_text)
     mine = _planned_node(plan, node)
@@ -419,21 +411,3 @@ def _note_stop(attempt, by, source):
             # nothing.
             with contextlib.suppress(OSError):
                 os.unlink(path)
-
-
-def processes_of(run_id, number):
-    """Return the pids of processes with this attempt's mark in their environment.
-
-    They may be in any control group.
-    """
-    marker = f"TRAINYARD_ATTEMPT={run_id}/{number:d}".encode()
-    pids = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/environ", "rb") as handle:
-                    if marker in handle.read().split(b"\0"):
-                        pids.append(int(name))
-            except OSError:
-                continue
-    return sorted(pids)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 import subprocess
 
+from ..base.files import read_text
+
 UNLIMITED = -1
 CAP_SYS_RESOURCE = 24  # from capability.h: may raise hard limits
 LIMITS = {
@@ -61,16 +63,7 @@ def less(left, right):
     return left != UNLIMITED and (right == UNLIMITED or left < right)
 
 
-def read(path):
-    """Return a file's text, or '' without the file."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
-    except OSError:
-        return ""
-
-
-def node_limits(asked, read_text=read):
+def node_limits(asked, read_text=read_text):
     """Return {limit: {wanted, allowed}} of this node.
 
     asked: the site's limits {memlock, nofile}.

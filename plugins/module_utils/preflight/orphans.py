@@ -16,6 +16,7 @@ from ..attempts import attempt_dir
 from ..base import processes
 from ..base.findings import finding
 from ..base.unit_limits import text_of
+from ..base.units import format_duration
 
 # Programs and modules that start trainings, by the name in their command line.
 PROGRAMS = (
@@ -126,7 +127,7 @@ def judge(nodes, facts, allowed):
         for item in _complete_items(state.get("foreign", ()), FOREIGN):
             text = (
                 f"{item['user']} trains here beside this job: pid {int(item['pid'])}, for"
-                f" {processes.age(item['age_s'])}: {item['command']}"
+                f" {format_duration(item['age_s'])}: {item['command']}"
             )
             remedy = "it is left alone; ask its owner if it is not meant to be there"
             findings.append(finding("orphans.foreign_training", text, remedy, name, "note"))
@@ -152,7 +153,7 @@ def _run_finding(name, run_id, items, unlisted):
         text = f"{int(number)} processes"
     text += f" of the run {run_id} left"
     if items:
-        text += f", up to {processes.age(max(item['age_s'] for item in items))} old"
+        text += f", up to {format_duration(max(item['age_s'] for item in items))} old"
     text += ", though no unit of it runs here"
     # int(): the gate lets fractions through.
     examples = [

@@ -14,8 +14,8 @@ import json
 import os
 import time
 
-from ..base import manifest
-from ..base.text_layout import span as duration
+from ..base.files import read_mapping
+from ..base.units import format_clock
 from ..plan import job_env
 from ..records import run_choice, run_json
 
@@ -45,7 +45,7 @@ def at_home(runs_dir, run):
     return {
         "record": run_json.read(run_dir),
         "numbers": numbers,
-        "job": manifest.read_mapping(os.path.join(run_dir, "job.json")) or None,
+        "job": read_mapping(os.path.join(run_dir, "job.json")) or None,
         "nodes": _planned_nodes(run_dir, numbers, max(numbers, default=0)),
         "first": _planned_nodes(run_dir, numbers, 1),
     }
@@ -328,7 +328,7 @@ def _refuse_completed(known, now):
         return
     age = ""
     if known.entry["ended"]:
-        age = f", {duration(now - known.entry['ended'])} ago"
+        age = f", {format_clock(now - known.entry['ended'])} ago"
     raise Refused(
         f"{known.run} has completed (attempt {known.newest}{age}): there is nothing to resume;"
         " playbooks/train.yml starts a new run"
@@ -408,7 +408,7 @@ def _running(run, running, now):
     first = min(running.values(), key=begin)
     since = by = ""
     if _is_time(first.get("started")) and _is_time(first.get("now")):
-        age = duration(max(0.0, first["now"] - first["started"]))
+        age = format_clock(max(0.0, first["now"] - first["started"]))
         since = f", started {age} ago"
     if first.get("by"):
         by = f" by {first['by']}"

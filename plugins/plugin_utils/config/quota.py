@@ -12,6 +12,7 @@ import re
 import stat
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 
 BYTES, FILES, FREE = 20 << 30, 2000, 5 << 30
@@ -64,14 +65,6 @@ def _bound_problem(name, value):
     return None
 
 
-def words(count):
-    """Return a number of bytes for people."""
-    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if count >= 1 << shift:
-            return f"{count / (1 << shift):.4g} {unit}"
-    return f"{count} bytes"
-
-
 class Quota:
     """The bounds of one site, as numbers of bytes and files."""
 
@@ -112,8 +105,8 @@ class Quota:
         """
         if used + more > self.bytes:
             raise QuotaError(
-                f"it has sent {words(used)} of this run; trainyard_collect_bytes allows"
-                f" {words(self.bytes)}"
+                f"it has sent {format_bytes(used)} of this run; trainyard_collect_bytes allows"
+                f" {format_bytes(self.bytes)}"
             )
         if files > self.files:
             raise QuotaError(
@@ -122,7 +115,8 @@ class Quota:
             )
         if more > room:
             raise QuotaError(
-                f"the controller has to keep {words(self.free)} free (trainyard_collect_free)"
+                f"the controller has to keep {format_bytes(self.free)} free"
+                " (trainyard_collect_free)"
             )
 
 

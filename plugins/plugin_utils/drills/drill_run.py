@@ -13,7 +13,10 @@ import shutil
 import subprocess
 import time
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    read_json,
+    write_json,
+)
 
 from . import fault_table, invariants
 from .drill_site import Watch, last_line
@@ -72,7 +75,7 @@ class Course(Steps):
             shutil.rmtree(self.elsewhere, ignore_errors=True)  # it has the logins to the nodes
         self.result["problems"] += fault_table.over(self.result, self.fault["budget"])
         self.result["seconds"] = fault_table.seconds(time.monotonic(), begun)
-        manifest.write_json(os.path.join(self.folder, "result.json"), self.result)
+        write_json(os.path.join(self.folder, "result.json"), self.result)
         return self.result
 
     def runs(self):
@@ -250,7 +253,7 @@ class Course(Steps):
 
     def record(self):
         """Return the run's record, {} for none."""
-        return manifest.read_json(os.path.join(self.ground.runs_dir, self.run, "run.json")) or {}
+        return read_json(os.path.join(self.ground.runs_dir, self.run, "run.json")) or {}
 
     def attempts(self):
         """Return {number: attempt} of the run's record."""

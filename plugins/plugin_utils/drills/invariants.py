@@ -16,7 +16,7 @@ import stat
 import time
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
 
 from ..logsync import collector
 from . import fault_table
@@ -57,8 +57,8 @@ def logs(ground, run, number):
     with every byte of it.
     """
     attempt_dir = os.path.join(ground.runs_dir, run, f"attempt-{number}")
-    index = manifest.read_json(os.path.join(attempt_dir, "ranks.json"))
-    plan = manifest.read_json(plan_at_home(ground, run, number) or "")
+    index = read_json(os.path.join(attempt_dir, "ranks.json"))
+    plan = read_json(plan_at_home(ground, run, number) or "")
     if not index:
         return [f"N1: attempt-{number}/ranks.json is missing at home"]
     problems = []
@@ -211,7 +211,7 @@ def equal(ground, run, number):
     path = plan_at_home(ground, run, number)
     plan = None
     if path:
-        plan = manifest.read_json(path)
+        plan = read_json(path)
     if not plan:
         return ["N4: there is no plan at home"]
     base = ground.base

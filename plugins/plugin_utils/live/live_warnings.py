@@ -8,10 +8,10 @@ clock only.
 from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import guard_findings
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    folded,
-    ranges,
-    span,
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    fold_names,
+    format_clock,
+    format_ranges,
 )
 
 # A pause is a stall if it is so many times as long as usual, and at least so many seconds.
@@ -76,8 +76,9 @@ def _warn_of_hang(nodes):
         return None
     quiet, budget, phase, name = max(late)
     text = (
-        f"no sign of life for {span(quiet)} in the phase {guard_findings.PHASES.get(phase, phase)}"
-        f" (seen by {name}); at {span(budget)} it is ended as a hang"
+        f"no sign of life for {format_clock(quiet)} in the phase"
+        f" {guard_findings.PHASES.get(phase, phase)}"
+        f" (seen by {name}); at {format_clock(budget)} it is ended as a hang"
     )
     return "hanging", (name,), text
 
@@ -96,7 +97,9 @@ def _warn_of_lost_attempt(nodes):
     nodes_by_reason = {}
     for reason, name in lost:
         nodes_by_reason.setdefault(reason, []).append(name)
-    text = "; ".join(f"on {folded(names)} {reason}" for reason, names in nodes_by_reason.items())
+    text = "; ".join(
+        f"on {fold_names(names)} {reason}" for reason, names in nodes_by_reason.items()
+    )
     names = tuple(name for _reason, name in lost)
     return "lost", names, f"the attempt is lost: {text}; it holds no node"
 
@@ -116,7 +119,7 @@ def _warn_of_stall(paces, nodes):
     if not late:
         return None
     seconds, usual, log_grows = max(late, key=lambda item: item[0])[:3]
-    text = f"no new step for {span(seconds)}{_usually(usual)} ({_name_ranks(late)})"
+    text = f"no new step for {format_clock(seconds)}{_usually(usual)} ({_name_ranks(late)})"
     if log_grows:
         text += "; the log goes on"
     return "stalled", tuple(item[3] for item in late), text
@@ -143,7 +146,7 @@ def _usually(seconds):
     if seconds is None:
         return ""
     if seconds >= 60:
-        return f", usually every {span(seconds)}"
+        return f", usually every {format_clock(seconds)}"
     return f", usually every {max(1, seconds):.0f} s"
 
 
@@ -161,7 +164,7 @@ def _warn_of_quiet_ranks(nodes):
     if not quiet:
         return None
     names = tuple(item[1] for item in quiet)
-    return "quiet", names, f"nothing from {_name_ranks(quiet)} for {span(max(quiet)[0])}"
+    return "quiet", names, f"nothing from {_name_ranks(quiet)} for {format_clock(max(quiet)[0])}"
 
 
 def _warn_of_disk(nodes):
@@ -173,7 +176,7 @@ def _warn_of_disk(nodes):
     if not full:
         return None
     names = tuple(name for _free, name in full)
-    text = f"disk nearly full on {folded(names)}: {min(full)[0] / GIB:.1f} GiB free"
+    text = f"disk nearly full on {fold_names(names)}: {min(full)[0] / GIB:.1f} GiB free"
     if len(full) > 1:
         text += " at the least"
     return "disk", names, text
@@ -193,7 +196,7 @@ def _warn_of_silence(silences):
     if not silent:
         return None
     names = tuple(name for _seconds, name in silent)
-    return "answer", names, f"no answer from {folded(names)} for {span(max(silent)[0])}"
+    return "answer", names, f"no answer from {fold_names(names)} for {format_clock(max(silent)[0])}"
 
 
 def _warn_of_clock(nodes, sign, word):
@@ -205,7 +208,7 @@ def _warn_of_clock(nodes, sign, word):
     if not wrong:
         return None
     names = tuple(name for _seconds, name in wrong)
-    text = f"clock of {folded(names)} is {span(max(wrong)[0])} {word} this machine's"
+    text = f"clock of {fold_names(names)} is {format_clock(max(wrong)[0])} {word} this machine's"
     return f"clock {word}", names, text
 
 
@@ -219,4 +222,4 @@ def _name_ranks(items):
     title = "ranks"
     if len(ranks) == 1:
         title = "rank"
-    return f"{title} {ranges(ranks)} on {folded(nodes)}"
+    return f"{title} {format_ranges(ranks)} on {fold_names(nodes)}"

@@ -10,7 +10,11 @@ from __future__ import annotations
 import collections
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import span
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    fold_names,
+    format_clock,
+    format_ranges,
+)
 
 from . import live_warnings
 from .model import number, place_words
@@ -79,7 +83,7 @@ def step_text(step, epochs, unit, first=None):
     if speed is not None:
         words.append("{:.2f} {}".format(speed, unit or "samples/s"))
     if eta is not None:
-        words.append(f"ETA {span(eta)}")
+        words.append(f"ETA {format_clock(eta)}")
     return "  ".join(words)
 
 
@@ -104,7 +108,7 @@ def rank_text(ranks):
         groups.setdefault(_label(rank), []).append(str(rank["rank"]))
     if len(ranks) > 1 and len(groups) == 1:
         return f"{len(ranks)} ranks {next(iter(groups))}"
-    return ", ".join(f"rank {text_layout.ranges(names)} {state}" for state, names in groups.items())
+    return ", ".join(f"rank {format_ranges(names)} {state}" for state, names in groups.items())
 
 
 def node_line(status):
@@ -165,10 +169,10 @@ def _head_line(watch, seconds, look):
         (0, text_layout.cut(status["job"], max(8, look.columns // 2)), None),
         (2, size_text(status), None),
         (3, _attempt_text(status), "warn"),
-        (1, f"elapsed {span(watch.elapsed(seconds))}", None),
+        (1, f"elapsed {format_clock(watch.elapsed(seconds))}", None),
     ]
     if left is not None:
-        words.append((1, f"ETA {span(left)}", None))
+        words.append((1, f"ETA {format_clock(left)}", None))
     return _fit_words([*words, (4, "run {}".format(status["run"]), "quiet")], look.columns)
 
 
@@ -362,7 +366,7 @@ def _count_states(names, order, groups):
 
 def _group_row(state, ranks, members):
     title = text_layout.fill(f"{len(members)} nodes", 10)
-    return _node_row(title, state, f"{ranks} each  {text_layout.folded(members)}")
+    return _node_row(title, state, f"{ranks} each  {fold_names(members)}")
 
 
 def style_of(state):

@@ -9,6 +9,8 @@ again only where no other is left, and a line reports that.
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_duration
+
 
 def choose(places, current, failed, unfit, spares, min_nodes, cooldown, now, trainers=()):
     """Return the choice of the nodes for the next attempt of a run.
@@ -149,13 +151,12 @@ class _Choice:
             return self.unfit[name]
         if name not in self.cooling:
             return "it is not needed"
-        return (
-            f"it {self._describe_failure(name)}, and is not taken again for {span(self.cooldown)}"
-        )
+        pause = format_duration(self.cooldown)
+        return f"it {self._describe_failure(name)}, and is not taken again for {pause}"
 
     def _describe_failure(self, name):
         """Return the words for a node's last failure."""
-        age = span(abs(self.now - self.failed[name]["time"]))
+        age = format_duration(abs(self.now - self.failed[name]["time"]))
         return f"failed {age} ago ({self.failed[name].get('cause') or 'unknown'})"
 
     def idle(self):
@@ -230,13 +231,3 @@ class _Choice:
             remedies.append(f"go on with fewer: -e min_nodes={len(nodes)}, or min_nodes in the job")
         lines.append(f"remedy: {'; or '.join(remedies)} (docs/runbooks/spares.md)")
         return lines
-
-
-def span(seconds):
-    """Return seconds as people say them."""
-    seconds = int(seconds)
-    if seconds < 120:
-        return f"{seconds} s"
-    if seconds < 7200:
-        return f"{seconds // 60} min"
-    return f"{seconds // 3600} h"

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_clock
 
 from . import timeline
 
@@ -203,7 +201,7 @@ def _duration_figure(record, attempts):
         ended = attempts[-1].get("ended")
     if not ended or not record.get("started"):
         return None
-    return _figure("took", duration(ended - record["started"]), "start to verdict")
+    return _figure("took", format_clock(ended - record["started"]), "start to verdict")
 
 
 def _ranks_figure(plan):

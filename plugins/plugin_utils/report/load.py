@@ -14,7 +14,8 @@ import re
 import stat
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest, safe_open
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_open
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import RECORD_BYTES
 
 # Lines shown around a line of evidence, and so much of each.
 BEFORE, AFTER, WIDTH = 12, 3, 400
@@ -171,7 +172,7 @@ def mapping(path):
     """
     if not os.path.exists(path):
         return {}
-    data = json.loads(safe_open.read_file(path, manifest.RECORD_BYTES).decode("utf-8"))
+    data = json.loads(safe_open.read_file(path, RECORD_BYTES).decode("utf-8"))
     if not isinstance(data, dict):
         raise ValueError("it holds no mapping")
     return data

@@ -8,12 +8,10 @@ therefore gauges. Nothing here reads a log: run.json and plan.json have what is 
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import re
-import tempfile
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable,
     secrets_of,
@@ -246,7 +244,7 @@ def put(path, text, mode, write=True):
     if _has_content(path, text):
         return False
     if write:
-        _replace_file(path, text, mode)
+        replace_file(path, text, mode, sync=False)
     return True
 
 
@@ -256,17 +254,3 @@ def _has_content(path, text):
             return handle.read() == text
     except (OSError, ValueError):
         return False
-
-
-def _replace_file(path, text, mode):
-    directory = os.path.dirname(path) or "."
-    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".trainyard-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            handle.write(text)
-            os.fchmod(descriptor, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -18,8 +18,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable_data,
     secrets_of,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    format_bytes,
+    format_clock,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
@@ -59,17 +60,6 @@ def moment(seconds):
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
     except (OverflowError, OSError, ValueError):
         return None  # a time that no calendar has
-
-
-def size(count):
-    """Return a number of bytes with its unit, such as 12.3 kB."""
-    if count < 1000:
-        return f"{int(count)} B"
-    for unit in ("kB", "MB"):
-        count /= 1000.0
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000.0:.1f} GB"
 
 
 def href(path):
@@ -215,7 +205,7 @@ def _rank_row(slot, rank, attempt, known):
     last, seconds, log = mapping_of(rank.get("last_step")), None, None
     started, ended = finite_number(rank.get("started")), finite_number(rank.get("ended"))
     if ended and started:
-        seconds = duration(ended - started)
+        seconds = format_clock(ended - started)
     if path in known:
         log = {"href": href(path), "text": rank["home"]}
     row = {key: slot[key] for key in ("rank", "node", "local_rank", "device", "endpoint")}
@@ -454,7 +444,11 @@ def view(facts, now):
         "digests": digests(facts),
         "settings": list((series.get("settings") or {}).items()),
         "files": [
-            dict(item, href=href(item["path"]) + "/" * item["folder"], size=size(item["bytes"]))
+            dict(
+                item,
+                href=href(item["path"]) + "/" * item["folder"],
+                size=format_bytes(item["bytes"]),
+            )
             for item in facts["files"]
         ],
         "visualdl": sorted({path.rpartition("/")[0] for path in known if "vdlrecords" in path}),

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_clock
 
 from .charts import curve_rows, curves, number, unit_of, without_none
 from .report_view import MANY, href, main_figure, moment, safe, verdict
@@ -93,7 +91,7 @@ def _duration_text(record, attempt):
     ended = attempt.get("ended")
     if not ended or not record.get("started"):
         return None
-    return duration(ended - record["started"])
+    return format_clock(ended - record["started"])
 
 
 def _size_text(plan):

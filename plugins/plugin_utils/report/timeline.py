@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_clock
 
 PHASES = ("start", "rendezvous", "first_step", "training", "evaluation", "checkpoint", "stop")
 WORDS = {
@@ -64,7 +62,7 @@ def clock(seconds):
     """Return seconds since the start as m:ss or h:mm:ss, or as tenths below 10 s."""
     if 0 < seconds < 10:
         return f"{seconds:.1f} s"
-    return duration(round(seconds))
+    return format_clock(round(seconds))
 
 
 def ticks(seconds, most=8):
@@ -75,7 +73,7 @@ def ticks(seconds, most=8):
     whole = STEPS[-1] * max(1, math.ceil(seconds / most / STEPS[-1]))
     step = next((size for size in STEPS if seconds / size <= most), whole)
     return [
-        {"at": round(1000 * second / seconds, 1), "text": duration(second)}
+        {"at": round(1000 * second / seconds, 1), "text": format_clock(second)}
         for second in range(0, int(seconds) + 1, step)
     ]
 

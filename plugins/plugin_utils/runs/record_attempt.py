@@ -14,15 +14,13 @@ import os
 import time
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import write_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable,
     printable_data,
     secrets_of,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_clock
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_catalogue import (
     entry_of,
@@ -91,7 +89,7 @@ def _write_start(run_dir, params):
         for folder in (run_dir, attempt_dir):
             _write_text(os.path.join(folder, "plan.json"), params["plan"])
         _write_text(os.path.join(diff_dir, "code.diff"), params["code_diff"])
-        manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
+        write_json(os.path.join(run_dir, "job.json"), params["job"])
         entry = run_json.entry(
             number,
             plan_sha256=params["plan_sha256"],
@@ -484,8 +482,8 @@ def _result_lines(ranks, plan):
     ends = [rank["ended"] for rank in ranks if rank.get("ended")]
     if starts and ends:
         lines.append(
-            f"trained      {duration(max(ends) - min(starts))} from the first rank's start to the"
-            " last rank's end"
+            f"trained      {format_clock(max(ends) - min(starts))} from the first rank's start to"
+            " the last rank's end"
         )
     return lines
 

@@ -17,6 +17,7 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands, processes
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import CODE, DATA, RUN, compiled, gang, put
 
@@ -434,7 +435,7 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 def test_the_lock_lies_on_the_machine_where_the_home_may_be_shared(tmp_path, monkeypatch):
     own, base = tmp_path / "run", tmp_path / "home" / ".trainyard"
     own.mkdir()
-    monkeypatch.setattr(attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
+    monkeypatch.setattr(commands, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
     with attempt_dir.hold(str(base)):
         assert os.listdir(own) and not base.exists()
 
@@ -523,9 +524,9 @@ def test_processes_are_found_by_their_mark_and_no_others():
         for process in started:
             process.stdout.read(2)
         assert (
-            attempt_dir.processes_of(RUN, 1) == [started[0].pid]
-            and attempt_dir.processes_of(RUN, 11) == [started[1].pid]
-            and attempt_dir.processes_of(RUN, 2) == []
+            processes.with_mark(RUN, 1) == [started[0].pid]
+            and processes.with_mark(RUN, 11) == [started[1].pid]
+            and processes.with_mark(RUN, 2) == []
         )
     finally:
         for process in started:

@@ -130,7 +130,7 @@ def node(monkeypatch, tmp_path):
         "show": (0, "MainPID=0"),
     }
     there = {f"/var/lib/systemd/linger/{user}"}
-    monkeypatch.setattr(node_system, "read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(node_system, "read_text", lambda path: files.get(path, ""))
     monkeypatch.setattr(node_system.os.path, "exists", lambda path: path in there)
 
     def ask(argv):

@@ -253,10 +253,3 @@ def test_who_ends_a_run_does_not_end_itself(marked):
         env=dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/1"), capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout == "[]\n"
-
-
-@pytest.mark.parametrize(
-    "seconds, words", [(40, "40 s"), (720, "12 min"), (10800, "3 h"), (200000, "2 days")]
-)
-def test_an_age_in_words(seconds, words):
-    assert processes.age(seconds) == words
