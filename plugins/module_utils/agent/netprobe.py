@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node's side of the network check: a listener on the ranks' address and ports.
 
-The listener is copied to the node and executed there (library/network_proof.py). So it needs only
+The listener is copied to the node and executed there (library/network_check.py). So it needs only
 Python >= 3.8 and is complete in itself. It serves words of one JSON line each, over TCP and, for
 its own node, over a socket in its directory:
 

@@ -47,12 +47,12 @@ def environment_of(pid):
     return _read(f"/proc/{pid}/environ").split(b"\0")
 
 
-def with_mark(run_id, number):
-    """Return the pids of the processes that bear an attempt's mark.
+def pids_with_mark(name, number):
+    """Return the sorted pids whose environment has exactly this mark, also the caller's.
 
-    They may be in any control group.
+    name: a run id, or the name of a container's trial. The processes may be in any control group.
     """
-    mark = MARK + f"{run_id}/{number:d}".encode()
+    mark = MARK + f"{name}/{number:d}".encode()
     return [pid for pid in pids() if mark in environment_of(pid)]
 
 

@@ -135,7 +135,9 @@ class Trial:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         words = [*COMMAND, INSIDE, module]
-        return containers.filled(self._container, self._place, self._name, words, own, self._place)
+        return containers.container_command(
+            self._container, self._place, self._name, words, own, self._place
+        )
 
     def _start(self, argv, environment):
         """Start the container in a unit of its own.
@@ -162,8 +164,8 @@ class Trial:
         answer, deadline = None, time.monotonic() + self._params["wait"]
         while answer is None and time.monotonic() < deadline and self._is_active():
             time.sleep(0.2)
-            answer = read_answer(self._place)
-        answer = answer or read_answer(self._place)
+            answer = read_result(self._place)
+        answer = answer or read_result(self._place)
         if answer is None:
             lines = read_text(os.path.join(self._place, "errors")).strip().splitlines()
             lines = lines or [f"no answer within {self._params['wait']} s"]
@@ -185,7 +187,7 @@ class Trial:
             )
         if self._engine in containers.OUTSIDE:
             return
-        if not all(containers.held(groups, self._unit) for groups in inside.values()):
+        if not all(containers.is_in_unit(groups, self._unit) for groups in inside.values()):
             raise ContainerError(
                 "it leaves the unit that it was started in, so a stop would leave it running"
             )
@@ -198,7 +200,7 @@ class Trial:
         self._run_command(["systemctl", "--user", "stop", self._unit])
         if self._container["remove"]:
             self._run_command([*self._container["remove"], self._name])
-        left = processes.with_mark(self._name, 0)
+        left = processes.pids_with_mark(self._name, 0)
         for pid in left:  # the refusal is the news; nothing of the trial stays behind for it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -215,7 +217,7 @@ def describe_start(params, home, engine, form, image):
         "gid": os.getgid(),
     }
     variables = ("TRAINYARD_ATTEMPT", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
-    return containers.entry(found, home, dict.fromkeys(variables, ""), mounts=params["mounts"])
+    return containers.plan_entry(found, home, dict.fromkeys(variables, ""), mounts=params["mounts"])
 
 
 def processes_inside(run_id):
@@ -225,14 +227,14 @@ def processes_inside(run_id):
     """
     groups = {
         pid: read_text(f"/proc/{pid}/cgroup")
-        for pid in processes.with_mark(run_id, 0)
+        for pid in processes.pids_with_mark(run_id, 0)
         if b"TRAINYARD_TRIAL=inside" in processes.environment_of(pid)
     }
     # A process that has ended meanwhile has none.
     return {pid: text for pid, text in groups.items() if text}
 
 
-def read_answer(place):
+def read_result(place):
     """Return the container's answer, or None as long as there is no answer."""
     for line in reversed(read_text(os.path.join(place, "said")).splitlines()):
         if line.startswith("{") and line.endswith("}"):

@@ -14,8 +14,8 @@ import re
 
 from ..attempts import attempt_dir
 from ..base import processes
+from ..base.files import read_text
 from ..base.findings import finding
-from ..base.unit_limits import text_of
 from ..base.units import format_duration
 
 # Programs and modules that start trainings, by the name in their command line.
@@ -95,7 +95,7 @@ def _is_in_unit(pid, unit, active):
     active: the user's units. Another user's run, as root sees it, stands in a unit of that user. A
     run that has started since the units were listed stands in its unit, too.
     """
-    return unit in active or unit in re.split("[/\n]", text_of(f"/proc/{pid}/cgroup"))
+    return unit in active or unit in re.split("[/\n]", read_text(f"/proc/{pid}/cgroup"))
 
 
 # The fields that a finding needs: of this user's earlier runs, and of another user's training.

@@ -16,8 +16,8 @@ import platform
 import re
 import sys
 
+from ..base.files import read_text
 from ..base.findings import finding, unequal
-from ..base.unit_limits import text_of
 from ..environments import (
     installed_files,
     native_libraries,
@@ -101,7 +101,7 @@ def _state(paths, packages, checked, **more):
     """Return the state of one environment of a node, as plain data."""
     return dict(
         packages={name: package["version"] for name, package in packages.items()},
-        builds={name: installed_files.build(package) for name, package in packages.items()},
+        builds={name: installed_files.build_digest(package) for name, package in packages.items()},
         frameworks=native_libraries.frameworks(paths),
         files=checked["files"],
         bytes=checked["bytes"],
@@ -118,16 +118,16 @@ def managed(run, directory, verify):
     """
     path = os.path.join(directory, python_env.MARKER)
     try:
-        marker = json.loads(text_of(path, 1 << 20))
+        marker = json.loads(read_text(path, 1 << 20))
         paths, interpreter = marker["paths"], marker["interpreter"]
         expected, python = marker["packages"], marker["python"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if marker.get("container") or not marker.get("managed") or not os.access(interpreter, os.X_OK):
         return None
-    packages = installed_files.found(paths)
+    packages = installed_files.find_packages(paths)
     version = _python_version(run, interpreter)
-    checked = installed_files.look(path, paths, packages, verify)
+    checked = installed_files.check_environment(path, paths, packages, verify)
     state = _state(paths, packages, checked, python=version)
     state["want"] = {
         name: expected.get(name)
@@ -139,7 +139,7 @@ def managed(run, directory, verify):
         state["wrong"][text] = "python"
     if not re.search(
         r"^include-system-site-packages\s*=\s*false",
-        text_of(os.path.join(directory, "pyvenv.cfg"), native_libraries.HEAD),
+        read_text(os.path.join(directory, "pyvenv.cfg"), native_libraries.HEAD),
         re.MULTILINE,
     ):
         state["wrong"]["pyvenv.cfg"] = "config"
@@ -161,8 +161,8 @@ def own(run, python, verify):
     if not about:
         return {"error": (err.strip().splitlines() or [f"ended with {code}"])[-1][:200]}
     paths = about["paths"]
-    packages = installed_files.found(paths)
-    checked = installed_files.check(paths, packages, None, verify)
+    packages = installed_files.find_packages(paths)
+    checked = installed_files.check_files(paths, packages, None, verify)
     state = _state(paths, packages, checked, python=about["python"])
     state["packages"].update(_conda_packages(about["prefix"]))
     return state
@@ -285,7 +285,8 @@ def _managed_findings(states, remedy):
     findings = _environment_findings(states, remedy)
     for node, state in states.items():
         if state["wrong"]:
-            text = f"changed since the installation: {installed_files.words(state['wrong'])}"
+            differences = installed_files.format_differences(state["wrong"])
+            text = f"changed since the installation: {differences}"
             findings.append(finding("environment.files_changed", text, remedy, node))
     return findings
 
@@ -319,7 +320,7 @@ def _own_findings(states):
         if path not in dict(files)
     }
     if equal_files:
-        files_text = installed_files.words(equal_files)
+        files_text = installed_files.format_differences(equal_files)
         text = f"changed since their installation, equally on all nodes: {files_text}"
         findings.append(finding("environment.files_changed_equally", text, "", states, "note"))
     return findings
