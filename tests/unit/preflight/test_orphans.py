@@ -83,7 +83,7 @@ def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(mar
     place = (
         f"1:name=systemd:/user.slice/user@1000.service/app.slice/{attempt_dir.unit_name(RUN, 1)}\n"
     )
-    monkeypatch.setattr(orphans, "text_of", lambda path: place)
+    monkeypatch.setattr(orphans, "read_text", lambda path: place)
     assert process.pid not in mine(look())
 
 
