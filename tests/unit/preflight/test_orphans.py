@@ -15,15 +15,29 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import orphans
-from core_support import RUN
 
-OTHER = RUN.replace("ppyoloe", "other")
+# Other tests run on this machine at the same time, each with processes of its own.
+RUN = f"20261120-103501-orphans{os.getpid()}-1f2e"
+OTHER = f"20261120-103501-other{os.getpid()}-1f2e"
+OWN = f"TRAINYARD_TEST=orphans-{os.getpid()}"
 SLEEP = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
 STUBBORN = [
     sys.executable,
     "-c",
     "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)",
 ]
+
+
+@pytest.fixture(autouse=True)
+def only_own_processes(monkeypatch):
+    """Hide the processes that these tests have not started."""
+    monkeypatch.setenv(*OWN.split("="))
+    every = processes.pids
+    monkeypatch.setattr(
+        processes,
+        "pids",
+        lambda: [pid for pid in every() if OWN.encode() in processes.environment_of(pid)],
+    )
 
 
 def look(units=()):
