@@ -16,7 +16,7 @@ import json
 import os
 import re
 
-from ..agent.agent import as_planned
+from ..agent.runner import as_planned
 from ..base.findings import finding, named
 from ..gate.isolation import judge_apart
 
@@ -64,9 +64,9 @@ UNREADABLE = "its answer cannot be judged (docs/security.md)"
 def plan_of(plan, script="", seconds=SECONDS):
     """Return the rehearsal's plan: the given one with another script.
 
-    script: the text of rehearse.py. seconds: the time after which the unit is ended. Launcher,
-    environment, ports and nodes are the same. The training's arguments stay, so that the command
-    has its shape.
+    script: the text of rehearsal_rank.py. seconds: the time after which the unit is ended.
+    Launcher, environment, ports and nodes are the same. The training's arguments stay, so that the
+    command has its shape.
     """
     result = copy.deepcopy(plan)
     folder = os.path.dirname(plan["script"][0])

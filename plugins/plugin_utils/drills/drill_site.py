@@ -18,8 +18,7 @@ import sys
 import threading
 import time
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import drill_watch
-
+from ..agent import zipapp
 from . import fault_table
 
 # For the shell lines of faults.yml, see its head.
@@ -332,9 +331,7 @@ class Watch:
             self.looks.append(dict(look, t=time.monotonic(), node=node.name))
 
     def _follow(self, node, run, base, sign):
-        with open(drill_watch.__file__, "rb") as handle:
-            source = handle.read()
-        words = ["python3", "-I", "-c", drill_watch.BOOT, str(len(source)), run, base, sign]
+        words = ["python3", "-I", "-c", zipapp.BOOT, run, base, sign]
         if node.container:
             argv = node.inside(node.user, *words)
         else:
@@ -345,7 +342,7 @@ class Watch:
             )
             self._calls[node.name] = call
             try:
-                call.stdin.write(source)
+                call.stdin.write(zipapp.stdin_bytes("drill_probe"))
                 call.stdin.flush()
                 for line in call.stdout:
                     self._add(node, **json.loads(line))

@@ -7,7 +7,7 @@ code of examples/, whose configs/faults do things from inside. The judgement is 
 wrong, and a table.
 
 The observation of a node is a list of looks {t, node, gone, attempts: {number: {...}}} as
-drill_watch.py prints them. t: seconds of the controller's steady clock at which a look came. gone:
+drill_probe.py prints them. t: seconds of the controller's steady clock at which a look came. gone:
 True where the node did not answer.
 """
 
@@ -27,7 +27,7 @@ STEP_KINDS = ("before", "then", "back", "heal")
 # Seconds that docs/drills.md allows: from the fault to the first node that knows, from there to the
 # last process, from a verdict to the next step.
 BUDGET = {"detect": 10.0, "stop": 10.0, "resume": 60.0}
-# drill_watch.py prints a look at least every two seconds.
+# drill_probe.py prints a look at least every two seconds.
 SILENT = 5.0
 # Each is kept, broken, or None where this fault cannot show it.
 PROMISES = ("N1", "N2", "N3", "N4", "N5", "N6", "N7", "N8")

@@ -15,7 +15,7 @@ import shlex
 import stat
 import time
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import log_sender
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 
 from ..logsync import collector
@@ -69,7 +69,7 @@ def logs(ground, run, number):
         # How a unit ended may be noted after all was brought, as by a node that comes back.
         planned = set()
         if plan:
-            planned = set(shipping.named(plan, node.name)) - {shipping.WHOLE}
+            planned = set(log_sender.named(plan, node.name)) - {log_sender.WHOLE}
         files = sorted(set(names) | planned)
         remote, copies = on_node(
             node,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phase of a training by its ranks' log lines, and its time limit.
 
-The module is pure and shipped beside guard.py.
+The module is pure.
 
 rendezvous   no rank was started yet, or one looks for its peers: from its first word about them to
              the word that it has them

@@ -2,19 +2,9 @@
 """Runner of an attempt on one node.
 
 It runs the plan's command, notes the end of every rank, and stops the peers when the attempt fails
-on this node. This file is copied into the attempt's directory and is what the attempt's systemd
-unit executes. It needs only Python >= 3.8 and is complete in itself (mpirun alone needs openmpi.py
-beside it). It supervises nothing: systemd does. It exists for two reasons. The launcher hides a
+on this node. It supervises nothing: systemd does. It exists for two reasons. The launcher hides a
 rank's real exit code, so that nothing else sees it (fact 6). The first failing node stops its peers
 (docs/design.md, 4).
-
-    agent.py run ATTEMPT NODE       ExecStart: start the command, follow its ranks
-    agent.py ended ATTEMPT NODE [CONFIG]
-                                    ExecStopPost: write exit.json, stop the peers, which ssh reaches
-                                    by that configuration
-    agent.py stop ATTEMPT BY UNIT [REASON]
-                                    on a peer: note who stopped the attempt and why, keep
-                                    evidence of a hang, and stop its unit
 """
 
 from __future__ import annotations
@@ -32,6 +22,10 @@ import subprocess
 import sys
 import time
 
+from . import openmpi
+
+# The archive with this program, in the attempt's directory.
+ARCHIVE = "agent.pyz"
 SCAN_SECONDS = 0.25
 PEER_SECONDS = 15
 REMOVE_SECONDS = 30
@@ -398,7 +392,7 @@ class Launcher:
             return
         argv = mine.get("argv") or plan["argv"]
         if plan["launcher"]["kind"] == "first":
-            helper = [sys.executable, "-I", os.path.join(attempt, "openmpi.py")]
+            helper = [sys.executable, "-I", os.path.join(attempt, ARCHIVE), "openmpi"]
             if mine["rank"] == 0:
                 # With these, mpirun starts its daemons inside the peers' units instead of over
                 # plain ssh, and each rank so that its end is seen. They are settings, so that the
@@ -407,7 +401,7 @@ class Launcher:
                 environment = dict(
                     environment,
                     OMPI_MCA_plm_rsh_agent=" ".join(helper + ["rsh", attempt, mine["name"]]),
-                    OMPI_MCA_orte_fork_agent="python3 -I ../openmpi.py rank",
+                    OMPI_MCA_orte_fork_agent=openmpi.RANK_COMMAND,
                 )
             else:
                 argv = helper + ["daemon"]
@@ -819,9 +813,7 @@ def ended(attempt, node, config=""):
         write_if_possible(attempt, "exit.json", result)
     carry_out(remove_containers, attempt, node)  # after the peers: an engine may take its time
     if os.path.exists(os.path.join(attempt, "mpi.json")):
-        subprocess.call(
-            [sys.executable, "-I", os.path.join(attempt, "openmpi.py"), "sweep", attempt]
-        )
+        carry_out(openmpi.sweep, attempt)
     return 0
 
 
@@ -831,8 +823,9 @@ def stop_guard(attempt):
     It ends automatically unless it is stuck.
     """
     try:
-        unit = read_json(attempt, "attempt.json")["unit"].replace("trainyard-", "yardguard-", 1)
-        if os.path.exists(os.path.join(attempt, "guard.py")):
+        record = read_json(attempt, "attempt.json")
+        if record["attempt"]:  # a rehearsal has no guard
+            unit = record["unit"].replace("trainyard-", "yardguard-", 1)
             argv = ["systemctl", "--user", "stop", "--no-block", unit]
             subprocess.call(
                 argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SPARE_SECONDS
@@ -933,15 +926,12 @@ def write_if_possible(attempt, name, value):
 
 
 def keep_evidence(attempt):
-    """Have guard_evidence.py look at the ranks while they still run.
-
-    It does so where it lies in the attempt, and has EVIDENCE_SECONDS for it.
-    """
-    program = os.path.join(attempt, "guard_evidence.py")
+    """Write the stacks of the ranks while they still run, within EVIDENCE_SECONDS."""
+    program = os.path.join(attempt, ARCHIVE)
     try:
         node = read_json(attempt, "attempt.json")["node"]
         subprocess.run(
-            [sys.executable, "-I", "-B", program, attempt, node],
+            [sys.executable, "-I", program, "stacks", attempt, node],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -982,19 +972,3 @@ def stop(attempt, by, unit, reason="peer"):
     if code in (0, 5):
         return 0
     return 1
-
-
-def main(arguments):
-    """Dispatch one of the three commands."""
-    verb = arguments[0]
-    if verb == "run":
-        return run(arguments[1], arguments[2])
-    if verb == "ended":
-        return ended(*arguments[1:4])
-    if verb == "stop":
-        return stop(*arguments[1:5])
-    raise SystemExit(__doc__)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

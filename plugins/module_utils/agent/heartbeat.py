@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heartbeat of an attempt on this node: a JSON line every two seconds.
 
-The gate runs it for the guard of the neighbour, which keeps the connection. It is complete in
-itself, needs Python >= 3.8 and writes nothing.
-
-    guard_beat.py ATTEMPT UNIT        {"state", "holds", "ended": null or {"ok", "by", "reason"}}
+The gate runs it for the guard of the neighbour, which keeps the connection. It writes nothing. A
+line is {"state", "holds", "ended": null or {"ok", "by", "reason"}}.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 
 SECONDS = 2.0
@@ -143,10 +140,3 @@ def main(attempt, name):
         if beat["ended"] and ended_at is None:
             ended_at = time.monotonic()
         time.sleep(SECONDS)
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1], sys.argv[2])
-    except BrokenPipeError:
-        os._exit(0)
