@@ -33,7 +33,7 @@ options:
     type: str
   keys:
     description:
-      - "{node: public key} of the nodes of this attempt, as M(node_probe) made and M(plan) checked them; its peers may then call this node for it, and
+      - "{node: public key} of the nodes of this attempt, as M(node_info) made and M(plan) checked them; its peers may then call this node for it, and
         for nothing else (C(started) only). More than one node needs them."
     type: dict
     default: {}
@@ -110,7 +110,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     mesh_credential,
     ownership,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 
 
@@ -245,7 +247,7 @@ def main():
         OSError,
         ValueError,
     ) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(**describe_failure(error))
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def describe(params, answer, engine, form, image):
         raise container_trial.ImageError(
             f"{wrong}; correct package and version of the environment, or its image"
         )
-    packages = containers.packages_of(answer["listing"])
+    packages = containers.parse_packages(answer["listing"])
     return {
         "version": core.FORMAT,
         "digest": params["digest"],

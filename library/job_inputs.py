@@ -19,7 +19,7 @@ options:
     type: dict
     required: true
   job:
-    description: The job, as read_job gives it.
+    description: The job, as job_config gives it.
     type: dict
     required: true
   code:

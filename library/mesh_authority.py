@@ -33,7 +33,7 @@ options:
     type: path
   nodes:
     description:
-      - RV(mesh_node#module:held) and C(state.authority) of every node, as a pair. An authority of
+      - RV(ssh_mesh_node#module:held) and C(state.authority) of every node, as a pair. An authority of
         this site that is not one of this controller's is refused, before a key is made or changed.
     type: dict
     default: {}

@@ -41,9 +41,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-trees: {description: "As node_probe's trees (C(full)).", type: dict, returned: full}
-summary: {description: "As node_probe's placement.summary (C(full)).", type: str, returned: full}
-places: {description: "As node_probe's placement.places (C(full)), or the files by name (C(named)).", type: dict, returned: "full, named"}
+trees: {description: "As node_info's trees (C(full)).", type: dict, returned: full}
+summary: {description: "As node_info's placement.summary (C(full)).", type: str, returned: full}
+places: {description: "As node_info's placement.places (C(full)), or the files by name (C(named)).", type: dict, returned: "full, named"}
 outline: {description: "digest, files, bytes, names, texts, commit, dirty.", type: dict, returned: outline}
 found: {description: "identity and nonce (C(base)).", type: dict, returned: base}
 """
@@ -68,7 +68,7 @@ def full(given, base):
         for place in given["places"]
         if place["placement"] != "shared" or given["node"] in given["nodes"][:1]
     ]
-    seen = {place["key"]: paths.seen(base, place, "full") for place in wanted}
+    seen = {place["key"]: paths.describe_path(base, place, "full") for place in wanted}
     return {
         "summary": placement.summary(seen),
         "trees": {
@@ -86,7 +86,9 @@ def named(given, base):
     asked = [place for place in given["places"] if given["buckets"].get(place["key"])]
     return {
         "places": {
-            place["key"]: paths.shown(base, place, given["buckets"][place["key"]], given["full"])
+            place["key"]: paths.list_entries(
+                base, place, given["buckets"][place["key"]], given["full"]
+            )
             for place in asked
         }
     }
@@ -96,9 +98,13 @@ DO = {
     "full": full,
     "named": named,
     "outline": lambda given, base: {
-        "outline": remote_outline.of(base, given["path"], given["config"], given["exclude"])
+        "outline": remote_outline.describe_tree(
+            base, given["path"], given["config"], given["exclude"]
+        )
     },
-    "base": lambda given, base: {"found": placement.of_base(base, given["node"], given["nodes"])},
+    "base": lambda given, base: {
+        "found": placement.describe_base(base, given["node"], given["nodes"])
+    },
 }
 
 

@@ -12,7 +12,7 @@ description:
   - M(placement) with C(state=named) then names the files of these nodes.
   - Runs on the controller and changes nothing.
 options:
-  facts: {description: "{node: facts}, as M(node_probe) returned them.", type: dict, required: true}
+  facts: {description: "{node: facts}, as M(node_info) returned them.", type: dict, required: true}
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard

@@ -13,11 +13,11 @@ description:
     all at once, unless they are only to be reported.
 options:
   job:
-    description: As read_job gives it.
+    description: As job_config gives it.
     type: dict
     required: true
   site:
-    description: As read_job gives it.
+    description: As job_config gives it.
     type: dict
     required: true
   nodes:
@@ -26,7 +26,7 @@ options:
     elements: dict
     required: true
   facts:
-    description: Node name to what node_probe returned.
+    description: Node name to what node_info returned.
     type: dict
     required: true
   inputs:

@@ -22,7 +22,7 @@ options:
     type: dict
     required: true
   facts:
-    description: Node name to what node_probe returned.
+    description: Node name to what node_info returned.
     type: dict
     required: true
   results:

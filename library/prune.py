@@ -45,8 +45,10 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
-    printable,
     printable_data,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
@@ -95,7 +97,7 @@ def main():
     try:
         module.exit_json(**on_node(given, run, not module.check_mode))
     except (attempt_dir.AttemptError, OSError, ValueError) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(**describe_failure(error))
 
 
 if __name__ == "__main__":

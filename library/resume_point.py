@@ -60,6 +60,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     mesh_credential,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable,
     printable_data,
@@ -76,7 +79,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
 def find(given):
     """Return what the run has on this node."""
     if not attempt_dir.RUN_ID.match(given["run_id"]):
-        raise attempt_dir.AttemptError("{!r} is no run id".format(given["run_id"]))
+        raise attempt_dir.AttemptError("attempt.bad_run_id", f"{given['run_id']!r} is not a run id")
     home = os.path.expanduser("~")
     base = os.path.join(home, given["base"])
     mesh_credential.register(home, base)
@@ -122,7 +125,7 @@ def main():
         OSError,
         ValueError,
     ) as error:
-        module.fail_json(msg=printable(str(error), newlines=True))
+        module.fail_json(**describe_failure(error))
 
 
 if __name__ == "__main__":

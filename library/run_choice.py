@@ -14,7 +14,7 @@ description:
 options:
   runs_dir: {description: Where the controller keeps its runs., type: path, required: true}
   run_id: {description: "The run that was named, if any.", type: str, default: ""}
-  found: {description: "{node: what M(attempt_status) returned there}.", type: dict, default: {}}
+  found: {description: "{node: what M(attempt_monitor) returned there}.", type: dict, default: {}}
   members: {description: The inventory's trainers and spares., type: list, elements: str, default: []}
 attributes:
   check_mode: {support: full, description: Reads only.}

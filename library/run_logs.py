@@ -71,7 +71,7 @@ ask:
   elements: str
   returned: asked
 status:
-  description: What M(attempt_status) says.
+  description: What M(attempt_monitor) says.
   type: dict
   returned: found
 number:

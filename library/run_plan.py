@@ -27,7 +27,7 @@ options:
     type: path
     required: true
   digests:
-    description: By node, the sha256 of the plan that M(attempt_status) gave, or '' (V(taken) only).
+    description: By node, the sha256 of the plan that M(attempt_monitor) gave, or '' (V(taken) only).
     type: dict
     default: {}
   site:

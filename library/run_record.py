@@ -62,7 +62,7 @@ options:
     type: bool
     default: true
   nodes:
-    description: "What rank_logs returned on every node: {node, ranks, files, endpoints, exit,
+    description: "What rank_logs_info returned on every node: {node, ranks, files, endpoints, exit,
       missing} (C(ended) only)."
     type: list
     elements: dict

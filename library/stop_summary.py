@@ -12,7 +12,7 @@ description:
   - Runs on the controller and changes nothing.
 options:
   results: {description: "{node: what M(attempt) returned there with C(state=stopped), if anything}.", type: dict, required: true}
-  found: {description: "{node: what M(attempt_status) returned there before}.", type: dict, default: {}}
+  found: {description: "{node: what M(attempt_monitor) returned there before}.", type: dict, default: {}}
   run_id: {description: "The run that was named, if any.", type: str, default: ""}
   members: {description: Nodes on which something of the run can be., type: list, elements: str, default: []}
 attributes:

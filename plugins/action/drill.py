@@ -130,7 +130,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         path, shown, problems = jobs.find_job(config, folder, os.getcwd())
         job: dict[str, Any] | None = None
         if path:
-            job, invalid = jobs.examine(path, shown)
+            job, invalid = jobs.read_partial_job(path, shown)
             problems = problems + invalid
         if problems or job is None:
             raise fault_table.DrillError("; ".join(str(problem) for problem in problems))
@@ -168,7 +168,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         name = self.task_vars["inventory_hostname"]
         base = str(plain(self.task_vars.get("trainyard_home") or ".trainyard"))
         answer = self._execute_module(
-            module_name="trainyard.cluster.attempt_status",
+            module_name="trainyard.cluster.attempt_monitor",
             module_args={"run_id": "", "node": name, "base": base},
             task_vars=self.task_vars,
         )

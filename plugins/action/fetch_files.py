@@ -29,9 +29,9 @@ class ActionModule(ControllerAction):
         "root": {"type": "str", "required": True},
         "into": {"type": "str", "required": True},
         "sizes": {"type": "dict", "required": True},
-        "bytes": {"type": "str", "default": str(quota.BYTES)},
-        "files": {"type": "int", "default": quota.FILES},
-        "free": {"type": "str", "default": str(quota.FREE)},
+        "bytes": {"type": "str", "default": str(quota.DEFAULT_BYTES)},
+        "files": {"type": "int", "default": quota.DEFAULT_FILES},
+        "free": {"type": "str", "default": str(quota.DEFAULT_FREE_BYTES)},
         "partial": {"type": "bool", "default": False},
         "compare": {"type": "bool", "default": False},
     }

@@ -20,4 +20,4 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the nodes, and the parts of each place."""
-        return {"changed": False, **placement.unlike(arguments["facts"])}
+        return {"changed": False, **placement.find_differing_nodes(arguments["facts"])}

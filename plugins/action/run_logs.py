@@ -96,7 +96,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         }
         self._given = arguments
         self._extra = plain(load_extra_vars(self._loader))
-        self._asks = questions.question(self._extra)
+        self._asks = questions.parse_options(self._extra)
         return {**steps[arguments["state"]](), **QUIET}
 
     # --- on the controller
@@ -194,7 +194,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         if home.index is None:
             home.index = {"ranks": [], "files": [], "run": home.run, "attempt": home.number}
         if asks["query"] is not None:
-            lines, problem = questions.answer(home.index, asks["query"], home.secrets)
+            lines, problem = questions.answer_query(home.index, asks["query"], home.secrets)
             if problem:
                 self.fail(printable(problem, newlines=True))
         elif self._asks_for_lines():
@@ -223,7 +223,10 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
         Lines of several logs are merged.
         """
-        most, is_over = self._asks["lines"] or questions.LINES, not self._chosen_run["goes_on"]
+        most, is_over = (
+            self._asks["lines"] or questions.DEFAULT_LINES,
+            not self._chosen_run["goes_on"],
+        )
         found, ends = log_view.merged(logs, most, home.zones, is_over)
         if len(logs) == 1 and not self._asks["follow"]:
             log = logs[0]
@@ -258,12 +261,12 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         """Return the node's status of an attempt. Fail where it is not valid."""
         node = self.task_vars["inventory_hostname"]
         answer = self._execute_module(
-            module_name="trainyard.cluster.attempt_status",
+            module_name="trainyard.cluster.attempt_monitor",
             module_args={"run_id": run, "number": number, "node": node, "base": self._base()},
             task_vars=self.task_vars,
         )
         if answer.get("failed") or "status" not in answer:
-            text = str(answer.get("msg") or "attempt_status gave no status")
+            text = str(answer.get("msg") or "attempt_monitor gave no status")
             self.fail(printable(text))
         status = answer["status"]
         if not _is_valid(status, run):

@@ -11,9 +11,9 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt
 
 WRITERS = {
-    "started": record_attempt.started,
-    "ended": record_attempt.ended,
-    "refused": record_attempt.refused,
+    "started": record_attempt.record_start,
+    "ended": record_attempt.record_end,
+    "refused": record_attempt.record_refusal,
 }
 
 
@@ -44,4 +44,6 @@ class ActionModule(ControllerAction):
         try:
             return {"changed": True, **WRITERS[arguments["state"]](arguments, self.check_mode)}
         except FileExistsError:
-            self.fail(record_attempt.taken(arguments), taken=True)
+            message = record_attempt.describe_conflict(arguments)
+            code = "attempt.begun_elsewhere"
+            self.fail(message, taken=True, code=code)

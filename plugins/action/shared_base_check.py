@@ -21,7 +21,7 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Fail where two nodes have one product directory."""
-        found = placement.homes(arguments["facts"])
+        found = placement.judge_bases(arguments["facts"])
         if found:
             texts = (f"{item['text']} -> {item['remedy']}" for item in found)
             self.fail(printable("; ".join(texts), newlines=True))

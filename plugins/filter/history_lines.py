@@ -10,7 +10,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.history_tex
 
 
 def history_lines(looks):
-    """Return the lines. looks: what the module run_history returned on each node."""
+    """Return the lines. looks: what the module run_history_info returned on each node."""
     return describe_history(plain(looks))
 
 

@@ -9,7 +9,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import pl
 
 def verification_times(facts, node, trees):
     """Return the lines. facts: of the node's probe. node: its name. trees: as job_inputs gives."""
-    return placement.estimates(plain(node), plain(facts), plain(trees))
+    return placement.estimate_verification(plain(node), plain(facts), plain(trees))
 
 
 class FilterModule:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.common.parameters import remove_values
 from ansible.plugins.action import ActionBase
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CodedError
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 
@@ -58,6 +59,8 @@ class ControllerAction(ActionBase):
             result.update(error.result)
         except self.FAILURES as error:
             result.update(failed=True, msg=self.describe(error))
+            if isinstance(error, CodedError):
+                result["code"] = error.code
         if self._warnings:
             result["warnings"] = self._warnings
         if secrets:

@@ -37,7 +37,7 @@ LOG_HEAD = [
     "seconds",
     "most memory: sender, receiver",
     "delay p50, p99",
-    "at home as on the node",
+    "same on controller and node",
 ]
 WAY_HEAD = [
     "way",

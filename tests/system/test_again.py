@@ -154,6 +154,8 @@ TASKS = """---
       ansible.builtin.fail: {msg: FAILED}
       when: %s
 """
+COLLECTION = ROOT / "collections" / "ansible_collections" / "trainyard" / "cluster"
+SETTINGS = "callbacks_enabled = trainyard.cluster.restart\n"
 DECIDED = {
     "again": True,
     "delay": 0,
@@ -181,7 +183,7 @@ def project(tmp_path):
     once; call(*words) runs one.
     """
 
-    def call(*given, train=None, resume=None, environment=None, start=False):
+    def call(*given, train=None, resume=None, environment=None, start=False, settings=SETTINGS):
         log = tmp_path / "log"
         first, then = (
             train or ("run_record", ended(1, DECIDED), True),
@@ -191,7 +193,7 @@ def project(tmp_path):
             str(tmp_path),
             {
                 "library/run_record.py": MODULE % str(log),
-                "library/resumed_run.py": MODULE % str(log),
+                "library/resume_decision.py": MODULE % str(log),
                 "library/other.py": MODULE % str(log),
                 "library/plan.py": MODULE % str(log),
                 "playbooks/train.yml": (
@@ -201,14 +203,18 @@ def project(tmp_path):
                     TASKS % (then[0], json.dumps(then[1]), str(then[2]).lower())
                 ),
                 "ansible.cfg": (
-                    "[defaults]\nlibrary = library\ncallback_plugins ="
-                    " plugins/callback\ncallbacks_enabled = trainyard_again\nlocalhost_warning ="
-                    f" False\ninterpreter_python = {sys.executable}\n"
-                    f"collections_path = {ROOT}/collections\n"
+                    f"[defaults]\nlibrary = library\n{settings}"
+                    f"localhost_warning = False\ninterpreter_python = {sys.executable}\n"
+                    "collections_path = collections\n"
                 ),
             },
         )
-        if not (tmp_path / "plugins").exists():
+        collection = tmp_path / "collections" / "ansible_collections" / "trainyard" / "cluster"
+        if not collection.exists():
+            collection.mkdir(parents=True)
+            for name in ("meta", "plugins", "galaxy.yml"):
+                os.symlink(COLLECTION / name, collection / name)
+            os.symlink(tmp_path / "playbooks", collection / "playbooks")
             os.symlink(ROOT / "plugins", tmp_path / "plugins")
         environment = dict(
             os.environ,
@@ -273,7 +279,7 @@ def test_nothing_is_started_again_that_was_decided_so(project):
 
 
 def test_a_refusal_to_resume_is_not_tried_again(project):
-    resume = ("resumed_run", {"fail": True, "refused": True}, False)
+    resume = ("resume_decision", {"fail": True, "refused": True}, False)
     code, output, said = project("playbooks/train.yml", resume=resume)
     assert code == 2 and len(said) == 2 and output.count("is started again") == 1, output
 
@@ -321,7 +327,7 @@ STAND_IN = """---
   gather_facts: false
   tasks:
     - name: Choose
-      replacement: {say: {run: RUN, state_dir: STATE, nodes: [n1, s1], new: [s1]}}
+      node_replacement: {say: {run: RUN, state_dir: STATE, nodes: [n1, s1], new: [s1]}}
 - hosts: s1,n1
   gather_facts: false
   tasks:
@@ -368,7 +374,7 @@ def test_who_stands_in_and_is_not_ready_is_remembered(project, tmp_path, broken,
     exception.
     """
     state = tmp_path / "state"
-    put(str(tmp_path), {"library/replacement.py": MODULE % str(tmp_path / "log")})
+    put(str(tmp_path), {"library/node_replacement.py": MODULE % str(tmp_path / "log")})
     put(
         str(tmp_path),
         {"playbooks/stand_in.yml": STAND_IN.replace("RUN", RUN).replace("STATE", str(state))},
@@ -417,7 +423,7 @@ def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
     again.
     """
     known = {
-        "resumed_run": followed,
+        "resume_decision": followed,
         "run_record": ended(1, dict(DECIDED, again=False, reason="never")),
     }
     tasks = "".join(f"    - {name}: {{say: {json.dumps(said)}}}\n" for name, said in known.items())

@@ -2,7 +2,7 @@
 """Bad input is refused before a node is contacted, every problem in one report; unusual input that
 is right is accepted.
 
-The tables go through the promises word by word; each case is put to the real read_job action, with
+The tables go through the promises word by word; each case is put to the real job_config action, with
 files that Ansible itself reads.
 """
 
@@ -21,7 +21,7 @@ from core_support import ROOT
 @pytest.fixture
 def bench(tmp_path, load_plugin, monkeypatch):
     """A good site in a folder, and the action."""
-    return Bench(tmp_path, load_plugin("action", "read_job"), monkeypatch)
+    return Bench(tmp_path, load_plugin("action", "job_config"), monkeypatch)
 
 
 def job(text="", **changes):

@@ -26,7 +26,7 @@ class Terminal:
     def result(self, action, data, host=None):
         host = host or (
             "localhost"
-            if action in ("run_record", "run_report", "check_report", "plan")
+            if action in ("run_record", "run_report", "findings_report", "plan")
             else "node1"
         )
         task = SimpleNamespace(
@@ -57,7 +57,7 @@ class Terminal:
 
     def retry(self, said, host="node1"):
         self.plugin.v2_runner_retry(
-            self.result("attempt_status", {"status": said, "attempts": 1, "retries": 9}, host)
+            self.result("attempt_monitor", {"status": said, "attempts": 1, "retries": 9}, host)
         )
         return self.capsys.readouterr().out
 
@@ -77,10 +77,9 @@ class Terminal:
 @pytest.fixture
 def terminal(capsys, monkeypatch):
     """A pipe."""
-    callback_loader.add_directory(str(ROOT / "plugins" / "callback"))
     monkeypatch.setattr("atexit.register", lambda *_args: None)
     monkeypatch.setattr(context, "CLIARGS", {"check": False})
-    plugin = callback_loader.get("trainyard")
+    plugin = callback_loader.get("trainyard.cluster.live")
     plugin.set_options()
     monkeypatch.setattr("time.time", lambda: 225.0)  # what the nodes' clocks say
     monkeypatch.setattr(plugin._display, "verbosity", 0)
@@ -200,7 +199,7 @@ def test_what_the_plan_calls_secret_is_hidden_in_what_any_other_task_says(termin
 @pytest.mark.parametrize("failed", [False, True])
 def test_the_table_of_a_check_is_the_last_thing_shown(terminal, failed):
     said = terminal.result(
-        "check_report",
+        "findings_report",
         {
             "lines": ["STOP  node1  port  17000 is taken\x1b[2J", "NOT READY: 1"],
             "msg": "NOT READY: 1",
@@ -220,13 +219,13 @@ def test_the_last_look_is_shown_too(terminal):
     said = dict(at(7, state="completed", ended=True))
     del said["node"]
     assert (
-        terminal.ok("attempt_status", {"status": said})
+        terminal.ok("attempt_monitor", {"status": said})
         .splitlines()[1]
         .startswith("node1      completed")
     )
     assert (
         terminal.ok(
-            "attempt_status", {"status": {"found": False, "ended": True, "state": "none"}}, "node9"
+            "attempt_monitor", {"status": {"found": False, "ended": True, "state": "none"}}, "node9"
         )
         == "node9      no such run here\n"
     )
@@ -285,7 +284,7 @@ def test_a_worker_process_leaves_the_picture_alone(screen, monkeypatch):
 
 def test_a_node_that_cannot_be_reached_stays_in_the_picture(screen):
     screen.retry(at(0))
-    said = screen.result("attempt_status", {"unreachable": True, "msg": "timed out"})
+    said = screen.result("attempt_monitor", {"unreachable": True, "msg": "timed out"})
     said.task.ignore_unreachable = True
     screen.plugin.v2_runner_on_unreachable(said)
     screen.capsys.readouterr()
@@ -371,7 +370,7 @@ def test_a_node_gives_no_verdict_and_no_command_to_copy(terminal):
         {"summary": ["COMPLETED"], "verdict": {"outcome": "completed"}, "stopped": 7},
     )
     assert "COMPLETED" not in terminal.stats()
-    terminal.ok("attempt_status", {"status": dict(at(0), run=RUN + "; rm -rf ~")})
+    terminal.ok("attempt_monitor", {"status": dict(at(0), run=RUN + "; rm -rf ~")})
     assert terminal.exit() == ""
 
 
@@ -387,8 +386,8 @@ def test_a_node_gives_no_verdict_and_no_command_to_copy(terminal):
     ],
 )
 def test_a_status_of_another_shape_costs_its_node_only(terminal, wrong):
-    terminal.ok("attempt_status", {"status": dict(at(0), **wrong)})
-    shown = terminal.ok("attempt_status", {"status": at(3, "node2", 1)}, "node2")
+    terminal.ok("attempt_monitor", {"status": dict(at(0), **wrong)})
+    shown = terminal.ok("attempt_monitor", {"status": at(3, "node2", 1)}, "node2")
     assert "node2 " in shown and "step 4/8" in shown
 
 
@@ -439,7 +438,7 @@ def test_plays_without_hosts_are_not_mentioned(terminal):
 )
 def test_who_leaves_a_running_run_is_told_how_to_come_back(terminal, says, expected):
     for host, said in says:
-        terminal.ok("attempt_status", {"status": said}, host)
+        terminal.ok("attempt_monitor", {"status": said}, host)
     shown = terminal.exit()
     assert bool(shown) == expected
     if expected:
@@ -448,12 +447,12 @@ def test_who_leaves_a_running_run_is_told_how_to_come_back(terminal, says, expec
 
 
 def test_a_run_that_was_just_stopped_does_not_go_on(terminal):
-    terminal.ok("attempt_status", {"status": at(0)})
+    terminal.ok("attempt_monitor", {"status": at(0)})
     terminal.ok("attempt", {"changed": True, "stopped": [RUN], "left": []})
     assert terminal.exit() == ""
 
 
 def test_a_worker_process_says_nothing_at_its_end(terminal, monkeypatch):
-    terminal.ok("attempt_status", {"status": at(0)})
+    terminal.ok("attempt_monitor", {"status": at(0)})
     monkeypatch.setattr("os.getpid", lambda: 1)
     assert terminal.exit() == ""

@@ -47,7 +47,7 @@ def site(tmp_path):
         put(
             folder,
             {
-                "plan.json": compiler.canonical(PLAN).decode(),
+                "plan.json": compiler.canonical_bytes(PLAN).decode(),
                 "job.json": "{}",
                 "logs.txt": f"console of {name}\n",
                 "exit.json": "{}",
@@ -140,7 +140,7 @@ def names(folder):
 
 
 def test_what_a_training_does_costs_nothing_but_its_own_excess(site, tmp_path):
-    ours = compiler.canonical(PLAN).decode()
+    ours = compiler.canonical_bytes(PLAN).decode()
     put(site.home, {"plan.json": ours, "../job.json": '{"ours": 1}'})
     evil = site.node["node2"]
     mine = put(tmp_path / "mine", {"secret": "mine"}) + "/secret"
@@ -156,10 +156,10 @@ def test_what_a_training_does_costs_nothing_but_its_own_excess(site, tmp_path):
     put(first, {"best_model.x --rsh=touch": "x"})
     put(
         evil, {"job.json": '{"theirs": 1}'}
-    )  # (a plan that differs, below: rank_logs goes by the node's own)
+    )  # (a plan that differs, below: rank_logs_info goes by the node's own)
     other = copy.deepcopy(PLAN)
     other["env"]["LD_PRELOAD"] = "/tmp/x.so"
-    put(evil, {"plan.json": compiler.canonical(other).decode()})
+    put(evil, {"plan.json": compiler.canonical_bytes(other).decode()})
     code, said, incomplete = site.collect(
         trainyard_collect_bytes="1 MiB", trainyard_collect_files=50
     )
@@ -192,6 +192,6 @@ def test_another_controller_takes_what_the_nodes_agree_on_and_one_goes_without_w
     assert json.loads((site.home / "plan.json").read_text())["endpoints"] == PLAN["endpoints"]
     assert not (site.home.parent / "job.json").exists(), "{} is no job"
     (site.home / "plan.json").unlink()
-    put(site.node["node2"], {"plan.json": compiler.canonical(dict(PLAN, env={})).decode()})
+    put(site.node["node2"], {"plan.json": compiler.canonical_bytes(dict(PLAN, env={})).decode()})
     code, said, _incomplete = site.collect("plan")
     assert code == 0 and not (site.home / "plan.json").exists() and "do not agree" in said, said

@@ -125,10 +125,10 @@ def test_an_empty_project_runs_an_action_on_the_controller(ansible):
     digest = "ab" * 8
     marker = {"packages": {"numpy": "1"}, "imported": {"version": "2.6.2"}, "fingerprint": "f"}
     nodes = {name: {"environments": {digest: marker}} for name in ("node1", "node2")}
-    task = {"trainyard.cluster.environment_compare": {"digest": digest, "nodes": nodes}}
+    task = {"trainyard.cluster.environment_differences": {"digest": digest, "nodes": nodes}}
     play = [{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]
     done = ansible("ansible-playbook", "play.yml", playbook=json.dumps(play))
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"]["localhost"]
     assert result["fingerprint"] == "f"
-    assert result["action"] == "trainyard.cluster.environment_compare"
+    assert result["action"] == "trainyard.cluster.environment_differences"

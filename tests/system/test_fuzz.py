@@ -191,7 +191,7 @@ def read_and_reread(folder, data):
     job, problems = jobs.read_job(written(folder, data), "fuzzed.yml")
     judged(problems)
     assert (job is None) == bool(problems)
-    half, again = jobs.examine(written(folder, data), "fuzzed.yml")
+    half, again = jobs.read_partial_job(written(folder, data), "fuzzed.yml")
     assert [str(p) for p in again] == [str(p) for p in problems]
     if job is None:
         return half
@@ -210,7 +210,7 @@ def on_a_site(job, extra):
     assert not problems
     job = jobs.apply_command_line(job, extra, problems)
     judged(problems)
-    judged(sites.choose(job, site)[1])
+    judged(sites.select_nodes(job, site)[1])
     judged(jobs.port_warnings(job, site))
 
 
@@ -273,7 +273,7 @@ def test_a_site(one, two, nodes):
         {"all": ["a", "b"], "trainers": ["a", "b"]}, {"a": one, "b": two}
     )
     judged(problems)
-    judged(sites.choose(job_of(nodes=nodes), site)[1])
+    judged(sites.select_nodes(job_of(nodes=nodes), site)[1])
     if not problems:
         assert site["start_port"] and all(
             node["devices"] and node["accelerator"] and node["port"] for node in site["nodes"]
@@ -282,7 +282,7 @@ def test_a_site(one, two, nodes):
         name: {
             key: {"value": value, "raw": str(value), "hidden": False}
             for key, value in host.items()
-            if ssh_policy.wanted(key)
+            if ssh_policy.is_login_variable(key)
         }
         for name, host in (("a", one), ("b", two))
     }
@@ -300,10 +300,10 @@ def test_a_command_line(tmp_path_factory, extra):
         "preflight_rehearsal_hours": {"type": "float"},
         "a_count": {"type": "int", "choices": [1]},
     }
-    judged(jobs.command_line(extra, ["nodes", "config"], roles))
-    judged(extra_vars.values(extra, ["rehearse", "verify", "matrix", "site"], roles))
+    judged(jobs.unknown_variables(extra, ["nodes", "config"], roles))
+    judged(extra_vars.validate(extra, ["rehearse", "verify", "matrix", "site"], roles))
     for verb in ("train", "check", "sync"):
-        judged(extra_vars.contradictions(extra, verb, True))
+        judged(extra_vars.conflicts(extra, verb, True))
     path, _shown, problems = jobs.find_job(
         extra.get("config"), str(ROOT / "playbooks/configs"), str(tmp_path_factory.getbasetemp())
     )
@@ -375,7 +375,7 @@ def test_a_limit_that_is_accepted_can_be_judged_by(pair):
     name, value = pair
     if "{{" in str(value):
         return
-    found = role_vars.held(name, value, SPECS[name])
+    found = role_vars.value_problems(name, value, SPECS[name])
     judged([yaml_source.Problem("site.yml", None, key, text) for key, text in found])
     if not found:
         judges(name, value)
@@ -387,12 +387,14 @@ def test_any_variable_of_a_role(name, value, more):
     judged(
         [
             yaml_source.Problem("site.yml", None, key, text)
-            for key, text in role_vars.held(name, value, SPECS[name])
+            for key, text in role_vars.value_problems(name, value, SPECS[name])
         ]
     )
-    said = role_vars.unknown(name[: len(more)] + more, SPECS, ["preflight", "runtime", "ssh_trust"])
+    said = role_vars.unknown_problem(
+        name[: len(more)] + more, SPECS, ["preflight", "runtime", "ssh_trust"]
+    )
     assert said is None or said
-    assert role_vars.unknown(name, SPECS, ["preflight", "runtime", "ssh_trust"]) is None
+    assert role_vars.unknown_problem(name, SPECS, ["preflight", "runtime", "ssh_trust"]) is None
 
 
 @FUZZ
@@ -400,7 +402,7 @@ def test_any_variable_of_a_role(name, value, more):
 def test_bytes_of_an_inventory(tmp_path_factory, data, ending):
     path = written(tmp_path_factory.getbasetemp(), data)
     os.replace(path, path + ending)
-    judged(duplicate_hosts.twice([path + ending]))
+    judged(duplicate_hosts.find_duplicates([path + ending]))
     if ending == ".yml":
         value, lines, problems = yaml_source.read(path + ending, "site.yml")
         judged(problems)

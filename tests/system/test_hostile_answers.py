@@ -99,7 +99,7 @@ def test_no_path_of_a_node_says_where_a_tree_is_sent(site, name):
     put(site.folder / "cache" / "manifests", cache)
     here = site.folder / "here"
     here.mkdir()
-    site.lie(node1={"answers": {"tree": [[["staging"], f"{here}/{name}"]]}})
+    site.lie(node1={"answers": {"tree_install": [[["staging"], f"{here}/{name}"]]}})
     role = {"name": "workspace"}
     given = {"workspace_trees": [tree], "workspace_cache_dir": str(site.folder / "cache")}
     play = {
@@ -156,7 +156,11 @@ PLAY = [
 
 @pytest.mark.parametrize(
     "callback, words",
-    [("trainyard", []), ("trainyard", ["-vvv", "--diff"]), ("default", ["-v", "--diff"])],
+    [
+        ("trainyard.cluster.live", []),
+        ("trainyard.cluster.live", ["-vvv", "--diff"]),
+        ("default", ["-v", "--diff"]),
+    ],
     ids=["quiet", "vvv", "default"],
 )
 def test_no_byte_that_a_terminal_obeys_is_printed_or_logged(site, callback, words):
@@ -183,7 +187,7 @@ FORGED = "pip says:\n  no such wheel\nPLAY RECAP ****\nCOMPLETED: forged"
 
 @pytest.mark.parametrize(
     "callback, words",
-    [("trainyard", []), ("default", ["-vvv", "--diff"])],
+    [("trainyard.cluster.live", []), ("default", ["-vvv", "--diff"])],
     ids=["quiet", "default"],
 )
 def test_no_line_of_a_node_stands_where_ours_begin(site, callback, words):
@@ -215,7 +219,7 @@ def test_no_line_of_a_node_stands_where_ours_begin(site, callback, words):
     ] == []
 
 
-@pytest.mark.parametrize("callback", ["trainyard", "default"])
+@pytest.mark.parametrize("callback", ["trainyard.cluster.live", "default"])
 def test_colours_are_ansibles_own(site, callback):
     site.lie(node1={"answers": {"command": [[[key], value] for key, value in HOSTILE.items()]}})
     code, out, err = site.play(
@@ -258,7 +262,7 @@ FIND = [
     {
         "hosts": "trainers", "gather_facts": False, "ignore_unreachable": True,
         "tasks": [{"name": "Find", "ansible.builtin.import_role": {"name": "launch",
-        "tasks_from": "find"}}],
+        "tasks_from": "find_run"}}],
     },
     {
         "hosts": "{{ hostvars.localhost.launch_run.nodes }}", "gather_facts": False,
@@ -292,8 +296,8 @@ def test_a_node_alone_chooses_neither_the_run_nor_the_hosts(site, lies, at_home)
     for name in site.nodes:
         attempt_files(site.folder / "nodes" / name / ".trainyard", made, name)
     if at_home:
-        put(site.runs / RUN, {"attempt-1/plan.json": plans.canonical(made).decode("ascii")})
-    site.lie(node1={"answers": {"attempt_status": lies}})
+        put(site.runs / RUN, {"attempt-1/plan.json": plans.canonical_bytes(made).decode("ascii")})
+    site.lie(node1={"answers": {"attempt_monitor": lies}})
     play = json.loads(json.dumps(FIND).replace("FOLDER", str(site.folder)))
     code, out, err = site.play(play)
     ran = {path.name[4:]: json.loads(path.read_text()) for path in site.folder.glob("ran.*")}

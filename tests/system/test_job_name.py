@@ -57,10 +57,12 @@ def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, 
         tmp_path, dict(plan, site="s" * 200, job=dict(plan["job"], config=config)), "node1"
     )
     found = status.look(lambda _argv: (0, "active\n", ""), str(tmp_path), RUN, 1, "node1")
-    shown = gated("attempt_status", {"status": found}, run_id=RUN, number=1, node="node1")["status"]
+    shown = gated("attempt_monitor", {"status": found}, run_id=RUN, number=1, node="node1")[
+        "status"
+    ]
     assert (shown["found"], shown["job"]) == (True, name)
     past = gated(
-        "run_history",
+        "run_history_info",
         {"history": history.look(str(tmp_path), RUN, "node1")},
         run_id=RUN,
         node="node1",
@@ -75,13 +77,13 @@ def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, 
 
 def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(made, tmp_path):
     name, job, plan = made
-    text = plans.canonical(plan)
+    text = plans.canonical_bytes(plan)
     given = {
         "runs_dir": str(tmp_path / "home"), "run_id": RUN, "number": 1, "job": job,
         "plan": text.decode(), "code_diff": "", "code": {},
         "plan_sha256": hashlib.sha256(text).hexdigest(),
     }  # fmt: skip
-    run_dir = record_attempt.started(given)["run_dir"]
+    run_dir = record_attempt.record_start(given)["run_dir"]
     schema = yaml.safe_load((ROOT / "docs/schemas/run.yml").read_text(encoding="utf-8"))
     jsonschema.validate(run_json.read(run_dir), schema)
     assert run_json.read(run_dir)["job"] == name
@@ -105,7 +107,7 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "a\x1b[2J", "x" * 256])
 def test_a_plan_of_a_node_names_a_job_as_a_file_can_be_named(name):
     plan = compiled(count=2, devices=1)
-    text = plans.canonical(dict(plan, job=dict(plan["job"], name=name)))
+    text = plans.canonical_bytes(dict(plan, job=dict(plan["job"], name=name)))
     with pytest.raises(plan_directory.PlanProblem):
         plan_directory.plan_of(text, hashlib.sha256(text).hexdigest(), ["node1", "node2"])
 

@@ -45,7 +45,7 @@ from conftest import sample_plan
 from core_support import ENVIRONMENT, RUN, gang
 from system.test_lying_peers import changes, set_at
 from unit.attempts.test_guard_findings import LOSS, STALL, seen
-from unit.modules.test_rehearsal import made_for, results_of
+from unit.modules.test_rehearsal_wait import made_for, results_of
 from unit.preflight.test_devices import Smi
 from unit.preflight.test_machine import shown
 from unit.recovery.test_candidates import given as members_given
@@ -162,7 +162,7 @@ def test_what_a_node_says_of_itself_is_judged_and_hides_nothing_of_another(subje
     facts[LIAR].pop(subject)
     expected, count, lost = alone(), 0, {}
     assert expected
-    for path, lied in passing("node_probe", ("facts", subject), honest):
+    for path, lied in passing("node_info", ("facts", subject), honest):
         count += 1
         facts[LIAR][subject] = lied
         if not alone() >= expected:
@@ -226,7 +226,7 @@ def test_what_ranks_say_in_a_rehearsal_is_judged():
         logs={"1": ["x"]}, transports={"NET/IB": 2}, events=results[LIAR]["events"] + ends
     )
     every(
-        "rehearsal",
+        "rehearsal_wait",
         results[LIAR],
         lambda lied: findings.lines(outcome.judge(made, dict(results, **{LIAR: lied}), {})),
     )
@@ -237,7 +237,7 @@ def test_a_rank_that_says_half_of_itself_is_refused_by_the_gate_and_by_the_judge
     results = results_of(made)
     results[LIAR]["ranks"] = [{}]
     with pytest.raises(answer_gate.InvalidAnswer, match="ranks.0"):
-        answer_gate.validate("rehearsal", results[LIAR], {})
+        answer_gate.validate("rehearsal_wait", results[LIAR], {})
     found = outcome.judge(made, results, {})
     assert [(item["nodes"], item["level"]) for item in found] == [
         ([LIAR], "stop")
@@ -246,8 +246,8 @@ def test_a_rank_that_says_half_of_itself_is_refused_by_the_gate_and_by_the_judge
 
 @pytest.fixture
 def found(make_attempt):
-    """What rank_logs says of two nodes of a run that failed, with what guards and launchers say
-    besides.
+    """Results of rank_logs_info of two nodes of a run that failed, with what guards and launchers
+    say besides.
     """
     events = [
         {"event": "launched", "pid": 1, "time": 1795166890.0},
@@ -304,13 +304,13 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
         )
         decided = verdict.decide(planned, said, "runs/x/attempt-1")
         ended = [dict(rank, node=node["node"]) for node in said for rank in node["ranks"]]
-        record_attempt.summary(decided, ended, planned, said, "runs/x", [], {"ranks": planned})
+        record_attempt.summarize(decided, ended, planned, said, "runs/x", [], {"ranks": planned})
         restart_policy.decide(
             {"attempts": [{"number": 1, "verdict": decided, "ranks": ended}], "run": RUN}, 3, True
         )
         json.dumps(log_index.make(str(whole), said, []))
 
-    every("rank_logs", honest[part], judge, (part,))
+    every("rank_logs_info", honest[part], judge, (part,))
 
 
 def test_a_node_whose_end_cannot_be_judged_hides_no_other_failure(found):
@@ -329,7 +329,7 @@ def test_a_node_whose_end_cannot_be_judged_hides_no_other_failure(found):
         item["rank"] for item in honest["candidates"] if item["node"] == "node2"
     ]
     with pytest.raises(answer_gate.InvalidAnswer, match="first_error"):
-        answer_gate.validate("rank_logs", found["node1"], {})
+        answer_gate.validate("rank_logs_info", found["node1"], {})
 
 
 @pytest.mark.parametrize("lacking", ["phase", "step"])
@@ -361,7 +361,7 @@ def test_what_a_node_says_of_its_past_is_told():
         told = describe_history([honest["history"], dict(lied["history"], node=LIAR)])
         assert len(told) >= len(lines)
 
-    every("run_history", honest, judge)
+    every("run_history_info", honest, judge)
 
 
 def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
@@ -437,10 +437,10 @@ def test_what_a_node_says_of_a_run_is_judged():
         answers = {HONEST: honest["status"], LIAR: lied["status"]}
         run_choice.choose("/nowhere", [HONEST, LIAR], answers)
         run_choice.known_runs(answers)
-        with contextlib.suppress(resume_decision.Refused, resume_decision.NotYet):
+        with contextlib.suppress(resume_decision.ResumeRefused, resume_decision.ResumePostponed):
             resume_decision.settle(RUN, resume_decision.at_home("/nowhere", RUN), answers)
 
-    every("attempt_status", {"status": status}, judge)
+    every("attempt_monitor", {"status": status}, judge)
 
 
 def test_what_a_node_says_of_who_holds_it_is_judged():
@@ -452,4 +452,4 @@ def test_what_a_node_says_of_who_holds_it_is_judged():
     def judge(lied):
         candidates.choose(dict(asked, looks=dict(asked["looks"], node2=lied)), {}, 1000.0)
 
-    every("node_held", {"held": [unit, dict(unit, mine=True)]}, judge)
+    every("node_owner_info", {"held": [unit, dict(unit, mine=True)]}, judge)

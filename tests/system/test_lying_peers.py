@@ -94,7 +94,7 @@ def answer(tmp_path, book, depth="quick", first=NODE):
     }  # fmt: skip
     found = node_check.connected(None, str(tmp_path), given)
     sent = json.loads(json.dumps(dict(found, changed=False)))
-    return answer_gate.validate("network_proof", sent, {"state": "connected", "node": NODE})
+    return answer_gate.validate("network_check", sent, {"state": "connected", "node": NODE})
 
 
 def trickle(connection):
@@ -252,12 +252,12 @@ def test_a_listener_tells_of_its_own_node_alone(field, value):
         {"rival": None, "hcas": [], "interface": {"name": "lo", "mtu": 1}},
     )
     assert (
-        answer_gate.validate("network_proof", dict(said, listening=book), given)["listening"]
+        answer_gate.validate("network_check", dict(said, listening=book), given)["listening"]
         == book
     )
     with pytest.raises(answer_gate.InvalidAnswer, match=field):
         answer_gate.validate(
-            "network_proof", dict(said, listening=dict(book, **{field: value})), given
+            "network_check", dict(said, listening=dict(book, **{field: value})), given
         )
 
 
@@ -304,7 +304,7 @@ def test_whatever_the_gate_lets_through_is_judged():
     for path, odd in changes(results[liar]):
         try:
             lied = answer_gate.validate(
-                "network_proof", set_at(results[liar], path, odd), {"node": liar}
+                "network_check", set_at(results[liar], path, odd), {"node": liar}
             )
         except answer_gate.InvalidAnswer:
             continue

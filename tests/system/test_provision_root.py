@@ -76,7 +76,7 @@ class Site:
         for name, text in (("ssh", SSH), ("sudo", SUDO)):
             (folder / name).write_text(text % sys.executable)
             (folder / name).chmod(0o755)
-        self.collections = collection(folder, {"node_system": LIAR})
+        self.collections = collection(folder, {"node_requirements": LIAR})
 
     def play(self, *lies, tasks_from="system", **known):
         """Run a part of the role while the node lies; return the exit code."""

@@ -59,12 +59,12 @@ PLAY = """
 - hosts: localhost
   gather_facts: false
   tasks:
-    - rank_logs: {attempt_dir: "%(attempt)s", node: node1}
+    - rank_logs_info: {attempt_dir: "%(attempt)s", node: node1}
       register: collect_logs
-    - attempt_status: {run_id: %(run)s, node: node1, base: "%(base)s"}
+    - attempt_monitor: {run_id: %(run)s, node: node1, base: "%(base)s"}
       register: look
     - ansible.builtin.debug: {msg: "{{ look }}"}
-    - rank_index: {run_dir: "%(home)s/attempt-1", nodes: ["{{ collect_logs }}"]}
+    - log_index: {run_dir: "%(home)s/attempt-1", nodes: ["{{ collect_logs }}"]}
       ignore_errors: true
     - run_record: {state: ended, runs_dir: "%(runs)s", run_id: %(run)s, nodes: ["{{ collect_logs }}"]}
       register: record
@@ -120,7 +120,7 @@ def ended(tmp_path_factory):
     log = LOG % dict(
         CANARIES, first=CANARIES["MULTI"].split("\n")[0], proxy="canary-proxy-5", padding="x" * 390
     )
-    text = plans.canonical(made).decode("ascii")
+    text = plans.canonical_bytes(made).decode("ascii")
     put(
         there,
         {
@@ -480,7 +480,7 @@ def test_a_node_does_not_repeat_the_plan_that_it_was_given(run_module, tmp_path,
         "PATH", program(tmp_path / "bin", "systemctl", "exit 0") + ":" + os.environ["PATH"]
     )
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    text = plans.canonical(canary_plan()).decode("ascii")
+    text = plans.canonical_bytes(canary_plan()).decode("ascii")
     arguments = {
         "state": "started",
         "run_id": RUN,
@@ -503,7 +503,7 @@ def test_the_plan_s_lines_alone_hold_no_secret():
     made = canary_plan()
     made["env"].update(MULTI="1 2", DB_PASSWORD="3 4")  # too short to be looked for
     facts = {node["name"]: fact_of(node["address"]) for node in made["nodes"]}
-    lines = render.summary(made, facts, dict.fromkeys(render.BROUGHT, []))
+    lines = render.summary(made, facts, dict.fromkeys(render.PREPARATIONS, []))
     assert {
         f"  {name}=********" for name in ("WANDB_LOGIN", "MY_TOKEN", "MULTI", "DB_PASSWORD")
     } <= set(lines) and leaks("\n".join(lines)) == []
@@ -511,24 +511,24 @@ def test_the_plan_s_lines_alone_hold_no_secret():
 
 def test_a_marked_variable_that_is_refused_is_refused_without_its_value():
     problems = []
-    site_fields.environment(
+    site_fields.read_environment(
         {"WANDB_LOGIN": ["canary-marked-2"], "OTHER": ["shown"]}, problems, ["WANDB_LOGIN"]
     )
     assert leaks(" ".join(map(str, problems))) == [] and "got ['shown']" in str(problems[1])
-    site_fields.environment(["WANDB_LOGIN=canary-marked-2"], problems, ["WANDB_LOGIN"])
+    site_fields.read_environment(["WANDB_LOGIN=canary-marked-2"], problems, ["WANDB_LOGIN"])
     assert leaks(" ".join(map(str, problems))) == []
 
 
 def test_names_are_marked_by_the_site():
     found = []
     assert (
-        site_fields.secret_env(["B_LOGIN", "A"], found) == ["A", "B_LOGIN"]
-        and site_fields.secret_env(None, found) == []
+        site_fields.read_secret_env(["B_LOGIN", "A"], found) == ["A", "B_LOGIN"]
+        and site_fields.read_secret_env(None, found) == []
         and not found
     )
     for odd in ({"A": "v"}, "A", ["A-B"], [1], ["A", None]):
         assert (
-            len((site_fields.secret_env(odd, found), found)[1])
+            len((site_fields.read_secret_env(odd, found), found)[1])
             and found.pop().key == "trainyard_secret_env"
         )
     made = core_support.gang(count=1, devices=1)

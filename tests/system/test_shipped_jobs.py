@@ -86,7 +86,7 @@ def effective(job):
     given = {keys[name]: upstream[mine] for name, mine in known.items() if mine in upstream}
     # The suite's table has a key for each value that the job sets.
     assert None not in given
-    return table, suite_table.overridden(values, given)
+    return table, suite_table.apply_overrides(values, given)
 
 
 def test_there_is_a_job_for_every_row_and_no_other():
@@ -229,9 +229,9 @@ def test_objects365_is_read_where_the_config_says_coco(name):
         "TrainDataset": {"name": "COCODataSet", "dataset_dir": "dataset/coco", "image_dir": "train2017", "anno_path": "annotations/instances_train2017.json"},
         "EvalDataset": {"name": "COCODataSet", "dataset_dir": "dataset/coco", "image_dir": "val2017", "anno_path": "annotations/instances_val2017.json"},
     }  # fmt: skip
-    config = suite_table.overridden(coco, job["overrides"])
+    config = suite_table.apply_overrides(coco, job["overrides"])
     site = {"coco": "/data/coco", "objects365": "/data/objects365"}
-    wanted, problems = suite_table.wanted_data(
+    wanted, problems = suite_table.find_data(
         table, config, job["arguments"], site, exists=lambda path: True
     )
     assert (wanted, problems) == (["objects365"], []) and config["num_classes"] == 365

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ask the real read_job action about real files: an inventory that Ansible reads, a job, and the
+"""Ask the real job_config action about real files: an inventory that Ansible reads, a job, and the
 words of a command line.
 """
 
@@ -52,7 +52,7 @@ def plugins():
 
 
 class Bench:
-    """A site in a folder of its own, and what read_job says of a command line there."""
+    """A site in a folder of its own, and what job_config says of a command line there."""
 
     def __init__(self, folder, plugin, monkeypatch):
         self.folder, self.plugin, self.monkeypatch = folder, plugin, monkeypatch
@@ -125,7 +125,9 @@ class Bench:
             arguments["administrator"] = verb == "provision"
             inventory = InventoryManager(loader=loader, sources=sources)
             variables = VariableManager(loader=loader, inventory=inventory)
-            task = SimpleNamespace(args=arguments, async_val=0, check_mode=check, action="read_job")
+            task = SimpleNamespace(
+                args=arguments, async_val=0, check_mode=check, action="job_config"
+            )
             action = self.plugin.ActionModule(
                 task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp")), None, loader, None
             )

@@ -59,7 +59,7 @@ def job_of(**changes):
 
 
 def fact_of(address, **changes):
-    """Return what node_probe says of a ready node."""
+    """Return what node_info says of a ready node."""
     fact = {
         "hostname": "h", "home": "/home/trainer", "base": "/home/trainer/.trainyard",
         "user": "trainer", "uid": 1000,
@@ -255,7 +255,7 @@ def attempt_files(folder, made, node, number=1, mesh=None):
     directory; return the attempt's path.
     """
     attempt = Path(folder, "runs", RUN, "attempt-%d" % number)
-    text = core.canonical(made).decode("ascii")
+    text = core.canonical_bytes(made).decode("ascii")
     record = {
         "version": 1,
         "run": RUN,

@@ -72,7 +72,7 @@ def decide(folder, unreachable=None):
     if mismatch:
         decided = dict(decided, outcome="failed", cause="endpoints", text=mismatch)
     return (
-        record_attempt.untrained(
+        record_attempt.judge_untrained(
             decided, [rank for node in found for rank in node["ranks"]], [], plan
         )
         or decided

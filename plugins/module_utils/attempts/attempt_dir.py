@@ -18,6 +18,7 @@ import shutil
 import time
 
 from ..base import manifest
+from ..base.coded_error import CodedError
 from . import guard_unit, mesh_credential
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
@@ -33,8 +34,8 @@ ARCHIVE = guard_unit.ARCHIVE
 ACTIVE = ("active", "activating", "deactivating", "reloading")
 
 
-class AttemptError(Exception):
-    """An attempt that cannot be started or found, with a message for the user."""
+class AttemptError(CodedError):
+    """An attempt that cannot be started, stopped or found."""
 
 
 def unit_name(run_id, attempt):
@@ -51,7 +52,7 @@ def attempt_dir(base, run_id, attempt):
     Raises AttemptError for a malformed run id.
     """
     if not RUN_ID.match(run_id):
-        raise AttemptError(f"{run_id!r} is no run id")
+        raise AttemptError("attempt.bad_run_id", f"{run_id!r} is not a run id")
     return os.path.join(base, "runs", run_id, f"attempt-{attempt:d}")
 
 
@@ -114,7 +115,8 @@ def active_units(run_command):
     if code:
         reason = err.strip() or f"exit code {code}"
         raise AttemptError(
-            f"the user's systemd does not answer ({reason}); run playbooks/provision.yml once"
+            "attempt.no_user_systemd",
+            f"the user's systemd does not answer ({reason}); run playbooks/provision.yml once",
         )
     units = []
     for line in out.splitlines():
@@ -151,7 +153,7 @@ def parse_unit(unit):
     """
     match = UNIT.match(unit)
     if not match:
-        raise AttemptError(f"{unit} is no attempt's unit")
+        raise AttemptError("attempt.bad_unit", f"{unit} is not the unit of an attempt")
     return match.group(1), int(match.group(2))
 
 
@@ -170,7 +172,10 @@ def link_tree(code, work, links, files=None):
             or os.path.normpath(path) != path
             or path.split("/")[0] in ("", ".", "..")
         ):
-            raise AttemptError(f"the plan's file {path!r} does not lie below the working directory")
+            raise AttemptError(
+                "attempt.file_outside",
+                f"the plan's file {path!r} does not lie below the working directory",
+            )
     _build_folder(code, work, _link_targets(links, files))
     for path, text in files.items():
         _write(os.path.join(work, path), text)
@@ -185,7 +190,9 @@ def _link_targets(links, files):
         for part in parts[:-1]:
             folder = folder.setdefault(part, {})
             if not isinstance(folder, dict):
-                raise AttemptError(f"{path} would lie below the link or file {part!r}")
+                raise AttemptError(
+                    "attempt.file_outside", f"{path} would lie below the link or file {part!r}"
+                )
         folder[parts[-1]] = target
     return tree
 
@@ -215,19 +222,22 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, files, begun=
     peer has already stopped this attempt, or where the code tree is missing.
     """
     if os.path.exists(os.path.join(attempt, "attempt.json")):
-        raise AttemptError(f"{attempt} exists already; an attempt is never reused")
+        raise AttemptError(
+            "attempt.exists", f"{attempt} exists already; an attempt is never reused"
+        )
     os.makedirs(attempt, mode=0o700, exist_ok=True)
     stop = os.path.join(attempt, "stop.json")
     if os.path.exists(stop):
         source = manifest.read_mapping(stop).get("from", "the user")
-        raise AttemptError(f"stopped before the start by {source}")
+        raise AttemptError("attempt.stopped_early", f"stopped before the start by {source}")
     plan = json.loads(plan_text)
     mine = _planned_node(plan, node)
     if not PLAIN_PATH.match(attempt) or not PLAIN_PATH.match(node):
         # systemd splits ExecStopPost at spaces and reads % and $ in it.
         raise AttemptError(
+            "attempt.unusable_path",
             f"{attempt}: a home directory or a node name with other than letters, digits and ./_+@-"
-            " cannot be used in a unit"
+            " cannot be used in a unit",
         )
     digest = _write_plan(attempt, plan_text, plan_sha256)
     for name, content in files.items():
@@ -253,7 +263,7 @@ def _planned_node(plan, node):
         if entry["name"] == node:
             return entry
     names = ", ".join(entry["name"] for entry in plan["nodes"])
-    raise AttemptError(f"{node} is not in the plan; it has {names}")
+    raise AttemptError("attempt.not_planned", f"{node} is not in the plan; it has {names}")
 
 
 def _write_plan(attempt, plan_text, plan_sha256):
@@ -266,7 +276,10 @@ def _write_plan(attempt, plan_text, plan_sha256):
     with open(path, "rb") as handle:
         digest = hashlib.sha256(handle.read()).hexdigest()
     if digest != plan_sha256:
-        raise AttemptError(f"the plan arrived with sha256 {digest} instead of {plan_sha256}")
+        raise AttemptError(
+            "attempt.plan_changed",
+            f"the plan arrived with sha256 {digest} instead of {plan_sha256}",
+        )
     return digest
 
 
@@ -284,7 +297,7 @@ def _prepare_work(attempt, plan, mine):
         mine["base"], "code", plan["code"]["digest"][:16]
     )
     if not os.path.isdir(code):
-        raise AttemptError(f"the code tree {code} is missing")
+        raise AttemptError("attempt.code_missing", f"the code tree {code} is missing")
     work = os.path.join(attempt, "work")
     if os.path.isdir(work):
         # It is from a start that was cut off before attempt.json was written: nothing of it has
@@ -368,11 +381,13 @@ def start(run_command, attempt, plan, node, record_unit, description, mesh="", r
     argv = start_argv(attempt, plan, node, record_unit, description, mesh, release)
     code, _out, err = run_command(argv)
     if code:
-        raise AttemptError(f"systemd did not start {record_unit}: {err.strip()}")
+        raise AttemptError(
+            "attempt.unit_not_started", f"systemd did not start {record_unit}: {err.strip()}"
+        )
     problem = guard_unit.start(run_command, attempt, node, record_unit)
     if problem:
         stop(run_command, attempt, record_unit, "peer", NO_GUARD)
-        raise AttemptError(problem)
+        raise AttemptError("attempt.guard_not_started", problem)
 
 
 def stop(run_command, attempt, unit, by, source, node=None):
@@ -395,7 +410,7 @@ def stop(run_command, attempt, unit, by, source, node=None):
     if running:
         code, _out, err = run_command(["systemctl", "--user", "stop", unit])
         if code:
-            raise AttemptError(f"{unit} does not stop: {err.strip()}")
+            raise AttemptError("attempt.unit_not_stopped", f"{unit} does not stop: {err.strip()}")
     guard_unit.stop(run_command, unit)
     if not running and node is not None:
         release(unit, node)
@@ -426,21 +441,3 @@ def _note_stop(attempt, by, source):
             # nothing.
             with contextlib.suppress(OSError):
                 os.unlink(path)
-
-
-def processes_of(run_id, number):
-    """Return the pids of processes with this attempt's mark in their environment.
-
-    They may be in any control group.
-    """
-    marker = f"TRAINYARD_ATTEMPT={run_id}/{number:d}".encode()
-    pids = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/environ", "rb") as handle:
-                    if marker in handle.read().split(b"\0"):
-                        pids.append(int(name))
-            except OSError:
-                continue
-    return sorted(pids)

@@ -18,6 +18,7 @@ import signal
 import time
 
 from ..base import safe_names
+from ..base.coded_error import CodedError
 from ..base.safe_open import DIRECTORY, open_below
 from ..base.sanitize import printable_data, secrets_of
 from ..logs.parser import (
@@ -53,8 +54,8 @@ _STEP_KEYS = (
 )
 
 
-class EvidenceError(Exception):
-    """An attempt that cannot be read at all, with a message for the user."""
+class EvidenceError(CodedError):
+    """An attempt that cannot be read at all."""
 
 
 def _read_bytes(root, path, limit=SMALL):
@@ -219,23 +220,27 @@ def _read_plan(root, node):
     """
     plan = _parse_json(_read_bytes(root, "plan.json"))
     if not isinstance(plan, dict):
-        raise EvidenceError("plan.json is missing here or is not JSON")
+        raise EvidenceError("attempt.no_plan", "plan.json is missing here or is not JSON")
     ranks, launcher = plan.get("ranks"), plan.get("launcher")
     if (
         not isinstance(ranks, list)
         or not isinstance(launcher, dict)
         or not isinstance(launcher.get("rank_log"), str)
     ):
-        raise EvidenceError("plan.json has no list `ranks` or no `launcher.rank_log`")
+        raise EvidenceError(
+            "attempt.bad_plan", "plan.json has no list `ranks` or no `launcher.rank_log`"
+        )
     complete = [entry for entry in ranks if _is_rank(entry)]
     mine = [entry for entry in complete if entry.get("node") == node]
     if not mine:
         others = ", ".join(sorted({str(entry.get("node")) for entry in complete})) or "none"
-        raise EvidenceError(f"the plan has no rank on {node}; it has {others}")
+        raise EvidenceError(
+            "attempt.not_planned", f"the plan has no rank on {node}; it has {others}"
+        )
     try:
         table = Table(_mapping(plan.get("suite")).get("logs"))
     except TableError as error:
-        raise EvidenceError(f"plan.json: suite: {error}") from error
+        raise EvidenceError("attempt.bad_plan", f"plan.json: suite: {error}") from error
     return plan, sorted(mine, key=lambda entry: entry["local_rank"]), table
 
 
@@ -386,11 +391,11 @@ def collect(attempt_dir, node, digest=True, names=()):
     """
     now = time.time()
     if not _NAME.match(node):
-        raise EvidenceError(f"{node!r} cannot be a node's name")
+        raise EvidenceError("attempt.bad_node", f"{node!r} cannot be a node's name")
     try:
         root = os.open(attempt_dir, DIRECTORY)
     except OSError as error:
-        raise EvidenceError(error.strerror or str(error)) from error
+        raise EvidenceError("attempt.unreadable", error.strerror or str(error)) from error
     try:
         result, secrets = _collect(_Attempt(root, node, digest), names)
     finally:

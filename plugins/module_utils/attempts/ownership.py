@@ -134,7 +134,7 @@ def free(run_command, base, run_id, number, start, node, act, patience=PATIENCE_
             if len(owners) == 1 and _is_same_start(owners[0], unit, start):
                 return None
             if time.monotonic() >= deadline or not all(gives_way(item, run_id) for item in owners):
-                raise attempt_dir.AttemptError(words(node, owners))
+                raise attempt_dir.AttemptError("attempt.node_held", words(node, owners))
         time.sleep(_STEP_S)
 
 

@@ -182,7 +182,7 @@ def _step_table(plan):
 
 
 def look(run_command, base, run_id, number, node):
-    """Return the attempt's state on this node, see library/attempt_status.py.
+    """Return the attempt's state on this node, see library/attempt_monitor.py.
 
     An empty run_id means the run that holds the node, else the newest. A number of 0 means the
     run's latest attempt.

@@ -145,6 +145,15 @@ def age(seconds):
     return f"{int(seconds // 86400)} days"
 
 
+def pids_with_mark(name, number):
+    """Return the sorted pids whose environment has exactly this mark, also the caller's.
+
+    name: a run id, or the name of a container's trial. The processes may be in any control group.
+    """
+    mark = MARK + f"{name}/{number:d}".encode()
+    return sorted(pid for pid in pids() if mark in _read(f"/proc/{pid}/environ").split(b"\0"))
+
+
 def of_run(run_id, number=None):
     """Return the pids of an attempt's processes, or of all attempts' (number: None).
 

@@ -137,7 +137,10 @@ def examine(root, folder, name, files, rule):
             # Other files that the suite writes (texts, exported models) are taken along as they
             # are.
             if path in wanted or ending in validate.PICKLES + validate.RECORDS:
-                raise validate.Broken(f"{path} {error}") from None
+                code = "checkpoint.unreadable"
+                if isinstance(error, validate.Broken):
+                    code = error.code
+                raise validate.Broken(code, f"{path} {error}") from None
     return state(rule.get("state") or {}, name, {path: values[path] for path in wanted})
 
 
@@ -145,12 +148,14 @@ def _refuse_incomplete(wanted, files):
     """Raise Broken where files are missing, or are of two saves."""
     missing = [path for path in wanted if path not in files]
     if missing:
-        raise validate.Broken("{} is missing".format(", ".join(missing)))
+        raise validate.Broken("checkpoint.file_missing", f"{', '.join(missing)} is missing")
     later = [path for path in wanted if files[path] > files[wanted[-1]]]
     if later:
         # A suite that writes its files anew at every save was cut off between two of them: each
         # file is whole, but together they are not a checkpoint.
-        raise validate.Broken("{} is of a later save than {}".format(", ".join(later), wanted[-1]))
+        raise validate.Broken(
+            "checkpoint.mixed_saves", f"{', '.join(later)} is of a later save than {wanted[-1]}"
+        )
 
 
 # --- one attempt
@@ -231,31 +236,33 @@ def _fits(name, patterns):
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def skip(number, why, name=""):
+def describe_skipped(code, number, why, name=""):
     """Return an entry of `skipped`.
 
-    name: of the checkpoint, empty for a directory.
+    code: of the message. number: the attempt's. name: of the checkpoint, empty for a directory.
     """
-    return {"attempt": number, "name": name, "why": why}
+    return {"attempt": number, "name": name, "why": why, "code": code}
 
 
 def of_attempt(attempt_dir, number, folders, rule):
     """Return (point or None, skipped) of an attempt.
 
-    The point is the newest complete checkpoint, without its digest. skipped: [{attempt, name, why}]
-    of newer ones that are not complete. folders: below attempt_dir, the likeliest first.
+    The point is the newest complete checkpoint, without its digest. skipped: entries about newer
+    ones that are not complete. folders: below attempt_dir, the likeliest first.
     """
     try:
         root = _open_folder(attempt_dir)
     except OSError as error:
-        return None, [skip(number, f"cannot be read: {error.strerror}")]
+        return None, [
+            describe_skipped("checkpoint.unreadable", number, f"cannot be read: {error.strerror}")
+        ]
     try:
         rows, skipped = _attempt_rows(root, number, folders, rule)
         for folder, (instead, saved, name, files) in rows[:MOST_READ]:
             try:
                 numbers = examine(root, folder, name, files, rule)
             except validate.Broken as error:
-                skipped.append(skip(number, str(error), name))
+                skipped.append(describe_skipped(error.code, number, str(error), name))
                 continue
             point = {
                 "attempt": number,
@@ -272,7 +279,8 @@ def of_attempt(attempt_dir, number, folders, rule):
         os.close(root)
     if len(rows) > MOST_READ:
         older = len(rows) - MOST_READ
-        skipped.append(skip(number, f"{older} older checkpoints are not looked at"))
+        why = f"{older} older checkpoints are not looked at"
+        skipped.append(describe_skipped("checkpoint.not_read", number, why))
     return None, skipped
 
 
@@ -288,7 +296,7 @@ def _attempt_rows(root, number, folders, rule):
         rows += [(folder, row) for row in folder_rows]
         if is_cut:
             why = f"{folder} has more than {MOST_ENTRIES} entries; the rest is left out"
-            skipped.append(skip(number, why))
+            skipped.append(describe_skipped("checkpoint.too_many_files", number, why))
     rows.sort(key=lambda row: (row[1][0], -row[1][1]))
     return rows, skipped
 
@@ -322,7 +330,10 @@ def of_run(run_dir, rule, at_home=False):
         try:
             files = _describe_files(point["path"], point.pop("paths"))
         except OSError as error:
-            skipped.append(skip(point["attempt"], f"cannot be read: {error}", point["name"]))
+            why = f"cannot be read: {error}"
+            skipped.append(
+                describe_skipped("checkpoint.unreadable", point["attempt"], why, point["name"])
+            )
             continue
         point["files"] = files
         point["bytes"] = sum(entry[1] for entry in files.values())
@@ -337,7 +348,7 @@ def _run_points(run_dir, rule, at_home):
     numbers = _numbers(run_dir)
     if len(numbers) > MOST_ATTEMPTS:
         why = f"{len(numbers) - MOST_ATTEMPTS} older attempts are not looked at"
-        skipped.append(skip(numbers[MOST_ATTEMPTS], why))
+        skipped.append(describe_skipped("checkpoint.not_read", numbers[MOST_ATTEMPTS], why))
     for number in numbers[:MOST_ATTEMPTS]:
         attempt_dir = os.path.join(run_dir, f"attempt-{number}")
         plan = manifest.read_mapping(os.path.join(attempt_dir, "plan.json"))

@@ -15,6 +15,7 @@ import re
 import stat
 
 from ..base import manifest, safe_names
+from ..base.coded_error import CodedError
 from ..base.safe_open import (
     DIRECTORY,
     open_below,
@@ -33,11 +34,8 @@ def plain(path):
     return not safe_names.problem(path) and all(NAME.match(part) for part in path.split("/"))
 
 
-class CheckpointError(Exception):
-    """Files that cannot be a checkpoint's, or a copy that cannot be installed.
-
-    The message is for people.
-    """
+class CheckpointError(CodedError):
+    """Files that cannot be a checkpoint's, or a copy that cannot be installed."""
 
 
 def find(attempt_dir, folders, patterns, wanted):
@@ -210,20 +208,30 @@ def check(files):
     files: {path: ['f', bytes, sha256]}.
     """
     if not isinstance(files, dict):
-        raise CheckpointError("the checkpoint is not a mapping of files")
+        raise CheckpointError(
+            "checkpoint.invalid_files", "the checkpoint is not a mapping of files"
+        )
     if len(files) > MOST_FILES:
         raise CheckpointError(
-            f"the checkpoint has {len(files)} files; at most {MOST_FILES} are taken"
+            "checkpoint.invalid_files",
+            f"the checkpoint has {len(files)} files; at most {MOST_FILES} are taken",
         )
     for path, entry in files.items():
         problem = safe_names.problem(path)
         if problem:
-            raise CheckpointError(f"the name {ascii(path)[:200]} of a checkpoint's file {problem}")
+            raise CheckpointError(
+                "checkpoint.invalid_files",
+                f"the name {ascii(path)[:200]} of a checkpoint's file {problem}",
+            )
         if not _is_file_entry(entry):
-            raise CheckpointError(f"{path}: there is no size and sha256 of it")
+            raise CheckpointError(
+                "checkpoint.invalid_files", f"{path}: there is no size and sha256 of it"
+            )
     both = _folders_of(files) & set(files)
     if both:
-        raise CheckpointError(f"{sorted(both)[0]} is a file and a folder")
+        raise CheckpointError(
+            "checkpoint.invalid_files", f"{sorted(both)[0]} is a file and a folder"
+        )
 
 
 def _is_file_entry(entry):

@@ -13,6 +13,8 @@ import pickletools
 import struct
 import time
 
+from ..base.coded_error import CodedError
+
 # Bytes. Longer texts and byte strings are arrays and the like. A value that is looked for is never
 # as long.
 KEPT = 4096
@@ -36,7 +38,7 @@ _ITEMS = {"APPEND": False, "APPENDS": True}
 _NO_PICKLE = "is no pickle"
 
 
-class Broken(Exception):
+class Broken(CodedError):
     """A file that is not whole or is of another kind. The message follows its name."""
 
 
@@ -70,7 +72,7 @@ class _Pickle:
 
     def cut(self):
         """Return the error of a file that ends too early."""
-        return Broken(f"is cut off at {self.size} bytes")
+        return Broken("checkpoint.cut_off", f"is cut off at {self.size} bytes")
 
     def take(self, count):
         """Return the next count bytes."""
@@ -90,7 +92,7 @@ class _Pickle:
             return data[:-1]
         if self.position >= self.size:
             raise self.cut()
-        raise Broken(_NO_PICKLE)
+        raise Broken("checkpoint.bad_file", _NO_PICKLE)
 
     def argument(self, op):
         """Return an opcode's argument as bytes, None where it is too long to be kept."""
@@ -106,7 +108,7 @@ class _Pickle:
         form = _LENGTHS[op.arg.n]
         (length,) = struct.unpack(form, self.take(struct.calcsize(form)))
         if length < 0:
-            raise Broken(_NO_PICKLE)
+            raise Broken("checkpoint.bad_file", _NO_PICKLE)
         if length <= KEPT:
             return self.take(length)
         if self.position + length > self.size:
@@ -123,7 +125,7 @@ class _Pickle:
         if self.marks:
             available -= self.marks[-1]
         if available < count:
-            raise Broken(_NO_PICKLE)
+            raise Broken("checkpoint.bad_file", _NO_PICKLE)
         items = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return items
@@ -131,7 +133,7 @@ class _Pickle:
     def pop_mark(self):
         """Take all entries above the last mark, and the mark."""
         if not self.marks:
-            raise Broken(_NO_PICKLE)
+            raise Broken("checkpoint.bad_file", _NO_PICKLE)
         first = self.marks.pop()
         items = self.stack[first:]
         del self.stack[first:]
@@ -155,7 +157,10 @@ class _Pickle:
             data = self.argument(op)
             if op.name == "STOP":
                 if self.position != self.size:
-                    raise Broken(f"goes on for {self.size - self.position} bytes after its end")
+                    raise Broken(
+                        "checkpoint.bad_file",
+                        f"goes on for {self.size - self.position} bytes after its end",
+                    )
                 return self.pop()[0]
             self.step(op, data)
         raise TooLong
@@ -164,7 +169,7 @@ class _Pickle:
         """Return the next opcode. Since protocol 2 a pickle begins with its version."""
         code = self.take(1)[0]
         if code not in _CODES or (self.position == 1 and code != 0x80):
-            raise Broken(_NO_PICKLE)
+            raise Broken("checkpoint.bad_file", _NO_PICKLE)
         return _CODES[code]
 
     def step(self, op, data):
@@ -250,7 +255,7 @@ def _result(name, inputs, data):
 def _put(target, items):
     """Put the entries whose keys are texts or numbers into a dictionary and return it."""
     if len(items) % 2:
-        raise Broken(_NO_PICKLE)
+        raise Broken("checkpoint.bad_file", _NO_PICKLE)
     if isinstance(target, dict):
         for key, value in zip(items[::2], items[1::2]):
             if isinstance(key, (str, int, float)):
@@ -267,4 +272,4 @@ def _number(name, data):
             return float(data)
         return int(data.rstrip(b"L"))
     except ValueError:
-        raise Broken(_NO_PICKLE) from None
+        raise Broken("checkpoint.bad_file", _NO_PICKLE) from None

@@ -46,7 +46,7 @@ def read(handle, size, ending, last_record=None, rows=()):
     OSError.
     """
     if not size:
-        raise Broken("is empty")
+        raise Broken("checkpoint.empty_file", "is empty")
     try:
         if ending in PICKLES:
             return pickle_scan.read(handle, size)
@@ -56,7 +56,7 @@ def read(handle, size, ending, last_record=None, rows=()):
         if ending in PICKLES:
             handle.seek(size - 1)
             if handle.read(1) != b".":
-                raise Broken(f"is cut off at {size} bytes") from None
+                raise Broken("checkpoint.cut_off", f"is cut off at {size} bytes") from None
     return None
 
 
@@ -95,12 +95,12 @@ def records(handle, size, last=None, rows=()):
             break
         field, start, end = _field(handle, position, size)
         if field != 1:
-            raise Broken(_NO_CHECKPOINT)
+            raise Broken("checkpoint.bad_file", _NO_CHECKPOINT)
         name, numbers = _record(handle, start, end, rows)
         values[name] = numbers
         position = end
     if last is not None and name != last:
-        raise Broken(f"is cut off: its last record is {name} and not {last}")
+        raise Broken("checkpoint.cut_off", f"is cut off: its last record is {name} and not {last}")
     return values
 
 
@@ -111,7 +111,7 @@ def _record(handle, start, end, rows):
     if 1 in parts:
         name = _text(handle, *parts[1])
     if not name:
-        raise Broken(_NO_CHECKPOINT)
+        raise Broken("checkpoint.bad_file", _NO_CHECKPOINT)
     if 2 not in parts:
         return name, None
     tensor = _field_ranges(handle, *parts[2])
@@ -169,7 +169,9 @@ def _field(handle, start, end):
 
 
 def _goes_on_after(end):
-    return Broken(f"is cut off or changed: a part of it goes on after byte {end}")
+    return Broken(
+        "checkpoint.cut_off", f"is cut off or changed: a part of it goes on after byte {end}"
+    )
 
 
 def _varint(handle, start, end):
@@ -185,7 +187,7 @@ def _varint(handle, start, end):
         value |= (byte[0] & 127) << shift
         if byte[0] < 128:
             return value, start
-    raise Broken(_NO_CHECKPOINT)
+    raise Broken("checkpoint.bad_file", _NO_CHECKPOINT)
 
 
 def _text(handle, start, end):

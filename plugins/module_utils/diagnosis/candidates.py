@@ -51,7 +51,7 @@ def succeeded(unit, node):
     """Return whether an attempt ended well on a node, and nothing stopped it.
 
     Unit and launcher must both have ended well. unit: what systemd says of the unit. node: what
-    rank_logs returned for the node.
+    rank_logs_info returned for the node.
     """
     launcher = node.get("launcher") or {}
     well = (
@@ -65,7 +65,8 @@ def succeeded(unit, node):
 def clocks(asked):
     """Return {node: seconds that its clock is ahead of the middle one}.
 
-    Differences that asking the nodes explains count as 0. asked: {node: what rank_logs returned}.
+    Differences that asking the nodes explains count as 0.
+    asked: {node: what rank_logs_info returned}.
     """
     ahead = _compare_clocks(asked)
     _excuse_late_answers(asked, ahead)
@@ -330,7 +331,7 @@ _CANDIDATE_KEYS = (
 
 
 class Weighing:
-    """The candidates of one attempt, from {node: what rank_logs returned}.
+    """The candidates of one attempt, from {node: what rank_logs_info returned}.
 
     `candidates` has the heaviest one first. Further attributes are `units`, `stopped`, `failed`,
     `ahead` and `ranks`.

@@ -8,7 +8,10 @@ a rank, and put into words. Where nothing decides, the verdict says so and lists
 
 from __future__ import annotations
 
+import typing
+
 from ..attempts import guard_findings
+from ..attempts.states import Outcome
 from ..gate.isolation import judge_apart
 from ..logs.failure_catalogue import classify, entry_of
 from .candidates import (
@@ -55,6 +58,30 @@ MANY = 8  # candidates and evidence lines that are listed
 _LOST_CONTACT = frozenset(
     ("connection_lost", "aborted", "terminated", "seen_by_launcher", "mpi_runtime")
 )
+
+
+class Verdict(typing.TypedDict):
+    """The verdict on an attempt, as run.json keeps it. An unknown value is None."""
+
+    outcome: str
+    code: str  # which explanation holds, `verdict.<explanation>`
+    cause: str | None  # of the failure catalogue; its code is `cause.<cause>`
+    text: str
+    node: str | None
+    rank: int | None
+    local_rank: int | None
+    exit_code: int | None
+    signal: str | None
+    meaning: str | None
+    error: dict[str, typing.Any] | None
+    log: str | None
+    line: int | None
+    remedy: str | None
+    unreachable: list[str]
+    evidence: list[str]
+    candidates: list[dict[str, typing.Any]]
+
+
 _RESULT_KEYS = (
     "node",
     "rank",
@@ -74,9 +101,9 @@ _READ_LOGS = "read the logs of the candidates in the order given"
 
 
 def decide(plan_ranks, nodes, log_dir=""):
-    """Return the verdict of one attempt.
+    """Return the Verdict of one attempt.
 
-    plan_ranks: the plan's `ranks`. nodes: what rank_logs returned for each node, as a list or as
+    plan_ranks: the plan's `ranks`. nodes: what rank_logs_info returned for each node, a list or
     {name: result}. A node that could not be asked is {"node": name, "unreachable": reason}, and a
     planned node that is missing counts as such. log_dir: where the logs were copied to, for the
     text.
@@ -176,8 +203,9 @@ class _Case:
             f"UNKNOWN: {_list(names)} recorded no end: the unit still runs there, or the"
             " node was restarted"
         )
-        return self._result(
-            "unknown",
+        return self._build_verdict(
+            "verdict.no_end_recorded",
+            Outcome.UNKNOWN,
             text,
             node=names[0],
             cause="no_end_recorded",
@@ -195,7 +223,14 @@ class _Case:
             f"LOST: {_list(names)} {verb} restarted while the attempt ran there, with"
             f" {_ranks(ranks)}; remedy: {entry['remedy']}"
         )
-        return self._result("lost", text, node=names[0], cause="node_lost", remedy=entry["remedy"])
+        return self._build_verdict(
+            "verdict.node_restarted",
+            Outcome.LOST,
+            text,
+            node=names[0],
+            cause="node_lost",
+            remedy=entry["remedy"],
+        )
 
     def _ranks_of(self, names):
         """Return the numbers of the planned ranks of some nodes."""
@@ -263,8 +298,9 @@ class _Case:
             f"FAILED: {_who(best)} {_what(best)} ({_describe_exit(best)}){note}; log {place};"
             f" remedy: {entry['remedy']}{self._not_asked(self.missing)}"
         )
-        return self._result(
-            "failed",
+        return self._build_verdict(
+            "verdict.named",
+            Outcome.FAILED,
             text,
             best=best,
             cause=entry["cause"],
@@ -300,8 +336,9 @@ class _Case:
             text += f" ({_list(sources)})"
         if self.decided:
             text += f"; around then {_who(self.decided)} {_what(self.decided)}"
-        return self._result(
-            "stopped",
+        return self._build_verdict(
+            "verdict.stopped",
+            Outcome.STOPPED,
             text + self._not_asked(self.missing),
             cause="stopped_by_" + stoppers[0],
             remedy=entry_of("stopped_by_user")["remedy"],
@@ -327,8 +364,11 @@ class _Case:
     def _halted(self, halt):
         """Return the verdict where a guard ended the training."""
         entry = entry_of(halt["cause"])
-        is_lost = halt["outcome"] == "lost"
+        is_lost = halt["outcome"] == Outcome.LOST
         fields = {"node": None, "log": None}
+        code = "verdict.hung"
+        if halt["cause"] == "node_lost":
+            code = "verdict.node_lost"
         text = f"{halt['outcome'].upper()}: {halt['text']}"
         ranks = self._ranks_of(halt["nodes"])
         if is_lost:
@@ -344,8 +384,8 @@ class _Case:
             text += f"; log {fields['log']}"
         text += f"; remedy: {entry['remedy']}"
         text += self._not_asked([name for name in self.missing if name not in halt["nodes"]])
-        return self._result(
-            halt["outcome"], text, cause=halt["cause"], remedy=entry["remedy"], **fields
+        return self._build_verdict(
+            code, halt["outcome"], text, cause=halt["cause"], remedy=entry["remedy"], **fields
         )
 
     def _lost(self):
@@ -364,8 +404,9 @@ class _Case:
                 " training may go on"
             )
             remedy = "when they answer again: playbooks/follow.yml; else " + remedy
-        return self._result(
-            "lost",
+        return self._build_verdict(
+            "verdict.unreachable",
+            Outcome.LOST,
             f"LOST: {_list(self.missing)} did not answer ({reasons}), with {_ranks(ranks)};"
             f" {explanation}; remedy: {remedy}",
             node=node,
@@ -387,13 +428,15 @@ class _Case:
             text += " (some seen by their unit only)"
         diverged = self._diverged()
         if not diverged:
-            return self._result("completed", text)
+            return self._build_verdict("verdict.completed", Outcome.COMPLETED, text)
         entry = entry_of("nan")
         text += (
             f"; but the loss of rank {diverged['rank']} was {diverged['nan']['loss']} to the end;"
             f" remedy: {entry['remedy']}"
         )
-        return self._result("completed", text, cause="nan", remedy=entry["remedy"])
+        return self._build_verdict(
+            "verdict.completed", Outcome.COMPLETED, text, cause="nan", remedy=entry["remedy"]
+        )
 
     def _rank_missing(self, rank):
         """Return the verdict that a rank was never started."""
@@ -402,8 +445,9 @@ class _Case:
             f"FAILED: {_who(rank)} was never started although its launcher ended well; remedy:"
             f" {remedy}"
         )
-        return self._result(
-            "failed",
+        return self._build_verdict(
+            "verdict.rank_missing",
+            Outcome.FAILED,
             text,
             node=rank["node"],
             rank=rank["rank"],
@@ -419,7 +463,7 @@ class _Case:
         """
         tied = [self.decided, *self.rivals]
         reason = f"{len(tied)} failures came too close to each other to tell which began it"
-        return self._list_candidates(reason, tied, cause="unknown", remedy=_READ_LOGS)
+        return self._list_candidates("verdict.tied", reason, tied, "unknown", _READ_LOGS)
 
     def _undecided(self):
         """Return the verdict where no candidate weighs enough."""
@@ -441,13 +485,13 @@ class _Case:
             if len(self.stopped) == 1:
                 verb = "was"
             reason = f"{_list(self.stopped)} {verb} stopped by a peer, and no node says why"
-        return self._list_candidates(reason, self.candidates, cause=cause, remedy=remedy)
+        return self._list_candidates("verdict.undecided", reason, self.candidates, cause, remedy)
 
-    def _list_candidates(self, reason, candidates, cause, remedy):
+    def _list_candidates(self, code, reason, candidates, cause, remedy):
         """Return the verdict `failed` that names no candidate and lists them."""
         listed = "; ".join(_line(c) for c in candidates[:MANY]) or "none"
         text = f"FAILED: {reason}; candidates: {listed}; remedy: {remedy}"
-        return self._result("failed", text, cause=cause, remedy=remedy)
+        return self._build_verdict(code, Outcome.FAILED, text, cause=cause, remedy=remedy)
 
     def _log(self, candidate):
         """Return the path of a candidate's log on the controller."""
@@ -455,17 +499,18 @@ class _Case:
             return candidate["home"]
         return f"{self.log_dir.rstrip('/')}/{candidate['home']}"
 
-    def _result(self, outcome, text, best=None, **fields):
-        """Return the verdict's mapping.
+    def _build_verdict(self, code, outcome, text, best=None, **fields):
+        """Return the Verdict.
 
-        best: the candidate that it names.
+        code: of the explanation. best: the candidate that it names.
         """
         result = dict.fromkeys(_RESULT_KEYS)
         if best:
             result.update((key, best[key]) for key in _END_KEYS)
         result.update(
             fields,
-            outcome=outcome,
+            outcome=Outcome(outcome).value,
+            code=code,
             text=text,
             unreachable=sorted(self.missing),
             evidence=self._evidence(),

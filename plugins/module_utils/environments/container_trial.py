@@ -16,6 +16,7 @@ import tempfile
 import time
 
 from ..attempts import attempt_dir
+from ..base.processes import pids_with_mark
 from . import containers
 from .python_env import MODULES, PACKAGES
 
@@ -133,7 +134,9 @@ class Trial:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         words = [*COMMAND, INSIDE, module]
-        return containers.filled(self._container, self._place, self._name, words, own, self._place)
+        return containers.container_command(
+            self._container, self._place, self._name, words, own, self._place
+        )
 
     def _start(self, argv, environment):
         """Start the container in a unit of its own.
@@ -160,8 +163,8 @@ class Trial:
         answer, deadline = None, time.monotonic() + self._params["wait"]
         while answer is None and time.monotonic() < deadline and self._is_active():
             time.sleep(0.2)
-            answer = read_answer(self._place)
-        answer = answer or read_answer(self._place)
+            answer = read_result(self._place)
+        answer = answer or read_result(self._place)
         if answer is None:
             lines = read_text(self._place, "errors").strip().splitlines()
             lines = lines or [f"no answer within {self._params['wait']} s"]
@@ -183,7 +186,7 @@ class Trial:
             )
         if self._engine in containers.OUTSIDE:
             return
-        if not all(containers.held(groups, self._unit) for groups in inside.values()):
+        if not all(containers.is_in_unit(groups, self._unit) for groups in inside.values()):
             raise ContainerError(
                 "it leaves the unit that it was started in, so a stop would leave it running"
             )
@@ -196,7 +199,7 @@ class Trial:
         self._run_command(["systemctl", "--user", "stop", self._unit])
         if self._container["remove"]:
             self._run_command([*self._container["remove"], self._name])
-        left = attempt_dir.processes_of(self._name, 0)
+        left = pids_with_mark(self._name, 0)
         for pid in left:  # the refusal is the news; nothing of the trial stays behind for it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -213,7 +216,7 @@ def describe_start(params, home, engine, form, image):
         "gid": os.getgid(),
     }
     variables = ("TRAINYARD_ATTEMPT", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
-    return containers.entry(found, home, dict.fromkeys(variables, ""), mounts=params["mounts"])
+    return containers.plan_entry(found, home, dict.fromkeys(variables, ""), mounts=params["mounts"])
 
 
 def processes(run_id):
@@ -222,7 +225,7 @@ def processes(run_id):
     They are found as the agent of an attempt finds ranks.
     """
     groups_by_pid = {}
-    for pid in attempt_dir.processes_of(run_id, 0):
+    for pid in pids_with_mark(run_id, 0):
         try:
             with open(f"/proc/{pid}/environ", "rb") as handle:
                 inside = b"TRAINYARD_TRIAL=inside" in handle.read().split(b"\0")
@@ -235,7 +238,7 @@ def processes(run_id):
     return groups_by_pid
 
 
-def read_answer(place):
+def read_result(place):
     """Return the container's answer, or None as long as there is no answer."""
     for line in reversed(read_text(place, "said").splitlines()):
         if line.startswith("{") and line.endswith("}"):

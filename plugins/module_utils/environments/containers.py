@@ -120,7 +120,7 @@ def launcher_problem(kind):
     return None
 
 
-def mount_words(engine, base, mounts):
+def mount_options(engine, base, mounts):
     """Return the options that make directories visible inside.
 
     They are the attempt's directory, the trees and the site's mounts. A path below /dev is handed
@@ -162,7 +162,7 @@ def mesh_problem(home, path):
     return None
 
 
-def device_words(engine, accelerator, devices):
+def device_options(engine, accelerator, devices):
     """Return the options that make a node's accelerators visible inside.
 
     They were compared with the vendors' documents only: no such hardware was at hand.
@@ -178,8 +178,8 @@ def device_words(engine, accelerator, devices):
     return argv
 
 
-def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
-    """Return a node's part of the plan: {argv, env, remove}, to be used by `filled`.
+def plan_entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
+    """Return a node's part of the plan: {argv, env, remove}, for `container_command`.
 
     found: {engine, form, image_id, uid, gid} as container_environment measured them there. base:
     the product's directory. environment: the plan's variables for this node and the names it adds
@@ -190,7 +190,7 @@ def entry(found, base, environment, accelerator="cpu", devices=(), mounts=()):
     for option in engine["options"]:
         option = option.replace("{uid}", str(found["uid"])).replace("{gid}", str(found["gid"]))
         argv = argv + [option]
-    argv += mount_words(name, base, mounts) + device_words(name, accelerator, devices)
+    argv += mount_options(name, base, mounts) + device_options(name, accelerator, devices)
     loader = {key: environment[key] for key in BY_VALUE[1:] if key in environment}
     if engine["variables"]:
         for variable in sorted(set(environment) - set(BY_VALUE) - {"PATH"}):
@@ -225,11 +225,11 @@ def _client_environment(engine, loader):
     return env
 
 
-def filled(container, work, name, argv, environment, attempt=None):
+def container_command(container, work, name, argv, environment, attempt=None):
     """Return (argv, environment) that run a command inside.
 
-    container: of `entry`. Words in braces are known only when an attempt starts. agent.py does the
-    same. attempt: the directory that the command may write to, by default the one that holds work.
+    container: of `plan_entry`. Words in braces are known only when an attempt starts. agent.py does
+    the same. attempt: the directory that the command may write to, by default the one above work.
     """
     attempt = attempt or os.path.dirname(work)
     values = {
@@ -242,7 +242,7 @@ def filled(container, work, name, argv, environment, attempt=None):
     return start + list(argv), dict(environment, **container["env"])
 
 
-def packages_of(listing):
+def parse_packages(listing):
     """Return {package: version} of the packages in an image.
 
     listing: [[names of *.dist-info and *.egg-info] of each directory], in the order of the image's
@@ -258,7 +258,7 @@ def packages_of(listing):
     return packages
 
 
-def held(cgroups, unit):
+def is_in_unit(cgroups, unit):
     """Return True if a process with this /proc/<pid>/cgroup belongs to the unit."""
     return any(unit in line.split(":", 2)[-1].split("/") for line in cgroups.splitlines())
 

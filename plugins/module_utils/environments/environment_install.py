@@ -83,7 +83,7 @@ def wait_for_lock(handle, seconds, digest):
             time.sleep(0.5)
 
 
-def run(argv, lock=None, environment=None, timeout=None):
+def run_program(argv, lock=None, environment=None, timeout=None):
     """Run a program with a small environment and return its standard output.
 
     lock: a file that it inherits, or None. Raise InstallError where it fails.
@@ -181,12 +181,12 @@ def install(params, home, target, manifest, lock):
             "UV_NO_PROGRESS": "1",
             "UV_LINK_MODE": "hardlink",
         }
-        run(
+        run_program(
             [uv, "venv", "--quiet", "--no-project", "--python", params["interpreter"], target],
             lock,
             settings,
         )
-        run(
+        run_program(
             [
                 uv,
                 "pip",
@@ -217,7 +217,7 @@ def describe(params, interpreter, lock=None):
     quiet = {}
     if params["python"]:
         quiet = {"PYTHONDONTWRITEBYTECODE": "1"}
-    about = json.loads(run([interpreter, "-c", PATHS], lock, quiet, timeout=60))
+    about = json.loads(run_program([interpreter, "-c", PATHS], lock, quiet, timeout=60))
     module = _framework(params, interpreter, lock, quiet)
     imported = _import_framework(module, interpreter, lock, quiet)
     wrong = core.check_import(params["package"], params["version"], imported)
@@ -244,14 +244,16 @@ def _framework(params, interpreter, lock, environment):
     if params["package"]:
         return core.PACKAGES[params["package"]]["module"]
     argv = [interpreter, "-c", WHICH, *core.MODULES]
-    return (run(argv, lock, environment, timeout=60).split() or core.MODULES)[0]
+    return (run_program(argv, lock, environment, timeout=60).split() or core.MODULES)[0]
 
 
 def _import_framework(module, interpreter, lock, environment):
     """Return what a framework says of itself. Raises InstallError."""
     argv = [interpreter, "-c", IMPORTS[module]]
     try:
-        return json.loads(run(argv, lock, environment, timeout=300).strip().splitlines()[-1])
+        return json.loads(
+            run_program(argv, lock, environment, timeout=300).strip().splitlines()[-1]
+        )
     except InstallError as error:
         reason, remedy = str(error).strip().splitlines()[-1], ""
         if reason.startswith("ModuleNotFoundError"):

@@ -56,7 +56,7 @@ def _version_inside(path):
     return None
 
 
-def found(paths):
+def find_packages(paths):
     """Return {package: {version, place, site}} of the packages in these directories.
 
     place: its dist-info or egg-info. site: the directory it lies in. The first directory wins.
@@ -83,7 +83,7 @@ def found(paths):
     return packages
 
 
-def build(package):
+def build_digest(package):
     """Return 12 hex digits of what RECORD says of a package, '' without a RECORD.
 
     They are equal on every node with the same files. Left out is what the installer adds and what
@@ -107,7 +107,7 @@ def _record_path(package):
     return os.path.join(package["place"], "RECORD")
 
 
-def record(package):
+def read_record(package):
     """Return {absolute path: (sha256, bytes)} of a package's files but its bytecode.
 
     The sha256 is as RECORD spells it, or ''. A size that RECORD does not have is missing (None).
@@ -137,7 +137,7 @@ def is_code(name):
     return name.endswith(CODE) or ".so." in name
 
 
-def later(top, since):
+def find_later_files(top, since):
     """Return (count, files, folders) of what lies below a directory.
 
     count: files looked at. files: code files whose ctime is not before since. folders: {directory:
@@ -169,7 +169,7 @@ def later(top, since):
     return count, files, folders
 
 
-def odd_ones(packages):
+def find_odd_files(packages):
     """Return (files looked at, odd files) of a Python of the user's own.
 
     Such a Python has no marker of ours. A code file is odd where its size is not RECORD's, or where
@@ -177,7 +177,7 @@ def odd_ones(packages):
     """
     count, odd = 0, []
     for package in packages.values():
-        listed = record(package)
+        listed = read_record(package)
         if not listed:
             continue
         latest = os.stat(_record_path(package)).st_mtime + INSTALL_SECONDS
@@ -198,7 +198,7 @@ def _is_odd(path, size, latest):
     return size not in (None, state.st_size) or state.st_mtime > latest
 
 
-def digest(path):
+def file_digest(path):
     """Return (sha256 of a file as RECORD spells it, its bytes).
 
     Returns (None, 0) where it cannot be read.
@@ -230,7 +230,7 @@ def _files_to_read(listed, verify, today):
     return []
 
 
-def check(paths, packages, since=None, verify="cached"):
+def check_files(paths, packages, since=None, verify="cached"):
     """Return {files, bytes, seconds, suspects, wrong} of a Python's packages.
 
     paths: its directories of packages. files: how many were looked at. bytes: how many were read.
@@ -245,10 +245,10 @@ def check(paths, packages, since=None, verify="cached"):
     started = time.monotonic()
     suspects, folders, count = [], {}, 0
     if since is None:
-        count, suspects = odd_ones(packages)
+        count, suspects = find_odd_files(packages)
     else:
         for path in paths:
-            seen, files, changed = later(path, since)
+            seen, files, changed = find_later_files(path, since)
             count += seen
             suspects += files
             folders.update(changed)
@@ -256,7 +256,7 @@ def check(paths, packages, since=None, verify="cached"):
     if suspects or late or verify != "cached":
         listed = {}
         for package in packages.values():
-            listed.update(record(package))
+            listed.update(read_record(package))
         today = int(time.time() // 86400)
         chosen = dict.fromkeys(suspects + _files_to_read(listed, verify, today))
         if since is not None:
@@ -295,7 +295,7 @@ def _compare_digests(listed, chosen):
         if path not in listed:
             wrong[path] = "new"
             continue
-        checksum, size = digest(path)
+        checksum, size = file_digest(path)
         read += size
         if checksum is None:
             wrong[path] = "missing"
@@ -312,7 +312,7 @@ def _short(path, paths):
     return path
 
 
-def words(wrong, limit=4):
+def format_differences(wrong, limit=4):
     """Return files that differ as text: the first ones and a count of the rest.
 
     wrong: as check returns it.
@@ -349,7 +349,7 @@ def seen_path(marker):
     return marker + ".seen"
 
 
-def look(marker, paths, packages, verify="cached"):
+def check_environment(marker, paths, packages, verify="cached"):
     """Return check() of an environment of ours.
 
     marker: the path of its marker. Files whose times are late and that are unchanged all the same
@@ -357,14 +357,14 @@ def look(marker, paths, packages, verify="cached"):
     Its time is the file system's own, taken before the look, so that nothing changes in between
     unseen.
     """
-    state = check(paths, packages, since_of(marker), verify)
+    state = check_files(paths, packages, since_of(marker), verify)
     if state["wrong"] or not state["suspects"]:
         return state
     part = f"{seen_path(marker)}.{os.getpid()}"
     try:
         with open(part, "w", encoding="utf-8"):
             pass
-        again = check(paths, packages, since_of(marker), "cached")
+        again = check_files(paths, packages, since_of(marker), "cached")
         if not again["wrong"]:
             os.replace(part, seen_path(marker))
         else:

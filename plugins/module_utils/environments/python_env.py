@@ -217,7 +217,7 @@ def parse_requirements(text, file):
     return pins, problems
 
 
-def from_source(texts):
+def source_packages(texts):
     """Return the packages, sorted, that pinned lists say have no wheel on the index.
 
     The lists say so by pip's own option: `--no-binary name`.
@@ -470,7 +470,9 @@ def installed_packages(paths):
 
     They are known from the names of *.dist-info and *.egg-info alone (about 1 ms).
     """
-    return {name: package["version"] for name, package in installed_files.found(paths).items()}
+    return {
+        name: package["version"] for name, package in installed_files.find_packages(paths).items()
+    }
 
 
 def fingerprint(packages):
@@ -552,7 +554,7 @@ def inspect_environment(home_dir, digest, verify="cached"):
 
     state: ready, absent, incomplete (no marker) or changed (differs from its marker). home_dir: the
     absolute product directory on this node, ~/.trainyard. verify: how its files are compared with
-    their installation, see installed_files.check. Imports nothing.
+    their installation, see installed_files.check_files. Imports nothing.
     """
     directory = os.path.join(home_dir, "env", digest)
     path = os.path.join(directory, MARKER)
@@ -598,11 +600,11 @@ def _describe_changes(path, marker, verify):
         return "; ".join(differences)
     if not marker.get("managed"):
         return ""
-    packages = installed_files.found(marker["paths"])
-    wrong = installed_files.look(path, marker["paths"], packages, verify)["wrong"]
+    packages = installed_files.find_packages(marker["paths"])
+    wrong = installed_files.check_environment(path, marker["paths"], packages, verify)["wrong"]
     if not wrong:
         return ""
-    return "changed since the installation: " + installed_files.words(wrong)
+    return "changed since the installation: " + installed_files.format_differences(wrong)
 
 
 def environment_state(home_dir, digest):

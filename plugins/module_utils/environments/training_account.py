@@ -45,7 +45,7 @@ def look_up(name, lowest_uid, database=pwd.getpwnam):
 class Account:
     """One account of this node. System and records differ in tests alone."""
 
-    def __init__(self, name, uid, records, check=False, system="/", ask=user_manager.call):
+    def __init__(self, name, uid, records, check=False, system="/", ask=user_manager.run_program):
         self.name = name
         self.uid = uid
         self.records = records
@@ -59,7 +59,9 @@ class Account:
 
         Return the limits. asked: the limits that the site asks for.
         """
-        limits = user_manager.node_limits(asked, lambda path: user_manager.read(self._at(path)))
+        limits = user_manager.node_limits(
+            asked, lambda path: user_manager.read_text(self._at(path))
+        )
         accounts = self.records.read("accounts") or {}
         lingers = self._lingers(self.name)
         ours = accounts.get(self.name, {}).get("lingering", False) or not lingers
@@ -127,7 +129,7 @@ class Account:
     def _write(self, path, content):
         """Write a drop-in where it differs and return whether it did."""
         path = self._at(path)
-        if not os.path.islink(path) and user_manager.read(path) == content:
+        if not os.path.islink(path) and user_manager.read_text(path) == content:
             return False
 
         def write():

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Systemd of the training account: limits that a node allows, and drop-ins.
 
-Used by two modules: node_system looks as the training account, training_account writes as root.
+Two modules use it: node_requirements reads as the training account, training_account writes as
+root.
 Their paths and contents follow from the account's uid and the site's limits alone.
 Runs on nodes: Python >= 3.8, standard library only.
 """
@@ -26,7 +27,7 @@ HIGHEST_UID = 2**32 - 2  # 2**32 - 1 is (uid_t) -1
 LIMIT = re.compile(r"(infinity|[0-9]{1,19})\Z")
 
 
-def number(text):
+def parse_limit(text):
     """Return a limit as a number, -1 for infinity and unlimited."""
     if str(text) in ("infinity", "unlimited", "-1"):
         return UNLIMITED
@@ -39,11 +40,11 @@ def hard_limits(text):
     for name, (title, _) in LIMITS.items():
         row = re.search(re.escape(title) + r"\s+\S+\s+(\S+)", text)
         if row:
-            limits[name] = number(row[1])
+            limits[name] = parse_limit(row[1])
     return limits
 
 
-def allowed(wanted, hard, may_raise, nr_open):
+def allowed_limit(wanted, hard, may_raise, nr_open):
     """Return what a limit can become: the wanted one, or less.
 
     Without the right to raise it the ceiling is process 1's, and for files the kernel's fs.nr_open.
@@ -56,12 +57,12 @@ def allowed(wanted, hard, may_raise, nr_open):
     return min((value for value in values if value != UNLIMITED), default=UNLIMITED)
 
 
-def less(left, right):
+def is_lower(left, right):
     """Return True if a limit is lower than another."""
     return left != UNLIMITED and (right == UNLIMITED or left < right)
 
 
-def read(path):
+def read_text(path):
     """Return a file's text, or '' without the file."""
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
@@ -70,7 +71,7 @@ def read(path):
         return ""
 
 
-def node_limits(asked, read_text=read):
+def node_limits(asked, read_text=read_text):
     """Return {limit: {wanted, allowed}} of this node.
 
     asked: the site's limits {memlock, nofile}.
@@ -80,11 +81,11 @@ def node_limits(asked, read_text=read):
     may_raise = bool(match and int(match[1], 16) >> CAP_SYS_RESOURCE & 1)
     limits = {}
     for name in LIMITS:
-        wanted = number(asked[name])
+        wanted = parse_limit(asked[name])
         nr_open = 0
         if name == "nofile":
             nr_open = int(read_text("/proc/sys/fs/nr_open") or 0)
-        ceiling = allowed(wanted, hard.get(name, UNLIMITED), may_raise, nr_open)
+        ceiling = allowed_limit(wanted, hard.get(name, UNLIMITED), may_raise, nr_open)
         limits[name] = {"wanted": wanted, "allowed": ceiling}
     return limits
 
@@ -121,7 +122,7 @@ def dropins(uid, limits):
     }
 
 
-def call(argv, timeout=20):
+def run_program(argv, timeout=20):
     """Return (exit code, output) of a program.
 
     The code is 127 where it is missing, 124 where it hangs.

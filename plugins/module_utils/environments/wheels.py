@@ -79,7 +79,7 @@ def platform_tags(machine, libc):
 
 
 @contextlib.contextmanager
-def locked(root, wait):
+def lock_cache(root, wait):
     """Lock the cache for one process.
 
     wait: the longest time in seconds. The kernel removes the lock when the process ends, however it
@@ -188,7 +188,7 @@ def _may_be_used(wheel, want):
     return not hashes or wheel["name"] in want.from_source or wheel["sha256"] in hashes
 
 
-def index_of(url):
+def index_name(url):
     """Return a name for an index, None for pip's own.
 
     It is a digest of the address, which may hold a token.
@@ -202,7 +202,7 @@ def _index_of(wheel):
     """Return the name of the index that a wheel of a manifest came from."""
     if "index_url" in wheel:
         # An earlier Trainyard wrote the address itself.
-        return index_of(wheel["index_url"])
+        return index_name(wheel["index_url"])
     return wheel["index"]
 
 
@@ -350,7 +350,7 @@ def _reuse(known, stage, want):
     """
     reused = set()
     for name, version, index, directory in _wanted_wheels(want):
-        source, sha256 = known.get((name, version, index_of(index)), (None, None))
+        source, sha256 = known.get((name, version, index_name(index)), (None, None))
         with contextlib.suppress(OSError):
             if source and file_sha256(source) == sha256:
                 os.link(source, os.path.join(stage, directory, os.path.basename(source)))
@@ -563,7 +563,7 @@ def _finish(stage, want):
                 version, index = wanted.get(key, (None, None))
                 versions[key] = wheel["version"]
                 path = os.path.join(directory, name)
-                wheels[path] = dict(wheel, asked=version, index=index_of(index))
+                wheels[path] = dict(wheel, asked=version, index=index_name(index))
     if set(versions) != set(wanted):
         wrong = ", ".join(sorted(name for name, _ in set(versions) ^ set(wanted)))
         raise WheelhouseError(

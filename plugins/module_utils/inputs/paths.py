@@ -28,16 +28,16 @@ BUCKETS = 256
 DIGITS = 8
 # A sample reads so many files, and of each one block of so many bytes. The files and blocks are the
 # same on every node, since they follow from the names.
-SAMPLED, BLOCK = 64, 1 << 20
+SAMPLED_FILES, BLOCK_BYTES = 64, 1 << 20
 # Bytes per second, assumed of a disk of which nothing was read yet.
-RATE = 200e6
+ASSUMED_BYTES_PER_SECOND = 200e6
 # Entries that one node shows by name.
-SHOWN = 5000
+MOST_ENTRIES = 5000
 # Unreadable files that are named.
 _MOST_UNREADABLE = 20
 
 
-def gigabytes(size):
+def format_size(size):
     """Return a size in bytes as text with its unit."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
@@ -45,7 +45,7 @@ def gigabytes(size):
     return f"{int(size)} B"
 
 
-def printable(name):
+def printable_name(name):
     """Return a file name of any bytes as text for JSON and a terminal."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
@@ -69,7 +69,7 @@ def mount_of(real, mountinfo):
     return best
 
 
-def existing(path):
+def nearest_existing(path):
     """Return (existing, rest) of a path.
 
     existing: the path itself or its nearest ancestor that exists. rest: the path from there. Links
@@ -97,7 +97,7 @@ def identity(path, mountinfo=None, kernel=None):
     file system by its type, the exported path without the server's name (it may have several
     addresses) and the inode.
     """
-    real, rest = existing(path)
+    real, rest = nearest_existing(path)
     if mountinfo is None:
         mountinfo = text_of("/proc/self/mountinfo")
     boot = kernel or text_of("/proc/sys/kernel/random/boot_id").strip()
@@ -121,7 +121,7 @@ def identity(path, mountinfo=None, kernel=None):
 
 def filesystem(path):
     """Return type, source and mount point of a path's file system as text."""
-    mount = mount_of(existing(path)[0], text_of("/proc/self/mountinfo"))
+    mount = mount_of(nearest_existing(path)[0], text_of("/proc/self/mountinfo"))
     point, kind, source = mount[0], mount[2], mount[3]
     return f"{kind} of {source} at {point}"
 
@@ -179,10 +179,10 @@ def bucket(name):
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[0]
 
 
-def differing(one, other):
+def differing_buckets(one, other):
     """Return the numbers of the parts in which two places differ.
 
-    one, other: `buckets` of what `seen` returned.
+    one, other: `buckets` of what `describe_path` returned.
     """
     return [
         n
@@ -191,7 +191,7 @@ def differing(one, other):
     ]
 
 
-class Sum:
+class EntryDigest:
     """A digest of entries in any order, as a whole and in parts, in constant memory."""
 
     def __init__(self):
@@ -200,7 +200,9 @@ class Sum:
     def add(self, name, words):
         """Add one entry."""
         text = "{}\0{}".format(os.fsencode(name).hex(), "\0".join(str(word) for word in words))
-        self.parts[bucket(printable(name))] += int(hashlib.sha256(text.encode()).hexdigest(), 16)
+        self.parts[bucket(printable_name(name))] += int(
+            hashlib.sha256(text.encode()).hexdigest(), 16
+        )
 
     def _part_digests(self):
         return [hashlib.sha256(b"%x" % part).hexdigest() for part in self.parts]
@@ -214,7 +216,7 @@ class Sum:
         return "".join(digest[:DIGITS] for digest in self._part_digests())
 
 
-def reader(cache, fresh):
+def digest_cache(cache, fresh):
     """Return (read, close) of a cache of digests.
 
     read(name, path, stat) gives a file's sha256, close() writes the cache. The cache knows a file
@@ -226,7 +228,7 @@ def reader(cache, fresh):
 
     def read(name, path, info):
         state = [info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
-        key = printable(name)
+        key = printable_name(name)
         record = known.get(key)
         if not (isinstance(record, list) and len(record) == 6 and record[:5] == state):
             record = state + [manifest.file_sha256(path)]
@@ -247,7 +249,7 @@ def entries(path, exclude, content, wanted=None):
     bucket numbers, or None for all.
     """
     for name, full, info in walk(path, exclude):
-        if wanted is not None and bucket(printable(name)) not in wanted:
+        if wanted is not None and bucket(printable_name(name)) not in wanted:
             continue
         if info is None:
             yield name, ["unreadable", 0, ""]
@@ -262,7 +264,7 @@ def entries(path, exclude, content, wanted=None):
                 yield name, ["unreadable", 0, ""]
 
 
-def cache_of(base, path):
+def cache_path(base, path):
     """Return the path of the cache with the digests of a place's files.
 
     It lies below the product's directory.
@@ -271,7 +273,7 @@ def cache_of(base, path):
     return os.path.join(base, "placement", name)
 
 
-def sample(path, names):
+def read_sample(path, names):
     """Return ({name: sha256 of one block}, bytes per second or None).
 
     The page cache is passed by where the kernel permits it. names: [(name, size in bytes)].
@@ -282,19 +284,21 @@ def sample(path, names):
         full = path
         if is_folder:
             full = os.path.join(path, name)
-        offset = int(hashlib.sha256(os.fsencode(name)).hexdigest(), 16) % max(1, length - BLOCK)
+        offset = int(hashlib.sha256(os.fsencode(name)).hexdigest(), 16) % max(
+            1, length - BLOCK_BYTES
+        )
         try:
             with open(full, "rb", buffering=0) as handle:
-                os.posix_fadvise(handle.fileno(), offset, BLOCK, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(handle.fileno(), offset, BLOCK_BYTES, os.POSIX_FADV_DONTNEED)
                 handle.seek(offset)
-                block = handle.read(BLOCK)
+                block = handle.read(BLOCK_BYTES)
         except OSError:
-            digests[printable(name)] = "unreadable"
+            digests[printable_name(name)] = "unreadable"
             continue
-        digests[printable(name)] = hashlib.sha256(block).hexdigest()[:16]
+        digests[printable_name(name)] = hashlib.sha256(block).hexdigest()[:16]
         size += len(block)
     seconds = time.monotonic() - begin
-    if size < BLOCK or seconds <= 0:
+    if size < BLOCK_BYTES or seconds <= 0:
         return digests, None
     return digests, size / seconds
 
@@ -309,7 +313,7 @@ class _SampleChoice:
         """Take a file into the choice where its digest is small enough."""
         digest = hashlib.sha256(b"sample" + os.fsencode(name)).digest()
         row = (bytes(255 - byte for byte in digest), name, size)
-        if len(self.heap) < SAMPLED:
+        if len(self.heap) < SAMPLED_FILES:
             heapq.heappush(self.heap, row)
         else:
             heapq.heappushpop(self.heap, row)
@@ -319,7 +323,7 @@ class _SampleChoice:
         return sorted((name, size) for _order, name, size in self.heap)
 
 
-def seen(base, place, verify="cached", top_only=False):
+def describe_path(base, place, verify="cached", top_only=False):
     """Return a description of a place of this node.
 
     See placement.py for the place. verify: `cached` (names and sizes; content of a small place, by
@@ -361,7 +365,7 @@ def seen(base, place, verify="cached", top_only=False):
     close()
     _add_unreadable(result, path, choice)
     if verify == "sample" or (verify == "estimate" and choice):
-        blocks, result["rate"] = sample(path, choice)
+        blocks, result["rate"] = read_sample(path, choice)
         if verify == "sample":
             result["sample"] = blocks
     return result
@@ -383,17 +387,17 @@ def _top_digest(path, exclude):
     names = [os.path.basename(path)]
     if os.path.isdir(path):
         names = sorted(os.listdir(path))
-    text = "\0".join(printable(name) for name in names if name not in exclude)
+    text = "\0".join(printable_name(name) for name in names if name not in exclude)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _content_reader(base, place, full, fresh):
     """Return (read or None, close) of the files of a place.
 
-    See `reader` for fresh. full: contents count although the place wants names and sizes only.
+    fresh: as in `digest_cache`. full: read contents although the place wants names and sizes only.
     """
     if full or place.get("verify") == "content":
-        return reader(cache_of(base, place["path"]), fresh)
+        return digest_cache(cache_path(base, place["path"]), fresh)
     return None, lambda: None
 
 
@@ -402,14 +406,14 @@ def _add_contents(result, path, exclude, read):
 
     Returns the files for a sample.
     """
-    names, contents, choice = Sum(), Sum(), _SampleChoice()
+    names, contents, choice = EntryDigest(), EntryDigest(), _SampleChoice()
     for name, (kind, size, text) in entries(path, exclude, read):
         names.add(name, [kind, size])
         contents.add(name, [kind, size, text])
         result["files"] += 1
         result["bytes"] += size
         if kind == "unreadable":
-            result["unreadable"].append(printable(name))
+            result["unreadable"].append(printable_name(name))
         elif kind == "file":
             choice.offer(name, size)
     result["listing"], result["buckets"] = names.digest(), names.buckets()
@@ -425,11 +429,11 @@ def _add_unreadable(result, path, choice):
         folder = os.path.dirname(path)
     for name, _size in choice:
         if not os.access(os.path.join(folder, name), os.R_OK):
-            result["unreadable"].append(printable(name))
+            result["unreadable"].append(printable_name(name))
     result["unreadable"] = sorted(set(result["unreadable"]))[:_MOST_UNREADABLE]
 
 
-def shown(base, place, wanted, full=False):
+def list_entries(base, place, wanted, full=False):
     """Return {entries, buckets}: the files of the wanted parts.
 
     entries: {name: [kind, size, content]}. Only whole parts are shown, and not too many.
@@ -437,11 +441,11 @@ def shown(base, place, wanted, full=False):
     read, _close = _content_reader(base, place, full, fresh=False)
     parts = {}
     for name, entry in entries(place["path"], place.get("exclude") or (), read, set(wanted)):
-        parts.setdefault(bucket(printable(name)), {})[printable(name)] = entry
+        parts.setdefault(bucket(printable_name(name)), {})[printable_name(name)] = entry
     result, numbers = {}, []
     for number in sorted(wanted):
         part = parts.get(number, {})
-        if numbers and len(result) + len(part) > SHOWN:
+        if numbers and len(result) + len(part) > MOST_ENTRIES:
             break
         result.update(part)
         numbers.append(number)

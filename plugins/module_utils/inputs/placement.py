@@ -21,10 +21,10 @@ import os
 from ..base import manifest
 from ..base.findings import finding, named, unequal
 from . import paths as places
-from .paths import gigabytes, identity
+from .paths import format_size, identity
 
 # Nodes that are asked for files by name where trees differ, beside the reference.
-ASKED = 3
+QUERIED_NODES = 3
 # Names, nodes or differences that a finding lists.
 SHOWN = 8
 REMEDY_HOME = (
@@ -33,7 +33,7 @@ REMEDY_HOME = (
 )
 
 
-def nonce(base, node, names):
+def exchange_nonces(base, node, names):
     """Return {own, seen} of the nonces in <base>/nodes.
 
     own: this node's, written anew by every look. seen: those of the other nodes that lie here, too.
@@ -58,7 +58,7 @@ def nonce(base, node, names):
 def look(run, base, asked):
     """Return {base, nonce, places: {key: description}, summary} of this node.
 
-    asked: {node, nodes (all names), places, verify}. A description is that of paths.seen.
+    asked: {node, nodes (all names), places, verify}. A description is that of paths.describe_path.
     """
     names, node = asked.get("nodes") or [], asked.get("node", "")
     verify = asked.get("verify") or "cached"
@@ -68,8 +68,8 @@ def look(run, base, asked):
     described = {}
     for place in asked.get("places") or []:
         top_only = place["placement"] == "shared" and names and node != names[0]
-        described[place["key"]] = places.seen(base, place, verify, top_only=top_only)
-    return dict(of_base(base, node, names), places=described, summary=summary(described))
+        described[place["key"]] = places.describe_path(base, place, verify, top_only=top_only)
+    return dict(describe_base(base, node, names), places=described, summary=summary(described))
 
 
 def summary(found):
@@ -87,18 +87,18 @@ def summary(found):
     return manifest.digest(buckets)
 
 
-def of_base(base, node, names):
-    """Return {base, nonce} of the product's directory, see `identity` and `nonce`."""
+def describe_base(base, node, names):
+    """Return {base, nonce} of the product's directory, see `identity` and `exchange_nonces`."""
     nonces = {"own": "", "seen": {}}
     if node:
         # A base of another owner and a full or read-only disk are reported by the subjects that
         # look at those.
         with contextlib.suppress(OSError):
-            nonces = nonce(base, node, names)
+            nonces = exchange_nonces(base, node, names)
     return {"base": identity(base), "nonce": nonces}
 
 
-def sharing(identities, seen=None):
+def find_shared(identities, seen=None):
     """Return {node: first node that has the very same directory}.
 
     identities: {node: [ids]}. seen: {node: {own, seen}} of nonces.
@@ -133,7 +133,7 @@ def judge(nodes, facts, allowed):
         answer = facts[node["name"]].get("placement")
         if answer:
             answers[node["name"]] = answer
-    result = homes(answers)
+    result = judge_bases(answers)
     for key in dict.fromkeys(key for answer in answers.values() for key in answer["places"]):
         items = {
             name: answer["places"][key]
@@ -143,16 +143,16 @@ def judge(nodes, facts, allowed):
         files = {
             name: (by_key or {}).get(key) for name, by_key in (allowed.get("named") or {}).items()
         }
-        result += _place(key, items, files)
+        result += _path_findings(key, items, files)
     return result
 
 
-def homes(heard):
+def judge_bases(heard):
     """Return the findings that nodes have one product directory.
 
     heard: {node: {base, nonce}}.
     """
-    owner = sharing(
+    owner = find_shared(
         {name: answer["base"] for name, answer in heard.items()},
         {name: answer["nonce"] for name, answer in heard.items()},
     )
@@ -168,7 +168,7 @@ def homes(heard):
     return result
 
 
-def _place(key, items, files):
+def _path_findings(key, items, files):
     """Return the findings about one place. items: {node: description}."""
     result = []
     for name, item in items.items():
@@ -176,7 +176,7 @@ def _place(key, items, files):
     usable = {name: item for name, item in items.items() if not item["problem"]}
     placement = next(iter(items.values()))["placement"]
     result += _sharing_findings(key, usable, placement)
-    return result + _contents(key, usable, files)
+    return result + _content_findings(key, usable, files)
 
 
 def _node_findings(key, name, item):
@@ -206,7 +206,7 @@ def _sharing_findings(key, items, placement):
     """Return the finding that a place is shared against its placement, or is not."""
     if len(items) < 2:
         return []
-    owner = sharing({name: item["identity"] for name, item in items.items()})
+    owner = find_shared({name: item["identity"] for name, item in items.items()})
     first, path = next(iter(owner.values())), next(iter(items.values()))["path"]
     is_one = len(set(owner.values())) == 1
     if placement == "shared" and not is_one:
@@ -230,7 +230,7 @@ _REMEDY_UNEQUAL = (
 )
 
 
-def _contents(key, items, files):
+def _content_findings(key, items, files):
     """Return the findings about differences between the nodes.
 
     Files are named where they were asked for.
@@ -238,7 +238,7 @@ def _contents(key, items, files):
     result = _unequal_names(key, items) or _unequal_content(key, items)
     if not result:
         return _unequal_samples(key, items)
-    lines = unlike_files(files)
+    lines = name_differences(files)
     if lines:
         for item in result:
             item["text"] += ": " + "; ".join(lines)
@@ -249,7 +249,7 @@ def _unequal_names(key, items):
     """Return the finding that names or sizes differ, or []."""
     figures = {
         name: "{} files, {}, names and sizes {}".format(
-            item["files"], gigabytes(item["bytes"]), item["listing"][:8]
+            item["files"], format_size(item["bytes"]), item["listing"][:8]
         )
         for name, item in items.items()
         if item["listing"]
@@ -284,7 +284,7 @@ def _unequal_samples(key, items):
     return result
 
 
-def unlike_files(files):
+def name_differences(files):
     """Return lines that name the files in which nodes differ.
 
     files: {node: {entries, buckets} or None}, the reference node first.
@@ -309,7 +309,7 @@ def _entries_in(answer, buckets):
     }
 
 
-def unlike(facts):
+def find_differing_nodes(facts):
     """Return {nodes, buckets}: the nodes that are to be asked for files by name.
 
     nodes: the reference first. buckets: {key: parts of the place to ask for}.
@@ -333,20 +333,22 @@ def unlike(facts):
             continue
         ordered = sorted(groups.values(), key=len, reverse=True)
         reference = ordered[0][0]
-        others = [name for group in ordered[1:] for name in group][:ASKED]
+        others = [name for group in ordered[1:] for name in group][:QUERIED_NODES]
         numbers = set()
         for name in others:
-            numbers.update(places.differing(items[reference]["buckets"], items[name]["buckets"]))
+            numbers.update(
+                places.differing_buckets(items[reference]["buckets"], items[name]["buckets"])
+            )
         buckets[key] = sorted(numbers)
         nodes += [name for name in [reference] + others if name not in nodes]
     return {"nodes": nodes, "buckets": buckets}
 
 
-def estimates(node, facts, trees):
+def estimate_verification(node, facts, trees):
     """Return a line on the time of a full verification for each tree and place.
 
     A full verification reads every byte. The rate is that of a sample of it that the probe has just
-    read (up to 64 blocks of 1 MiB), else of another's on this node, else paths.RATE. The line
+    read (up to 64 blocks of 1 MiB), else of another's on this node, else an assumed one. The line
     says which.
     """
     rows = [
@@ -360,7 +362,9 @@ def estimates(node, facts, trees):
             name = "{} {}".format(tree["kind"], tree["name"])
             rows.append((name, tree["bytes"], state.get("rate")))
     measured = [(rate, f"as {key} was read") for key, _size, rate in rows if rate]
-    measured.append((places.RATE, "assumed: too little lies here to measure it"))
+    measured.append(
+        (places.ASSUMED_BYTES_PER_SECOND, "assumed: too little lies here to measure it")
+    )
     lines = []
     for key, size, rate in rows:
         source = "as a sample of it was read"
@@ -368,7 +372,7 @@ def estimates(node, facts, trees):
             rate, source = measured[0]
         seconds = int(max(1, size / rate))
         lines.append(
-            f"{node}: reads {gigabytes(size)} of {key}, about {seconds} s at"
-            f" {gigabytes(rate)}/s, {source}"
+            f"{node}: reads {format_size(size)} of {key}, about {seconds} s at"
+            f" {format_size(rate)}/s, {source}"
         )
     return lines

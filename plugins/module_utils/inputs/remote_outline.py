@@ -18,7 +18,7 @@ NAMED = re.compile(r"[\w./@+-]+\.ya?ml")
 LARGEST, MOST = 1 << 20, 500
 
 
-def texts_of(root, config, names):
+def read_config_texts(root, config, names):
     """Return {name: text} of a config and of every file that it builds on.
 
     A file names others relative to the tree or to its own folder.
@@ -40,7 +40,7 @@ def texts_of(root, config, names):
     return texts
 
 
-def commit_of(root):
+def read_commit(root):
     """Return (commit, whether files differ from it).
 
     (None, False) where git cannot say.
@@ -51,7 +51,7 @@ def commit_of(root):
         return None, False
 
 
-def of(base, path, config, exclude):
+def describe_tree(base, path, config, exclude):
     """Return {digest, files, bytes, names, texts, commit, dirty} of a code tree.
 
     Raises ManifestError where there is no such tree.
@@ -62,19 +62,21 @@ def of(base, path, config, exclude):
             " code.path"
         )
     place = {"path": path, "placement": "present", "exclude": exclude, "verify": "content"}
-    tree = paths.seen(base, place)
+    tree = paths.describe_path(base, place)
     if tree["problem"]:
         raise manifest.ManifestError(tree["problem"])
     names = sorted(
-        paths.printable(name) for name, _path, info in paths.walk(path, exclude) if info is not None
+        paths.printable_name(name)
+        for name, _path, info in paths.walk(path, exclude)
+        if info is not None
     )
-    commit, dirty = commit_of(path)
+    commit, dirty = read_commit(path)
     return {
         "digest": tree["content"],
         "files": tree["files"],
         "bytes": tree["bytes"],
         "names": names,
-        "texts": texts_of(path, config, set(names)),
+        "texts": read_config_texts(path, config, set(names)),
         "commit": commit,
         "dirty": dirty,
     }

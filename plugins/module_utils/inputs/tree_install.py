@@ -18,7 +18,7 @@ class TreeError(Exception):
     """A tree that did not arrive as planned. The message names the files."""
 
 
-def place_of(base, kind, digest):
+def tree_paths(base, kind, digest):
     """Return (final directory, staging directory) of a tree.
 
     The staging directory is the same at a second try, so that rsync goes on where it was.
@@ -58,7 +58,7 @@ def switch_in(base, kind, digest, entries):
     A differing older copy is replaced. Raises TreeError with the differing files. The staging
     directory is kept then, so that a repeat sends only the differing files.
     """
-    final, staging = place_of(base, kind, digest)
+    final, staging = tree_paths(base, kind, digest)
     _verify(kind, digest, entries, staging)
     os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
     old = None

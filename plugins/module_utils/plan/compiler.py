@@ -57,10 +57,12 @@ class _Launch:
 
     def values(self, index):
         """Return what {...} stands for on a node, given its rank."""
-        return launchers.values_of(self.addresses, self.devices, self.python, self.port, index)
+        return launchers.template_values(
+            self.addresses, self.devices, self.python, self.port, index
+        )
 
 
-def canonical(plan):
+def canonical_bytes(plan):
     """Return the plan's bytes: sorted keys, no spaces, one line.
 
     The sha256 of these bytes is the plan's digest.
@@ -71,7 +73,7 @@ def canonical(plan):
 
 def sha256(plan):
     """Return the plan's digest (hex)."""
-    return hashlib.sha256(canonical(plan)).hexdigest()
+    return hashlib.sha256(canonical_bytes(plan)).hexdigest()
 
 
 def short(digest):
@@ -119,7 +121,7 @@ def _address_in_network(node, pairs):
     return None, None, problem.format(node["name"], node["address"], names)
 
 
-def planned_nodes(nodes, facts, environment, problems):
+def compile_nodes(nodes, facts, environment, problems):
     """Return the plan's entries of the nodes, without their environment.
 
     A node without a usable address is noted in problems.
@@ -268,7 +270,7 @@ def node_environment(node, count, launcher, rendezvous, values):
         "OMP_NUM_THREADS": str(max(1, node["cores"] // max(1, count))),
     }
     texts = dict(launcher["node_env"], **rendezvous.get("node_env", {}))
-    result.update(launchers.filled(texts, dict(values, interface=node["interface"])))
+    result.update(launchers.fill_texts(texts, dict(values, interface=node["interface"])))
     return result
 
 
@@ -288,7 +290,7 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
         suite["env"],
         suite_table.accelerator(suite, accelerator)["env"],
     ):
-        result.update(launchers.filled(texts, values))
+        result.update(launchers.fill_texts(texts, values))
     result.update(site["env"])
     result.update({key: str(value) for key, value in job["env"].items()})
     return result
@@ -300,8 +302,8 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
 def compile_plan(job, site, nodes, facts, inputs):
     """Compile the plan.
 
-    job: as read_job gives it. site: as read_site gives it. nodes: the chosen nodes in rank order.
-    facts: {node name: what node_probe returned}. inputs: {suite (table), script, code, data {name:
+    job: as job_config gives it. site: as read_site gives it. nodes: the chosen nodes in rank order.
+    facts: {node name: what node_info returned}. inputs: {suite (table), script, code, data {name:
     digest}, weights {key: {digest, file}}, environment {digest or python}, overrides and arguments
     (of suite, site and job), config {epochs, ...}, resume (a point of resume_choice.choose, or
     None)} as the controller found them. Returns the plan. Raises PlanError with every problem.
@@ -311,19 +313,19 @@ def compile_plan(job, site, nodes, facts, inputs):
     planned = _valid_nodes(job, nodes, facts, inputs, port)
     launch = _launch(job, suite, nodes, planned, port)
     launcher, accelerator = launch.table, launch.accelerator
-    resumed = resume_inputs.planned(inputs.get("resume"), suite, inputs)
+    resumed = resume_inputs.compile_resume(inputs.get("resume"), suite, inputs)
     if resumed["record"]:
         fresh = compile_plan(job, site, nodes, facts, dict(inputs, resume=None))
         resumed["record"]["unresumed"] = sha256(fresh)
     script = _script(job, inputs, accelerator, resumed)
-    values = dict(launch.values(0), fabric=fabric(planned))
+    values = dict(launch.values(0), fabric=fabric_network(planned))
     common = common_environment(job, site, suite, launcher, launch.rendezvous, values, accelerator)
     given = (set(site["env"]) | set(job["env"])) - _FIXED_NAMES
     _set_environments(planned, launch, given)
     argv = _set_commands(planned, launch, common, script)
-    placed = planned_places(inputs.get("placed") or [], facts[nodes[0]["name"]])
-    ranks = planned_ranks(planned, launcher, launch.rendezvous, values, accelerator)
-    files = planned_files(planned, launcher, values, ranks, facts)
+    placed = compile_placed_inputs(inputs.get("placed") or [], facts[nodes[0]["name"]])
+    ranks = compile_ranks(planned, launcher, launch.rendezvous, values, accelerator)
+    files = compile_files(planned, launcher, values, ranks, facts)
     scheduler = _scheduler(launch, planned, values)
     if environment.get("container"):
         variables = _attempt_variables(launch, ranks, scheduler)
@@ -373,11 +375,11 @@ def _valid_nodes(job, nodes, facts, inputs, port):
     """
     suite, environment, resume_point = inputs["suite"], inputs["environment"], inputs.get("resume")
     problems = []
-    planned = planned_nodes(nodes, facts, environment, problems)
+    planned = compile_nodes(nodes, facts, environment, problems)
     _check_nodes(job, nodes, planned, facts, len(nodes[0]["devices"]), port, problems)
     problems += container_problems(job, suite, planned, facts, environment)
     if resume_point:
-        reason = resume_inputs.problem(resume_point, suite, inputs["config"])
+        reason = resume_inputs.resume_problem(resume_point, suite, inputs["config"])
         if reason:
             problems.append(reason)
     if problems:
@@ -418,7 +420,7 @@ def _script(job, inputs, accelerator, resumed):
         *inputs["arguments"],
         *suite_table.accelerator(suite, accelerator)["arguments"],
         *resumed["arguments"],
-        *launchers.override_words(suite["override_flag"], overrides, suite["override_style"]),
+        *launchers.override_arguments(suite["override_flag"], overrides, suite["override_style"]),
     ]
 
 
@@ -463,7 +465,7 @@ def _set_commands(planned, launch, common, script):
 def _set_containers(planned, facts, environment, accelerator, variables, mounts):
     """Give every node the command that starts its ranks in the environment's image."""
     for node in planned:
-        node["container"] = containers.entry(
+        node["container"] = containers.plan_entry(
             facts[node["name"]]["containers"][environment["digest"]],
             node["base"],
             dict(variables, **node["env"]),
@@ -494,7 +496,7 @@ def _scheduler(launch, planned, values):
     return {
         "node": planned[0]["name"],
         "argv": [word.format(**values) for word in entry["argv"]],
-        "env": launchers.filled(entry["env"], values),
+        "env": launchers.fill_texts(entry["env"], values),
         "log": entry["log"],
     }
 
@@ -505,7 +507,7 @@ def _links(suite, inputs, placed):
     A target is a path below the node's base, or the path of an input that lies there already.
     """
     links = {
-        suite_table.place(suite, name): f"data/{short(digest)}"
+        suite_table.data_path(suite, name): f"data/{short(digest)}"
         for name, digest in inputs["data"].items()
     }
     for item in inputs["weights"].values():
@@ -513,7 +515,7 @@ def _links(suite, inputs, placed):
         links[path] = path
     for key, item in placed.items():
         if key.startswith("data/"):
-            links[suite_table.place(suite, key[len("data/") :])] = item["path"]
+            links[suite_table.data_path(suite, key[len("data/") :])] = item["path"]
     return links
 
 
@@ -528,9 +530,9 @@ def _suite_entry(suite, config, settings):
         "logs": suite["logs"],
         "redirects": redirects(suite, settings),
         "resume": {
-            key: suite["resume"][key] for key in resume_inputs.RULE if key in suite["resume"]
+            key: suite["resume"][key] for key in resume_inputs.RULE_KEYS if key in suite["resume"]
         },
-        "checkpoints": checkpoints(suite, config, settings),
+        "checkpoints": checkpoint_rules(suite, config, settings),
     }
 
 
@@ -553,7 +555,7 @@ def _launcher_notes(launch):
     return [notes[kind] for kind in notes if kind == launch.accelerator]
 
 
-def planned_places(placed, facts):
+def compile_placed_inputs(placed, facts):
     """Return {key: {path, placement, digest}} of inputs that lie on the nodes already.
 
     digest: of names and sizes, whatever was verified besides.
@@ -569,7 +571,7 @@ def planned_places(placed, facts):
     }
 
 
-def planned_ranks(planned, launcher, meeting, values, accelerator):
+def compile_ranks(planned, launcher, meeting, values, accelerator):
     """Return every rank: numbers, node, device, log, endpoint and own variables.
 
     With --master the launcher itself takes free ports of its range, so that only the address of an
@@ -590,12 +592,12 @@ def planned_ranks(planned, launcher, meeting, values, accelerator):
             if ports_known:
                 port = values["port"] + local
             rank["endpoint"] = f"{node['address']}:{port}"
-            rank["env"] = launchers.filled(workers, dict(values, rank=rank["rank"]))
+            rank["env"] = launchers.fill_texts(workers, dict(values, rank=rank["rank"]))
             ranks.append(rank)
     return ranks
 
 
-def planned_files(planned, launcher, values, ranks, facts):
+def compile_files(planned, launcher, values, ranks, facts):
     """Return {path below the working directory: text} of hostfile and rank table.
 
     The hostfile is for Open MPI, the rank table for HCCL. The ranks get the variables that lead
@@ -641,7 +643,7 @@ def _compile_rank_table(planned, facts):
         raise PlanError(error.problems) from error
 
 
-def fabric(planned):
+def fabric_network(planned):
     """Return the network for Open MPI: an interface or a network address.
 
     It is the interface where that has one name everywhere, else the smallest network of all
@@ -656,7 +658,7 @@ def fabric(planned):
     return str(network)
 
 
-def checkpoints(suite, config, settings):
+def checkpoint_rules(suite, config, settings):
     """Return where the suite saves its checkpoints.
 
     {stem} is the config file's name, {save} the folder that the config itself names.

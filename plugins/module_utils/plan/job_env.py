@@ -42,13 +42,13 @@ _SITE = (
     r"|REQUESTS_CA_BUNDLE$|PIP_|UV_|CONDA|VIRTUAL_ENV$|SHELL$|LOGNAME$|EDITOR$|VISUAL$|PAGER$"
     r"|TERMINFO"
 ).format("|".join(_PLAIN_PYTHON))
-NOBODY_ENV = re.compile(f"(?:{_DANGEROUS})")
+FORBIDDEN_ENV = re.compile(f"(?:{_DANGEROUS})")
 SITE_ENV = re.compile(f"(?:{_SITE})")
 
 
 def job_problem(name):
     """Say why a job may not set a variable, or return None."""
-    if NOBODY_ENV.match(name):
+    if FORBIDDEN_ENV.match(name):
         return site_problem(name)
     if SITE_ENV.match(name):
         return (
@@ -60,6 +60,6 @@ def job_problem(name):
 
 def site_problem(name):
     """Say why a site may not set a variable for the training, or return None."""
-    if NOBODY_ENV.match(name):
+    if FORBIDDEN_ENV.match(name):
         return "is not for a training: it makes a shell, git or ssh run something else; take it out"
     return None

@@ -20,9 +20,9 @@ KIND = "checkpoints"
 # As many digits of a digest as name a directory on the nodes (compiler.SHORT).
 SHORT = 16
 # Keys of the suite's table on checkpoints that the plan takes, so that a node knows them, too.
-RULE = ("holds", "names", "instead", "last_record", "state")
+RULE_KEYS = ("holds", "names", "instead", "last_record", "state")
 # Keys of the point that the plan takes.
-SAID = ("attempt", "name", "digest", "epoch", "step", "lr")
+RECORDED_KEYS = ("attempt", "name", "digest", "epoch", "step", "lr")
 
 
 def path_of(point):
@@ -50,19 +50,21 @@ def config_file(suite, config, values, point):
     lies beside the config and has the same values, without comments, so that relative paths in it
     stay valid.
     """
-    _arguments, overrides = suite_table.resume_words(suite, path_of(point))
-    lacking = {key: value for key, value in overrides.items() if not suite_table.has(values, key)}
+    _arguments, overrides = suite_table.resume_options(suite, path_of(point))
+    lacking = {
+        key: value for key, value in overrides.items() if not suite_table.has_key(values, key)
+    }
     if "existing" not in suite["override_limits"] or not lacking:
         return None
     stem, ending = os.path.splitext(config)
     text = yaml.safe_dump(
-        suite_table.overridden(values, lacking), sort_keys=False, allow_unicode=False
+        suite_table.apply_overrides(values, lacking), sort_keys=False, allow_unicode=False
     )
     heading = f"# {config} with {', '.join(lacking)}; written for a resumed attempt\n"
     return {"path": stem + ".resumed" + ending, "text": heading + text}
 
 
-def complete(point, suite, settings):
+def completion_problem(point, suite, settings):
     """Return why a point is its training's end, or None.
 
     point: may be None or {}. settings: {epochs, iterations} of the config, as suite_table.settings
@@ -85,20 +87,20 @@ def complete(point, suite, settings):
     return None
 
 
-def problem(point, suite, settings):
+def resume_problem(point, suite, settings):
     """Return why a point cannot be resumed, or None.
 
-    The training has reached its end (`complete`), or the suite's table has no resume words.
+    The training has reached its end, or the suite's table has no options for a resume.
     """
     if not suite["resume"].get("arguments") and not suite["resume"].get("overrides"):
         return (
             f"the table of {suite['title']} does not say how a training is resumed (resume:"
             " arguments or overrides)"
         )
-    return complete(point, suite, settings)
+    return completion_problem(point, suite, settings)
 
 
-def planned(point, suite, inputs):
+def compile_resume(point, suite, inputs):
     """Return a point's part of a plan, or an empty part without a point (None or {}).
 
     The keys are config, arguments, overrides, files, links, record and notes. inputs: as job_inputs
@@ -115,13 +117,13 @@ def planned(point, suite, inputs):
     }
     if not point:
         return part
-    part["arguments"], part["overrides"] = suite_table.resume_words(suite, path_of(point))
+    part["arguments"], part["overrides"] = suite_table.resume_options(suite, path_of(point))
     copy = inputs.get("resume_config")
     if copy:
         part["config"], part["overrides"] = copy["path"], {}
         part["files"] = {copy["path"]: copy["text"]}
     part["links"] = links(point)
-    part["record"] = {key: point[key] for key in SAID}
+    part["record"] = {key: point[key] for key in RECORDED_KEYS}
     if point["lr"] is None:
         # A constant learning rate stands in the config alone.
         part["record"]["lr"] = inputs["config"].get("learning_rate")

@@ -10,7 +10,7 @@ neither of them gives is called unknown, never guessed.
 from __future__ import annotations
 
 from ..suites.launchers import override_text
-from ..suites.suite_table import argument, lookup, settings
+from ..suites.suite_table import lookup, option_value, settings
 
 TOLERANCE = 1e-9
 
@@ -18,7 +18,7 @@ TOLERANCE = 1e-9
 def advise(job, suite, effective, given, nodes, devices):
     """Return the advice for one job on nodes x devices.
 
-    job: as read_job gives it. suite: its table. effective: the config as the suite's script will
+    job: as job_config gives it. suite: its table. effective: the config as the suite's script will
     have it, before any advice. given: the config values that the site or the job sets. A value that
     a person chose is left alone. Returns {cards, base, batch, settings (a list), notes, apply,
     overrides, arguments}: the last two are what applies the documentation's rule; settings[i] is
@@ -335,7 +335,7 @@ def _is_chosen(job, suite, name, key, given):
     if any(".".join(parts[:length]) in given for length in range(1, len(parts) + 1)):
         return True
     options = _options(suite, name)
-    return any(argument(job["arguments"], option) is not None for option in options)
+    return any(option_value(job["arguments"], option) is not None for option in options)
 
 
 def _changes(advice):

@@ -141,8 +141,8 @@ def tree_state(base, kind, digest, verify="cached"):
             entries[name] = manifest.entry(os.path.join(path, name))
     more = {}
     if verify == "estimate":
-        names = manifest.sampled(entries, places.SAMPLED, float("inf"))
-        more["rate"] = places.sample(path, [(name, entries[name][1]) for name in names])[1]
+        names = manifest.sampled(entries, places.SAMPLED_FILES, float("inf"))
+        more["rate"] = places.read_sample(path, [(name, entries[name][1]) for name in names])[1]
     if manifest.digest(entries) == digest:
         return dict(more, ok=True, present=True, differences=[])
     expected = manifest.read_mapping(path + ".manifest.json", manifest.TREE_BYTES)
@@ -240,7 +240,7 @@ def look(
 ):
     """Return the node's facts.
 
-    See library/node_probe.py. asked: the questions of the check's subjects. None asks for no more
+    See library/node_info.py. asked: the questions of the check's subjects. None asks for no more
     than a plan. credential: {run, number, node} of the attempt for which a key pair is made here.
     {} makes none.
     """

@@ -101,7 +101,7 @@ def _state(paths, packages, checked, **more):
     """Return the state of one environment of a node, as plain data."""
     return dict(
         packages={name: package["version"] for name, package in packages.items()},
-        builds={name: installed_files.build(package) for name, package in packages.items()},
+        builds={name: installed_files.build_digest(package) for name, package in packages.items()},
         frameworks=native_libraries.frameworks(paths),
         files=checked["files"],
         bytes=checked["bytes"],
@@ -125,9 +125,9 @@ def managed(run, directory, verify):
         return None
     if marker.get("container") or not marker.get("managed") or not os.access(interpreter, os.X_OK):
         return None
-    packages = installed_files.found(paths)
+    packages = installed_files.find_packages(paths)
     version = _python_version(run, interpreter)
-    checked = installed_files.look(path, paths, packages, verify)
+    checked = installed_files.check_environment(path, paths, packages, verify)
     state = _state(paths, packages, checked, python=version)
     state["want"] = {
         name: expected.get(name)
@@ -161,8 +161,8 @@ def own(run, python, verify):
     if not about:
         return {"error": (err.strip().splitlines() or [f"ended with {code}"])[-1][:200]}
     paths = about["paths"]
-    packages = installed_files.found(paths)
-    checked = installed_files.check(paths, packages, None, verify)
+    packages = installed_files.find_packages(paths)
+    checked = installed_files.check_files(paths, packages, None, verify)
     state = _state(paths, packages, checked, python=about["python"])
     state["packages"].update(_conda_packages(about["prefix"]))
     return state
@@ -285,7 +285,8 @@ def _managed_findings(states, remedy):
     findings = _environment_findings(states, remedy)
     for node, state in states.items():
         if state["wrong"]:
-            text = f"changed since the installation: {installed_files.words(state['wrong'])}"
+            differences = installed_files.format_differences(state["wrong"])
+            text = f"changed since the installation: {differences}"
             findings.append(finding("environment.files_changed", text, remedy, node))
     return findings
 
@@ -319,7 +320,7 @@ def _own_findings(states):
         if path not in dict(files)
     }
     if equal_files:
-        files_text = installed_files.words(equal_files)
+        files_text = installed_files.format_differences(equal_files)
         text = f"changed since their installation, equally on all nodes: {files_text}"
         findings.append(finding("environment.files_changed_equally", text, "", states, "note"))
     return findings

@@ -84,7 +84,7 @@ def choose(runs_dir, site, answers, run=""):
     """Return the run, the attempt and the nodes that the answers name.
 
     It is {run, number, nodes, next, notes, claimed}, or None where no node has a run. site: names
-    of the inventory's trainers and spares. answers: {node: what attempt_status said, or nothing}.
+    of the inventory's trainers and spares. answers: {node: what attempt_monitor said, or nothing}.
     run: the one that was asked for, or ''. next: the number of an attempt that is unused. claimed:
     the nodes that have this attempt. notes: lines about nodes that say otherwise.
     """
@@ -186,7 +186,7 @@ def believed(found, answers, home, members):
 
     The controller may have the run itself. What one node alone says about an attempt counts only
     where the controller has that attempt, or where no other node that should have it answers
-    otherwise. found: {node: status} of one run. answers: {node: what attempt_status said, or
+    otherwise. found: {node: status} of one run. answers: {node: what attempt_monitor said, or
     nothing}. home: numbers of the controller's attempts. members: the run's nodes as far as the
     controller knows.
     """

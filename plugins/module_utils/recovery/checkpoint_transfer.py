@@ -270,7 +270,7 @@ def bring(run, home, base, node, point, write=True):
     model_collector.check(files)
     if digest != manifest.digest(files) or not all(model_collector.plain(path) for path in files):
         raise ValueError("the checkpoint's digest is not that of its files")
-    final, staging = tree_install.place_of(base, KIND, digest)
+    final, staging = tree_install.tree_paths(base, KIND, digest)
     if probe.tree_state(base, KIND, digest)["ok"]:
         if write:
             os.utime(final)

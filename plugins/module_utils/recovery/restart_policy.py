@@ -9,23 +9,57 @@ worked for a while was written and configured rightly.
 
 from __future__ import annotations
 
-from ..records.run_json import NOT_STARTED
+import enum
+import typing
 
-# Seconds before the first restart; each one that brings no progress doubles them.
-FIRST_DELAY, LONGEST_DELAY = 10, 300
-# Seconds by which a controller waits longer that follows an attempt of another controller: that one
-# has the first turn, and then its attempt is found.
-SECOND_TURN = 30
+from ..attempts.states import Outcome
+from ..records.run_json import NO_PROGRESS, NOT_STARTED
+
+# The delay before the first restart. Each restart that brings no progress doubles it.
+FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 10, 300
+# A controller that follows an attempt of another controller waits longer by this time: the other
+# one has the first turn, and then its attempt is found.
+SECOND_TURN_SECONDS = 30
 # So many restarts in a row may bring no newer checkpoint.
-FRUITLESS = 3
-# Seconds after the attempt's end during which a restart that was decided may be under way: waits
-# between five tries, and what each of them brings.
-UNDER_WAY = 6 * 3600
+MAX_FRUITLESS_RESTARTS = 3
+# For so long after the attempt's end, a restart that was decided may be pending: waits between five
+# tries, and the preparation of each.
+PENDING_SECONDS = 6 * 3600
 # Tries of a restart whose preparation was refused (a node that boots takes its minute): 10, 20, 40,
 # ... s apart.
-TRIES = 5
+MAX_TRIES = 5
 
-AGAIN, TRAINED, NEVER = "again", "trained", "never"
+
+class RestartClass(str, enum.Enum):
+    """The kind of a cause, as far as a restart is concerned."""
+
+    AGAIN = "again"  # the run is started again
+    TRAINED = "trained"  # only where the attempt had made a step
+    NEVER = "never"
+
+
+class RestartDecision(typing.TypedDict):
+    """The decision about a restart, as run.json keeps it."""
+
+    again: bool
+    reason: str | None  # None where the run is started again
+    why: str
+    code: str
+    delay: int  # seconds before the restart
+    number: int  # of the restart that is meant, from 1
+    of: int  # the job's max_restarts
+    cause: str
+
+
+class _Refusal(typing.NamedTuple):
+    """A refusal to start a run again: message code, reason in run.json, and a clause."""
+
+    code: str
+    reason: str
+    why: str
+
+
+AGAIN, TRAINED, NEVER = RestartClass
 # Every cause of the catalogue (failure_catalogue.py): (class, why). The tests compare this table
 # with the catalogue, and docs/runbooks/resume.md with it.
 CLASSES = {
@@ -103,22 +137,19 @@ CLASSES = {
 }
 
 
-def class_of(cause):
-    """Return (class, why) of a cause.
-
-    One that is new here counts as unknown.
-    """
+def restart_class(cause):
+    """Return (class, why) of a cause. A cause that the table lacks counts as unknown."""
     return CLASSES.get(cause) or CLASSES["unknown"]
 
 
-def trained(entry):
+def has_trained(entry):
     """Return whether an attempt (run.json's entry) had made a step."""
     return any(
         isinstance(rank, dict) and rank.get("last_step") for rank in entry.get("ranks") or ()
     )
 
 
-def saved(entry):
+def has_saved(entry):
     """Return whether an attempt's logs say that it saved a checkpoint."""
     return any(
         isinstance(rank, dict) and (rank.get("saved_count") or rank.get("saved"))
@@ -134,7 +165,7 @@ def _was_started(entry):
     return (entry.get("verdict") or {}).get("cause") != NOT_STARTED
 
 
-def fruitless(attempts):
+def count_fruitless(attempts):
     """Return the number of restarts in a row without a newer checkpoint.
 
     They are counted up to the newest attempt. attempts: run.json's, in order. The progress of an
@@ -156,7 +187,7 @@ def _made_progress(attempts, index):
     It is compared with the one that the attempt resumed from.
     """
     if index == len(attempts) - 1:
-        return saved(attempts[index])
+        return has_saved(attempts[index])
     return _resume_digest(attempts[index + 1]) != _resume_digest(attempts[index])
 
 
@@ -165,14 +196,13 @@ def _resume_digest(entry):
     return (entry.get("resume") or {}).get("digest")
 
 
-def decide(record, limit, live=True):
-    """Return the decision about a restart after a run's newest attempt.
+def decide(record, limit, followed=True):
+    """Return the RestartDecision after a run's newest attempt, None where the run completed.
 
-    It is {again, reason, why, delay, number, of, cause}. Return None where the run completed.
     record: run.json (version 2) with the newest attempt's verdict. limit: the job's max_restarts.
-    live: whether this command has followed the attempt itself. An end of long ago starts nothing
-    automatically. number: of the restart that is meant, from 1. delay: seconds before it. reason:
-    max_restarts, no_progress, late or the cause's class, where the run is not started again.
+    followed: whether this command has followed the attempt itself. An end of long ago starts
+    nothing automatically. The decision's reason is max_restarts, no_progress, late or the cause's
+    class.
     """
     attempts = sorted(
         (entry for entry in record.get("attempts") or () if isinstance(entry, dict)),
@@ -182,58 +212,62 @@ def decide(record, limit, live=True):
         return None
     newest = attempts[-1]
     verdict = newest.get("verdict") or {}
-    if not verdict or verdict.get("outcome") == "completed":
+    if not verdict or verdict.get("outcome") == Outcome.COMPLETED:
         return None
     cause = _cause_of(verdict)
     used = sum(bool((entry.get("again") or {}).get("again")) for entry in attempts[:-1])
-    streak = fruitless(attempts)
-    decision = {
-        "again": False,
-        "reason": None,
-        "why": class_of(cause)[1],
-        "delay": 0,
-        "number": used + 1,
-        "of": limit,
-        "cause": cause,
-    }
-    refusal = _refuse(newest, cause, limit, used, streak, live)
+    streak = count_fruitless(attempts)
+    decision = RestartDecision(
+        again=False,
+        reason=None,
+        why=restart_class(cause)[1],
+        code="restart.decided",
+        delay=0,
+        number=used + 1,
+        of=limit,
+        cause=cause,
+    )
+    refusal = _find_refusal(newest, cause, limit, used, streak, followed)
     if refusal:
-        return dict(decision, reason=refusal[0], why=refusal[1])
-    delay = min(FIRST_DELAY << min(streak, 8), LONGEST_DELAY)
+        return dict(decision, **refusal._asdict())
+    delay = min(FIRST_DELAY_SECONDS << min(streak, 8), LONGEST_DELAY_SECONDS)
     if not newest.get("started"):  # (a start is noted on the controller that makes it)
-        delay += SECOND_TURN
+        delay += SECOND_TURN_SECONDS
     return dict(decision, again=True, delay=delay)
 
 
 def _cause_of(verdict):
     """Return the cause of a verdict that counts for a restart."""
-    if verdict.get("outcome") == "stopped":
+    if verdict.get("outcome") == Outcome.STOPPED:
         return "stopped_by_user"
     return verdict.get("cause") or "unknown"
 
 
-def _refuse(newest, cause, limit, used, streak, live):
-    """Return (reason, why) where a run is not started again, else None.
+def _find_refusal(newest, cause, limit, used, streak, followed):
+    """Return the _Refusal to start a run again, or None.
 
     newest: its newest attempt. used: restarts so far. streak: those in a row without progress.
     """
-    kind, why = class_of(cause)
+    kind, why = restart_class(cause)
     if not limit:
-        return "max_restarts", "the job's max_restarts is 0"
+        return _Refusal("restart.not_requested", "max_restarts", "the job's max_restarts is 0")
     if kind == NEVER:
-        return NEVER, why
-    if kind == TRAINED and not trained(newest):
-        return TRAINED, f"{why}, and it had made no step"
-    if streak >= FRUITLESS:
-        return "no_progress", f"{streak} restarts in a row brought no newer checkpoint"
+        return _Refusal("restart.cause_remains", NEVER.value, why)
+    if kind == TRAINED and not has_trained(newest):
+        return _Refusal("restart.no_step", TRAINED.value, f"{why}, and it had made no step")
+    if streak >= MAX_FRUITLESS_RESTARTS:
+        why = f"{streak} restarts in a row brought no newer checkpoint"
+        return _Refusal("restart.no_progress", NO_PROGRESS, why)
     if used >= limit:
-        return "max_restarts", f"{used} of {limit} restarts were used"
-    if not live:
-        return "late", "nobody followed it to its end; what is late is not started unasked"
+        why = f"{used} of {limit} restarts were used"
+        return _Refusal("restart.limit_reached", "max_restarts", why)
+    if not followed:
+        why = "no command followed it to its end, and a late restart needs a person's command"
+        return _Refusal("restart.not_followed", "late", why)
     return None
 
 
-def waits(record, now):
+def is_pending(record, now):
     """Return whether a decided restart may still wait or be under way.
 
     record: run.json. now: unix seconds. The waiting command is a process of its own, perhaps of
@@ -245,30 +279,34 @@ def waits(record, now):
     return (
         bool((newest.get("again") or {}).get("again"))
         and isinstance(ended, (int, float))
-        and abs(now - ended) < UNDER_WAY
+        and abs(now - ended) < PENDING_SECONDS
     )
 
 
-def sentence(decided, run):
-    """Return the words for a decision, or '' where there is nothing to say."""
-    if not decided or not decided.get("of"):
-        return ""
-    if decided.get("again"):
-        return "{} of {} in {} s, because {}".format(
-            *(decided.get(key) for key in ("number", "of", "delay", "why"))
-        )
-    if decided.get("cause") == "stopped_by_user":
-        return f"none: {decided.get('why')}"
-    return (
-        f"none: {decided.get('why')}; by hand: ansible-playbook playbooks/resume.yml -e run={run}"
-    )
+def describe(decision, run):
+    """Return the sentence about a decision, '' where the job wants no restarts.
 
-
-def next_try(number):
-    """Return the seconds before the next try of a restart.
-
-    Its preparation was refused. number: how often it was refused, from 1. None after TRIES.
+    decision: as run.json keeps it. One of an earlier version has no code.
     """
-    if number >= TRIES:
+    if not decision or not decision.get("of"):
+        return ""
+    why = decision.get("why")
+    if decision.get("again"):
+        number, limit, delay = (decision.get(key) for key in ("number", "of", "delay"))
+        return f"{number} of {limit} in {delay} s, because {why}"
+    code = ""
+    if decision.get("code"):
+        code = f" ({decision['code']})"
+    if decision.get("cause") == "stopped_by_user":
+        return f"none{code}: {why}"
+    return f"none{code}: {why}; by hand: ansible-playbook playbooks/resume.yml -e run={run}"
+
+
+def next_delay(number):
+    """Return the seconds before the next try of a restart, None after MAX_TRIES.
+
+    number: how often its preparation was refused, from 1.
+    """
+    if number >= MAX_TRIES:
         return None
-    return min(FIRST_DELAY << number, LONGEST_DELAY)
+    return min(FIRST_DELAY_SECONDS << number, LONGEST_DELAY_SECONDS)

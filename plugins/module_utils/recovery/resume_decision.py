@@ -15,23 +15,18 @@ import os
 import time
 
 from ..base import manifest
+from ..base.coded_error import CodedError
 from ..base.text_layout import span as duration
 from ..plan import job_env
 from ..records import run_choice, run_json
 
 
-class Refused(Exception):
-    """Nothing is to be resumed.
-
-    The message is for people.
-    """
+class ResumeRefused(CodedError):
+    """Nothing is to be resumed."""
 
 
-class NotYet(Exception):
-    """Another command is about to start the attempt.
-
-    The message is for people.
-    """
+class ResumePostponed(CodedError):
+    """Another command is about to start the attempt, or the attempt before it is being ended."""
 
 
 def at_home(runs_dir, run):
@@ -60,7 +55,7 @@ def _planned_nodes(run_dir, numbers, number):
 
 
 # Characters of a job.json in base64 that a node may bring; a job is a page of text, and it is read
-# again as one (read_job).
+# again as one (job_config).
 JOB_CHARACTERS = 1 << 20
 
 
@@ -68,7 +63,7 @@ def job_of(home, content):
     """Return the run's job: this controller's, else that of most nodes.
 
     home: as `at_home` returns it. content: base64 of job.json, as each node that has one gave it.
-    Raises Refused.
+    Raises ResumeRefused.
     """
     if home["job"]:
         return home["job"]
@@ -77,16 +72,18 @@ def job_of(home, content):
         copies = [content]
     job = _decode_job(_choose_copy(copies))
     if not isinstance(job, dict):
-        raise Refused(
+        raise ResumeRefused(
+            "resume.no_job",
             "there is no job.json of this run: neither here nor on a node that answers; start it"
-            " anew with playbooks/train.yml"
+            " anew with playbooks/train.yml",
         )
     forbidden = _forbidden_variables(job)
     if forbidden:
         names = ", ".join(repr(name) for name in forbidden[:5])
-        raise Refused(
+        raise ResumeRefused(
+            "resume.forbidden_variable",
             f"the copy of the run's job on the nodes sets {names}, which a job may not set; resume"
-            " it where it was started, or start it anew"
+            " it where it was started, or start it anew",
         )
     return job
 
@@ -94,15 +91,16 @@ def job_of(home, content):
 def _choose_copy(copies):
     """Return the text that most nodes gave, '' for none.
 
-    Raises Refused for a tie.
+    Raises ResumeRefused for a tie.
     """
     count = collections.Counter(text for text in copies if text)
     most = max(count.values(), default=0)
     best = [text for text in count if count[text] == most]
     if len(best) > 1:
-        raise Refused(
+        raise ResumeRefused(
+            "resume.jobs_differ",
             "there is no job.json of this run here, and the nodes have different ones; resume it"
-            " from the controller that started it"
+            " from the controller that started it",
         )
     return "".join(best)
 
@@ -164,7 +162,7 @@ class _Knowledge:
 def settle(run, home, answers, after=0, now=None):
     """Return what is to be done for a run.
 
-    home: as `at_home` returns it. answers: {node: what attempt_status said, or nothing where the
+    home: as `at_home` returns it. answers: {node: what attempt_monitor said, or nothing where the
     node did not answer}. after: the number of the attempt that a restart follows, 0 where a person
     resumes the run. now: unix seconds.
 
@@ -176,7 +174,7 @@ def settle(run, home, answers, after=0, now=None):
     not recorded. before: the newest attempt so far (only for `start`). notes: lines about nodes
     whose word does not count.
 
-    Raises Refused, and NotYet where another command is about to start the attempt.
+    Raises ResumeRefused, and ResumePostponed where another command is about to start the attempt.
     """
     now = now or time.time()
     known = _gather_knowledge(run, home, answers, after)
@@ -195,7 +193,7 @@ def settle(run, home, answers, after=0, now=None):
 def _gather_knowledge(run, controller, answers, after):
     """Put together what the nodes and this controller know.
 
-    Raises Refused for an unknown run.
+    Raises ResumeRefused for an unknown run.
     """
     record = controller["record"] or run_json.empty(run, None, None)
     answers = {node: _mapping(status) for node, status in answers.items()}
@@ -206,7 +204,7 @@ def _gather_knowledge(run, controller, answers, after):
     started = _newest_started(claims, after)
     newest = max([*_begun_numbers(controller["numbers"], record), started])
     if not newest and not controller["numbers"]:
-        raise Refused(_unknown(run, answers))
+        raise ResumeRefused("resume.unknown_run", _unknown(run, answers))
     nodes = _newest_nodes(controller, answers, claims, started)
     return _Knowledge(
         run=run,
@@ -272,16 +270,17 @@ def _newest_nodes(controller, answers, claims, started):
 
 
 def _check_begun_on_nodes(known):
-    """Raise NotYet where no node has begun the newest attempt."""
+    """Raise ResumePostponed where no node has begun the newest attempt."""
     if not known.is_newest_on_nodes:
-        raise NotYet(
+        raise ResumePostponed(
+            "resume.begun_elsewhere",
             f"attempt {known.newest} of {known.run} has been begun by another command and is on no"
-            " node yet"
+            " node yet",
         )
 
 
 def _refuse_stopped(known):
-    """Raise Refused where stop.yml ran while the restart waited.
+    """Raise ResumeRefused where stop.yml ran while the restart waited.
 
     It leaves a note in the place of the next attempt where nothing of the run runs
     (status.noted_of).
@@ -293,9 +292,10 @@ def _refuse_stopped(known):
         if run_choice.is_attempt(number)
     ]
     if any(number > known.newest for number in noted):
-        raise Refused(
+        raise ResumeRefused(
+            "resume.stopped",
             f"{known.run} was stopped while its restart waited; by hand: playbooks/resume.yml -e"
-            f" run={known.run}"
+            f" run={known.run}",
         )
 
 
@@ -308,30 +308,31 @@ def _runs_whole(known):
 
 
 def _refuse_running(known, now):
-    """Raise Refused or NotYet where a node still has a part of the run.
+    """Raise ResumeRefused or ResumePostponed where a node still has a part of the run.
 
-    It is NotYet for a restart. A node that was cut off or frozen may be back with the old attempt,
-    which its guard is about to end.
+    It is ResumePostponed for a restart. A node that was cut off or frozen may be back with the old
+    attempt, which its guard is about to end.
     """
     running = {node: status for node, status in known.claims.items() if not status["ended"]}
     if not running:
         return
     message = _running(known.run, running, now)
     if known.after:
-        raise NotYet(message)
-    raise Refused(message)
+        raise ResumePostponed("resume.still_running", message)
+    raise ResumeRefused("resume.still_running", message)
 
 
 def _refuse_completed(known, now):
-    """Raise Refused where the newest attempt has completed."""
+    """Raise ResumeRefused where the newest attempt has completed."""
     if known.verdict.get("outcome") != "completed" and not _completed_unrecorded(known):
         return
     age = ""
     if known.entry["ended"]:
         age = f", {duration(now - known.entry['ended'])} ago"
-    raise Refused(
+    raise ResumeRefused(
+        "resume.completed",
         f"{known.run} has completed (attempt {known.newest}{age}): there is nothing to resume;"
-        " playbooks/train.yml starts a new run"
+        " playbooks/train.yml starts a new run",
     )
 
 

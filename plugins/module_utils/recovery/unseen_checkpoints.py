@@ -35,7 +35,7 @@ def _saved_nothing(entry):
     first = [rank for rank in entry["ranks"] if isinstance(rank, dict) and rank.get("rank") == 0]
     if entry["reason"] == run_json.NOT_STARTED:
         return True
-    return bool(first) and not restart_policy.saved({"ranks": first})
+    return bool(first) and not restart_policy.has_saved({"ranks": first})
 
 
 def _is_covered(number, point):
@@ -53,10 +53,10 @@ def waits(found, tries):
     Its last try goes on with what there is, and so does a person. found: as `holders` gives it.
     tries: which try of a restart this is, 0 where a person asks.
     """
-    if not found or not 0 < tries < restart_policy.TRIES:
+    if not found or not 0 < tries < restart_policy.MAX_TRIES:
         return ""
     nodes = ", ".join(f"{node} (attempt {number})" for node, number in found)
     return (
         f"the newest checkpoints may lie on {nodes}, and nothing was heard from there; the restart"
-        f" is tried again, and try {restart_policy.TRIES} goes on without"
+        f" is tried again, and try {restart_policy.MAX_TRIES} goes on without"
     )

@@ -139,7 +139,7 @@ def transports(text):
 def judge(plan, results, allowed):
     """Return the findings of a rehearsal.
 
-    results: {node name: what the module rehearsal returned, or msg}. allowed: rehearsal_seconds,
+    results: {node name: what rehearsal_wait returned, or msg}. allowed: rehearsal_seconds,
     the bound. A node whose answer cannot be judged counts as one that gave none.
     """
     names = [node["name"] for node in plan["nodes"]]

@@ -233,11 +233,11 @@ def launcher_argv(name, accelerator, addresses, devices, python="python", **more
             for variable in more.get("forward", ()):
                 argv += [switch["forward"], variable]
     argv += entry["devices"][accelerator] + entry["script"]
-    values = values_of(addresses, devices, python, more.get("port"), more.get("node_rank", 0))
+    values = template_values(addresses, devices, python, more.get("port"), more.get("node_rank", 0))
     return [word.format(**values) for word in argv]
 
 
-def values_of(addresses, devices, python, port, node_rank):
+def template_values(addresses, devices, python, port, node_rank):
     """Return the values of {...} in a launcher's words."""
     port = port or 0
     world = len(addresses) * len(devices)
@@ -269,12 +269,12 @@ def rendezvous(name, wanted=None):
     return next(iter(switches.values()), {})
 
 
-def filled(texts, values):
+def fill_texts(texts, values):
     """Return a mapping of texts with their {...} filled."""
     return {key: text.format(**values) for key, text in texts.items()}
 
 
-def override_words(flag, overrides, style="yaml"):
+def override_arguments(flag, overrides, style="yaml"):
     """Return config overrides as the suites' `-o key=value ...` takes them.
 
     An empty mapping gives nothing. style: how the suite reads the right-hand side, as yaml or as a

@@ -30,7 +30,7 @@ def lookup(values, dotted):
     return values
 
 
-def merged(under, over):
+def merge(under, over):
     """Return the mapping `under` with `over` laid on it, key by key at every depth.
 
     The suites build a config from its bases in the same way.
@@ -38,17 +38,17 @@ def merged(under, over):
     result = dict(under)
     for key, value in over.items():
         if isinstance(value, dict) and isinstance(result.get(key), dict):
-            value = merged(result[key], value)
+            value = merge(result[key], value)
         result[key] = value
     return result
 
 
-def overridden(values, overrides):
+def apply_overrides(values, overrides):
     """Return a config with dotted overrides laid on it."""
     for dotted, value in overrides.items():
         for part in reversed(dotted.split(".")):
             value = {part: value}
-        values = merged(values, value)
+        values = merge(values, value)
     return values
 
 
@@ -58,7 +58,7 @@ def accelerator(suite, name):
     return dict(defaults, **(suite["accelerators"].get(name) or {}))
 
 
-def settle(suite, values, given, kind, world):
+def settle_overrides(suite, values, given, kind, world):
     """Return (overrides, problems): all config values that the command line carries.
 
     The job's and the site's lie on top. values: the config chain, merged. given: the overrides of
@@ -79,7 +79,7 @@ def settle(suite, values, given, kind, world):
     if lookup(values, rule["key"]) is not True:
         overrides[rule["key"]] = True
     overrides.update(given)
-    value = lookup(overridden(values, overrides), rule["key"])
+    value = lookup(apply_overrides(values, overrides), rule["key"])
     if value is not True:
         problems.append(
             f"{rule['key']} is {value!r}, so that {world} ranks would train alone, each its own"
@@ -95,7 +95,7 @@ def override_problems(suite, values, given):
     """
     limits, problems = suite["override_limits"], []
     for key, value in given.items():
-        if "existing" in limits and not has(values, key):
+        if "existing" in limits and not has_key(values, key):
             problems.append(
                 f"the config has no key {key}, and {suite['title']} takes only keys that there"
                 f" are{suggest(key, known_keys(values))}"
@@ -108,7 +108,7 @@ def override_problems(suite, values, given):
     return problems
 
 
-def has(values, dotted):
+def has_key(values, dotted):
     """Return whether a config has a key, even if its value is null."""
     parent, _dot, last = dotted.rpartition(".")
     if parent:
@@ -125,7 +125,7 @@ def known_keys(values, prefix=""):
     return keys
 
 
-def argument(arguments, name):
+def option_value(arguments, name):
     """Return the value of an option among a script's arguments, or None.
 
     It may be '--iters 8' or '--iters=8'. The last one counts.
@@ -150,7 +150,7 @@ def settings(suite, effective, arguments, overrides=()):
     numbers = ("epochs", "iterations", "batch", "learning_rate")
     values = {name: lookup(effective, keys.get(name)) for name in (*numbers, "save")}
     for option, name in suite["argument_keys"].items():
-        value = argument(arguments, option)
+        value = option_value(arguments, option)
         if value is not None and keys.get(name) not in overrides:
             values[name] = value
     for name in numbers:
@@ -178,19 +178,19 @@ def _number(value, whole):
     return number
 
 
-def place(suite, name):
+def data_path(suite, name):
     """Return the path below the working directory where a data set appears."""
     return os.path.normpath(
         suite["data"]["names"].get(name) or suite["data"]["place"].format(name=name)
     )
 
 
-def hidden(suite, data):
+def linked_folders(suite, data):
     """Return the directories of a code tree that links replace at every start.
 
     The training never sees them. data: the data sets' names.
     """
-    return sorted(set(suite["redirects"]) | {place(suite, name) for name in data})
+    return sorted(set(suite["redirects"]) | {data_path(suite, name) for name in data})
 
 
 def data_paths(suite, effective, arguments):
@@ -217,14 +217,14 @@ def data_paths(suite, effective, arguments):
     return list(dict.fromkeys(paths))
 
 
-def wanted_data(suite, effective, arguments, data, exists=os.path.exists, code=()):
+def find_data(suite, effective, arguments, data, exists=os.path.exists, code=()):
     """Return (names, problems): the site's data sets that this config reads.
 
     A problem is a path that it reads and no data set holds. data: {data set's name: directory on
     the controller}. A config that names no data takes all that the site has. code: the code tree's
     files, which may hold a small list or dictionary themselves.
     """
-    places = {place(suite, name): name for name in data}
+    places = {data_path(suite, name): name for name in data}
     used, problems = set(), []
     paths = data_paths(suite, effective, arguments)
     for key, path in paths:
@@ -248,7 +248,7 @@ def wanted_data(suite, effective, arguments, data, exists=os.path.exists, code=(
     names = sorted(used)
     if not paths:
         names = sorted(data)
-    folders = sorted(place(suite, name) for name in names)
+    folders = sorted(data_path(suite, name) for name in names)
     return names, problems + _nested_problems(folders, places)
 
 
@@ -334,7 +334,7 @@ def save_problem(suite, folder):
     return None
 
 
-def resume_words(suite, path):
+def resume_options(suite, path):
     """Return (arguments, overrides) for a suite's resume from a checkpoint.
 
     path: below the working directory.

@@ -25,7 +25,7 @@ LEAST, MOST = 5, 7 * 24 * 3600
 _TIME = re.compile(r"([1-9][0-9]{0,5})([smh])\Z")
 
 
-def seconds(value):
+def parse_seconds(value):
     """Return a phase's budget in seconds from `90s`, `10m` or `2h`; None for `off`.
 
     YAML reads `off` as false. Raise ValueError with a message for users.
@@ -55,7 +55,7 @@ def problems(value):
     for phase, budget in value.items():
         if phase in PHASES:
             try:
-                seconds(budget)
+                parse_seconds(budget)
             except ValueError as error:
                 yield (phase,), str(error)
 
@@ -75,5 +75,5 @@ def budgets(value, suite):
     lines = ((suite.get("logs") or {}).get("step") or {}).get("line")
     if isinstance(lines, list) and len(lines) > 1:
         defaults["first_step"] = None
-    given = {phase: seconds(item) for phase, item in (value or {}).items()}
+    given = {phase: parse_seconds(item) for phase, item in (value or {}).items()}
     return dict(defaults, **given, set=sorted(given))

@@ -30,7 +30,7 @@ _LONGEST = 1 << 40
 _hidden = Secrets((), ())
 
 
-def hide(secrets):
+def set_secrets(secrets):
     """Mask these secrets of a plan in everything that is printed from now on."""
     global _hidden
     _hidden = secrets
@@ -42,7 +42,7 @@ def clean(text, newlines=True):
 
 
 @functools.lru_cache(maxsize=1)
-def _painted():
+def _colour_codes():
     """Return the pattern of the codes that `stringc` puts around a text.
 
     They are those of Ansible's colours. Black is not among them: it would hide the text.
@@ -64,7 +64,7 @@ def clean_painted(text):
     """
     if "\x1b" not in text or not color.ANSIBLE_COLOR:
         return escape(text, True)
-    parts = _painted().split(text)
+    parts = _colour_codes().split(text)
     # The pattern has one group, so every second part is a colour.
     parts[::2] = [escape(part, True) for part in parts[::2]]
     return "".join(parts)
@@ -108,7 +108,7 @@ def _display(before):
         if isinstance(msg, str) and not self._final_q:
             msg = msg.replace("\r\n", "\n")
             if color:
-                msg = _indented(clean(msg))
+                msg = _indent_label(clean(msg))
             else:
                 msg = clean_painted(msg)
         return before(self, msg, color, *rest, **named)
@@ -116,7 +116,7 @@ def _display(before):
     return display
 
 
-def _indented(text):
+def _indent_label(text):
     """Return an error or a warning with its further lines indented.
 
     Then none of them can be taken for a line of Ansible's or of ours.
@@ -147,7 +147,7 @@ def _banner(before):
 
 def _log(before):
     def log(self, msg, *rest, **named):
-        return before(self, clean(_painted().sub("", msg)), *rest, **named)
+        return before(self, clean(_colour_codes().sub("", msg)), *rest, **named)
 
     return log
 

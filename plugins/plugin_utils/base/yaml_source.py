@@ -65,7 +65,7 @@ class Problem:
         return f"{place} {key}: {text}"
 
 
-class _Refused(Exception):
+class RefusedError(Exception):
     """A part of a document that no job may hold: (line, text) and a code."""
 
     def __init__(self, line, text, code):
@@ -73,7 +73,7 @@ class _Refused(Exception):
         self.code = code
 
 
-class _Loader(yaml.SafeLoader):
+class JobLoader(yaml.SafeLoader):
     """Loader that composes nodes, and stops at the first alias or at too deep a nest.
 
     A few lines of aliases can stand for more values than fit into memory.
@@ -84,14 +84,14 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent, index):
         line = self.peek_event().start_mark.line + 1
         if self.check_event(yaml.AliasEvent):
-            raise _Refused(
+            raise RefusedError(
                 line,
                 "YAML aliases are not allowed in a job; write the value out",
                 code="file.alias",
             )
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise _Refused(line, f"nests deeper than {MAX_DEPTH} levels", code="file.too_deep")
+            raise RefusedError(line, f"nests deeper than {MAX_DEPTH} levels", code="file.too_deep")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -127,14 +127,14 @@ def _walk(node, path, lines, problems, file):
     lines.setdefault(path, line)
     if node.tag not in PLAIN_TAGS:
         text = f"a job is plain data; got the tag {node.tag}"
-        problems.append(Problem(file, line, dotted(path), text, code="file.tag"))
+        problems.append(Problem(file, line, dotted_key(path), text, code="file.tag"))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             _walk(item, path + (index,), lines, problems, file)
     elif isinstance(node, yaml.ScalarNode):
         text = _scalar_problem(node)
         if text:
-            problems.append(Problem(file, line, dotted(path), text, code="file.unclear_value"))
+            problems.append(Problem(file, line, dotted_key(path), text, code="file.unclear_value"))
     elif isinstance(node, yaml.MappingNode):
         _walk_mapping(node, path, lines, problems, file)
 
@@ -146,20 +146,24 @@ def _walk_mapping(node, path, lines, problems, file):
         if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
             problems.append(
                 Problem(
-                    file, line, dotted(path), "a key must be a plain word", code="file.key_not_text"
+                    file,
+                    line,
+                    dotted_key(path),
+                    "a key must be a plain word",
+                    code="file.key_not_text",
                 )
             )
             continue
         key_path = path + (key.value,)
         if key.value in seen:
             text = f"the key stands twice (first in line {seen[key.value]})"
-            problems.append(Problem(file, line, dotted(key_path), text, code="file.key_twice"))
+            problems.append(Problem(file, line, dotted_key(key_path), text, code="file.key_twice"))
         seen.setdefault(key.value, line)
         lines[key_path] = line
         _walk(value, key_path, lines, problems, file)
 
 
-def dotted(path):
+def dotted_key(path):
     """Return a key path as text: ('env', 'A') -> 'env.A'."""
     return ".".join(str(part) for part in path)
 
@@ -172,14 +176,14 @@ def read(path, shown=None):
     """
     file = shown or path
     try:
-        loader = _Loader(_read_text(path))
+        loader = JobLoader(_read_text(path))
         node = _single_node(loader)
         lines, problems = {}, []
         _walk(node, (), lines, problems, file)
         if problems:
             return None, lines, problems
         return loader.construct_document(node), lines, []
-    except _Refused as error:
+    except RefusedError as error:
         line, text = error.args
         code = error.code
     except OSError as error:
@@ -200,13 +204,15 @@ def read(path, shown=None):
 def _read_text(path):
     """Return a file's text, or raise _Refused where it cannot be a job."""
     if os.path.isdir(path):
-        raise _Refused(None, "is a directory; a job is one YAML file", code="file.not_a_file")
+        raise RefusedError(None, "is a directory; a job is one YAML file", code="file.not_a_file")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise _Refused(None, "is no regular file; a job is one YAML file", code="file.not_a_file")
+        raise RefusedError(
+            None, "is no regular file; a job is one YAML file", code="file.not_a_file"
+        )
     with open(path, "rb") as handle:
         raw = handle.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
-        raise _Refused(
+        raise RefusedError(
             None, f"is larger than {MAX_BYTES} bytes; a job is a short text", code="file.too_large"
         )
     return raw.decode("utf-8-sig")
@@ -218,9 +224,9 @@ def _single_node(loader):
     while loader.check_node():
         nodes.append(loader.get_node())
     if not nodes:
-        raise _Refused(None, "is empty", code="file.empty")
+        raise RefusedError(None, "is empty", code="file.empty")
     if len(nodes) > 1:
-        raise _Refused(
+        raise RefusedError(
             None, f"holds {len(nodes)} documents; a job is one", code="file.several_documents"
         )
     return nodes[0]
@@ -312,7 +318,7 @@ def _unique(validator, wanted, instance, _schema):
         yield ValidationError(f"{abbreviate(instance)} has an item twice")
 
 
-def check(value, schema, lines, file):
+def validate(value, schema, lines, file):
     """Return every Problem of a value that does not fit a JSON schema.
 
     lines: as `read` returns them, for the line of each problem's key. file: its name in problems.
@@ -324,7 +330,7 @@ def check(value, schema, lines, file):
         leaf = _leaf(error)
         for tail, text, code in _sentences(leaf):
             path = tuple(leaf.absolute_path) + tail
-            problem = Problem(file, _nearest_line(path, lines), dotted(path), text, code=code)
+            problem = Problem(file, _nearest_line(path, lines), dotted_key(path), text, code=code)
             problems[str(problem)] = problem
     return list(problems.values())
 

@@ -80,13 +80,16 @@ def install_copy(attempt_dir: str, files: Files, write: bool = True) -> bool:
             _clear(staging)
         return False
     if os.path.islink(place):
-        raise model_collector.CheckpointError(f"{place} is a link; nothing was put there")
+        raise model_collector.CheckpointError(
+            "checkpoint.is_link", f"{place} is a link; nothing was put there"
+        )
     differences = compare_copy(staging, files)
     if differences:
         if write:
             _drop(staging, files)
         raise model_collector.CheckpointError(
-            f"{staging}: differs from the node's: {'; '.join(differences)}"
+            "checkpoint.differs",
+            f"{staging}: differs from the node's: {'; '.join(differences)}",
         )
     if write:
         _exchange(attempt_dir, files)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest, safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CODE
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     finder,
     model_collector,
@@ -91,7 +92,8 @@ def believed(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
         point = answer.get("point")
         problem = point and unsound(point)
         if problem:
-            skipped.append(finder.skip(_attempt_number(point), problem))
+            code = "checkpoint.invalid_answer"
+            skipped.append(finder.describe_skipped(code, _attempt_number(point), problem))
             point = None
         answers[machine] = {"point": point, "skipped": skipped}
     return answers
@@ -109,7 +111,10 @@ def _attempt_number(row: Any) -> int:
 
 def _skipped(row: dict[str, Any]) -> Row:
     name, why = str(row.get("name") or "")[:200], str(row.get("why") or "")[:1000]
-    return finder.skip(_attempt_number(row), why, name)
+    code = row.get("code")
+    if not isinstance(code, str) or not CODE.match(code):
+        code = "checkpoint.invalid_answer"
+    return finder.describe_skipped(code, _attempt_number(row), why, name)
 
 
 def choose(found: dict[str, Any]) -> tuple[Point | None, list[Row]]:
@@ -139,7 +144,9 @@ def choose(found: dict[str, Any]) -> tuple[Point | None, list[Row]]:
     for point in same:
         if point["digest"] != chosen["digest"]:
             why = f"differs from the one on {chosen['source']}, which is taken"
-            row = finder.skip(point["attempt"], why, point["name"])
+            row = finder.describe_skipped(
+                "checkpoint.differs", point["attempt"], why, point["name"]
+            )
             skipped.append(dict(row, node=point["source"]))
     equal = [point for point in points if point["digest"] == chosen["digest"]]
     equal.sort(
@@ -176,6 +183,7 @@ def describe_choice(point: Point | None, skipped: list[Row]) -> list[str]:
         name = row["name"] or "the directory"
         passed_over.append(
             f"skipped: {name} of attempt {row['attempt']} on {row['node']}: {row['why']}"
+            f" ({row['code']})"
         )
     if point is None:
         nothing = (

@@ -11,7 +11,7 @@ import re
 
 import yaml
 
-from ..base.yaml_source import MAX_BYTES, Problem, _Loader, _Refused
+from ..base.yaml_source import MAX_BYTES, JobLoader, Problem, RefusedError
 
 # What Ansible passes over in an inventory directory (INVENTORY_IGNORE_EXTS), and its own folders.
 IGNORED = (
@@ -32,7 +32,7 @@ IGNORED = (
 SECTION = re.compile(r"\[([^\]:]+)(:\w+)?\]")
 
 
-def files(sources):
+def inventory_files(sources):
     """Return the inventory files that a command line's sources mean.
 
     Executables are left out: Ansible runs them instead.
@@ -52,8 +52,8 @@ def files(sources):
 def _find_yaml_duplicates(text, _lines, file):
     """Return a Problem for every key that a mapping of a YAML inventory holds twice."""
     try:
-        node = _Loader(text).get_single_node()
-    except (yaml.YAMLError, _Refused, ValueError):
+        node = JobLoader(text).get_single_node()
+    except (yaml.YAMLError, RefusedError, ValueError):
         return []  # Ansible reports it, in its own words
     problems, queue = [], [node]
     while queue:
@@ -108,7 +108,7 @@ def _find_ini_duplicates(_text, lines, file):
     return problems
 
 
-def twice(sources):
+def find_duplicates(sources):
     """Return a Problem for every host or key that stands twice in the inventory.
 
     sources: what -i or ansible.cfg names.
@@ -128,7 +128,7 @@ def twice(sources):
                     code="site.host_twice",
                 )
             )
-    for path in files([source for source in sources if "," not in source]):
+    for path in inventory_files([source for source in sources if "," not in source]):
         with open(path, "rb") as handle:
             text = handle.read(MAX_BYTES).decode("utf-8-sig", "replace")
         find_duplicates = _find_ini_duplicates

@@ -14,7 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.records import p
 
 from ..base.yaml_source import Problem
 from . import logs_options, role_vars
-from .role_vars import NO, YES, switch
+from .role_vars import NO, YES, parse_switch
 
 CHOICES = {"verify": ("cached", "sample", "full")}
 # Those that a site may set for every time, since a role takes them for its default.
@@ -32,10 +32,10 @@ SWITCHES = (
     "untrust_ca",
 )
 # Names of nodes; those that no inventory has any more can be taken back too.
-NODES = ("node", "take_in")
-NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
+NODE_VARIABLES = ("node", "take_in")
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
 # Two names of one thing: the verb's short one, and the role's or the site's.
-SAME = (
+SYNONYMS = (
     ("rehearse", "preflight_rehearse"),
     ("verify", "preflight_verify"),
     ("matrix", "preflight_matrix"),
@@ -43,12 +43,12 @@ SAME = (
 )
 
 
-def _refuse(name, text, code):
+def _problem(name, text, code):
     """Return a Problem of a variable of the command line."""
     return Problem("command line", None, name, text, code=code)
 
 
-def values(extra, allowed, roles):
+def validate(extra, allowed, roles):
     """Return a Problem for every value that is invalid.
 
     Invalid is a value of the wrong kind, or one with characters that no command may hold.
@@ -61,112 +61,112 @@ def values(extra, allowed, roles):
         text = None
         # Only drill.yml has `only`. To confirm it takes the site's name, which no habit types.
         if name in allowed and not (name == "confirm" and "only" in allowed):
-            text = short(name, value)
+            text = value_problem(name, value)
         if text is None and name in roles:
             # A template is checked where it is read, with the nodes' variables.
             if "{{" not in str(value) and "{%" not in str(value):
-                for key, problem in role_vars.held(name, value, roles[name]):
-                    problems.append(_refuse(key, problem, code="role.wrong_value"))
+                for key, problem in role_vars.value_problems(name, value, roles[name]):
+                    problems.append(_problem(key, problem, code="role.wrong_value"))
             continue
         text = text or next((problem for _path, problem in text_rules.walk(value)), None)
         if text:
-            problems.append(_refuse(name, text, code="cli.wrong_value"))
+            problems.append(_problem(name, text, code="cli.wrong_value"))
     return problems
 
 
-def short(name, value):
+def value_problem(name, value):
     """Say why a value is invalid for a verb's short variable, or return None.
 
     These variables may stand in group_vars, too.
     """
-    if name in SWITCHES and switch(value) is None:
+    if name in SWITCHES and parse_switch(value) is None:
         suggestion = suggest(value, YES[:2] + NO[:2])
         return f"must be true, false, yes or no; got {abbreviate(value)}{suggestion}"
     if name in CHOICES and value not in CHOICES[name]:
         allowed = ", ".join(CHOICES[name])
         return f"must be one of {allowed}; got {abbreviate(value)}{suggest(value, CHOICES[name])}"
-    if name in NODES and not (isinstance(value, str) and NODE.match(value)):
+    if name in NODE_VARIABLES and not (isinstance(value, str) and NODE_NAME.match(value)):
         return f"must be a node's name; got {abbreviate(value)}"
     if name in ("again", "again_try") and not str(value).isdigit():
         return f"is set by a restart and must be a whole number; got {abbreviate(value)}"
-    return logs_options.wrong(name, value) or prune_rules.wrong(name, value)
+    return logs_options.value_problem(name, value) or prune_rules.wrong(name, value)
 
 
-def contradictions(extra, verb, check_mode):
+def conflicts(extra, verb, check_mode):
     """Return a Problem for each pair of variables that contradict each other.
 
     extra: {name: value} as given with -e. verb: the playbook's name without its ending. check_mode:
     whether Ansible has --check.
     """
-    problems = _double_names(extra) + _rehearsal_contradictions(extra)
+    problems = _double_names(extra) + _rehearsal_conflicts(extra)
     if verb == "logs":
-        problems += _one(logs_options.contradiction(extra))
+        problems += _conflict_list(logs_options.conflict(extra))
     elif verb == "prune":
-        problems += _one(prune_rules.contradiction(extra))
+        problems += _conflict_list(prune_rules.contradiction(extra))
     elif verb == "resume" and "run" not in extra:
         text = "say which run is to go on: -e run=<run id>; playbooks/status.yml shows the newest"
-        problems.append(_refuse("run", text, code="cli.run_missing"))
+        problems.append(_problem("run", text, code="cli.run_missing"))
     elif verb == "untrust" and "node" in extra and _is_on(extra, "untrust_ca"):
         text = (
             "forgets the authority of all nodes, and node takes one of them back; give one of them"
         )
-        problems.append(_refuse("untrust_ca", text, code="cli.contradiction"))
+        problems.append(_problem("untrust_ca", text, code="cli.contradiction"))
     elif verb == "check" and check_mode:
         text = (
             "leaves check.yml nothing to prove; take it away (check.yml changes nothing on the"
             " nodes)"
         )
-        problems.append(_refuse("--check", text, code="cli.nothing_to_prove"))
+        problems.append(_problem("--check", text, code="cli.nothing_to_prove"))
     elif verb == "train" and check_mode:
-        problems += _vain_proofs(extra, "--check ends train.yml at the plan")
+        problems += _useless_proofs(extra, "--check ends train.yml at the plan")
     elif verb == "sync":
-        problems += _vain_proofs(extra, "sync.yml starts nothing")
+        problems += _useless_proofs(extra, "sync.yml starts nothing")
     return problems
 
 
 def _is_on(extra, name):
     """Return whether the command line switches a variable on."""
-    return name in extra and switch(extra[name]) is True
+    return name in extra and parse_switch(extra[name]) is True
 
 
-def _one(problem):
+def _conflict_list(problem):
     """Return a list of the Problem for (name, text), or an empty list for None."""
     if not problem:
         return []
     name, text = problem
-    return [_refuse(name, text, code="cli.contradiction")]
+    return [_problem(name, text, code="cli.contradiction")]
 
 
 def _double_names(extra):
     """Return a Problem for each variable with two names and two values."""
     problems = []
-    for name, long_name in SAME:
+    for name, long_name in SYNONYMS:
         if name not in extra or long_name not in extra:
             continue
         if str(extra[name]).lower() != str(extra[long_name]).lower():
             text = f"is given as {long_name}, too, with another value; give one of them"
-            problems.append(_refuse(name, text, code="cli.contradiction"))
+            problems.append(_problem(name, text, code="cli.contradiction"))
     return problems
 
 
-def _rehearsal_contradictions(extra):
+def _rehearsal_conflicts(extra):
     """Return a Problem where a rehearsal is both skipped and demanded."""
     if str(extra.get("preflight_rehearsal_hours")) != "0":
         return []
     for name in ("rehearse", "preflight_rehearse"):
-        if name in extra and switch(extra[name]) is False:
+        if name in extra and parse_switch(extra[name]) is False:
             text = (
                 "skips the rehearsal, and preflight_rehearsal_hours=0 wants it every time; give one"
                 " of them"
             )
-            return [_refuse(name, text, code="cli.contradiction")]
+            return [_problem(name, text, code="cli.contradiction")]
     return []
 
 
-def _vain_proofs(extra, reason):
+def _useless_proofs(extra, reason):
     """Return a Problem for each proof that is asked of a verb that ends before it."""
     return [
-        _refuse(
+        _problem(
             name,
             f"asks for a proof, and {reason}; use playbooks/check.yml",
             code="cli.nothing_to_prove",

@@ -144,7 +144,7 @@ class HostVariables:
         for own in list(raw):
             key = str(own)
             if key not in self._extra:
-                text = role_vars.unknown(key, specs, folders)
+                text = role_vars.unknown_problem(key, specs, folders)
                 if text and is_written(raw[key], own, project):
                     yield Problem(
                         *self._place(raw, name, key), key, text, code="role.unknown_variable"
@@ -173,9 +173,9 @@ class HostVariables:
                 yield self._template_problem(raw, name, key, error)
             return
         if in_spec:
-            findings = role_vars.held(key, value, spec)
+            findings = role_vars.value_problems(key, value, spec)
         else:
-            findings = [(key, extra_vars.short(key, value))]
+            findings = [(key, extra_vars.value_problem(key, value))]
         for dotted, text in findings:
             if text:
                 yield Problem(
@@ -233,7 +233,9 @@ class HostVariables:
         """
         raw = self._variables(name)[0]
         return {
-            str(key): self._login_variable(raw, name, key) for key in raw if ssh_policy.wanted(key)
+            str(key): self._login_variable(raw, name, key)
+            for key in raw
+            if ssh_policy.is_login_variable(key)
         }
 
     def _login_variable(self, raw: Mapping[str, Any], name: str, key: str) -> dict[str, Any]:

@@ -57,7 +57,7 @@ SITE_VARIABLES = (
     "trainyard_suites",
 )
 # The options that give the suites' scripts their config file and its overrides.
-OWN_FLAGS = ("-c", "--config", "-o", "--opt", "--opts")
+OWN_OPTIONS = ("-c", "--config", "-o", "--opt", "--opts")
 JOB_DEFAULTS = {
     "arguments": [],
     "overrides": {},
@@ -71,7 +71,7 @@ JOB_DEFAULTS = {
 
 
 # An option may be cut short as long as it is the only one that begins so (argparse, allow_abbrev).
-LONG_FLAGS = tuple(flag for flag in OWN_FLAGS if flag.startswith("--"))
+LONG_OPTIONS = tuple(flag for flag in OWN_OPTIONS if flag.startswith("--"))
 # Keys of a job that the command line may override.
 OVERRIDING = (
     "nodes",
@@ -82,11 +82,11 @@ OVERRIDING = (
     "scaling",
     "max_restarts",
 )
-# Fields that read_job adds to a job's keys.
-ADDED = ("name", "file", "lines", "from_command_line", "places")
+# Fields that job_config adds to a job's keys.
+ADDED_KEYS = ("name", "file", "lines", "from_command_line", "places")
 # Keys of a job that only people read.
 FOR_PEOPLE = ("description", "source", "document", "upstream", "published")
-PORTS = (10000, 20000)
+RECOMMENDED_PORTS = (10000, 20000)
 
 
 @functools.lru_cache(maxsize=None)
@@ -175,13 +175,13 @@ def read_job(path, shown):
 
     Missing keys have their defaults. There is no job where there is a problem.
     """
-    job, problems = examine(path, shown)
+    job, problems = read_partial_job(path, shown)
     if problems:
         return None, problems
     return job, problems
 
 
-def examine(path, shown):
+def read_partial_job(path, shown):
     """Return (job, problems) as read_job does, but with a job in spite of problems.
 
     So the command line and the site are judged in the same report. Wrong keys are left out of the
@@ -194,12 +194,12 @@ def examine(path, shown):
     if not isinstance(value, dict):
         text = f"must be a mapping of keys, got a {type(value).__name__}"
         return None, [Problem(shown, 1, "", text, code="value.wrong_type")]
-    problems = yaml_source.check(value, load_schema("job"), lines, shown)
+    problems = yaml_source.validate(value, load_schema("job"), lines, shown)
     wrong = _top_keys(problems)
     valid = {key: item for key, item in value.items() if key not in wrong}
-    for key_path, text, code in [*_find_contradictions(valid, value), *_env_problems(value)]:
+    for key_path, text, code in [*_find_conflicts(valid, value), *_env_problems(value)]:
         line = _line_of(key_path, lines)
-        problems.append(Problem(shown, line, yaml_source.dotted(key_path), text, code=code))
+        problems.append(Problem(shown, line, yaml_source.dotted_key(key_path), text, code=code))
     if "suite" not in valid or "launcher" not in valid:
         return None, problems
     wrong = _top_keys(problems) - {"suite", "launcher"}
@@ -207,7 +207,7 @@ def examine(path, shown):
     job.update({key: item for key, item in value.items() if key not in wrong})
     job["name"] = os.path.basename(path)[:-4]
     job["file"] = shown
-    job["lines"] = {yaml_source.dotted(key): line for key, line in lines.items() if key}
+    job["lines"] = {yaml_source.dotted_key(key): line for key, line in lines.items() if key}
     return job, problems
 
 
@@ -234,7 +234,7 @@ def _env_problems(value):
                 yield ("env", name), text, code
 
 
-def recorded(value, shown):
+def read_recorded_job(value, shown):
     """Return (job, problems) of a run's job.json: the job as read for the start.
 
     It has what the command line had changed. It is compared with the schema again: it may come from
@@ -246,12 +246,12 @@ def recorded(value, shown):
         return None, [
             Problem(shown, None, "", "is no job that was read for a run", code="job.bad_record")
         ]
-    keys = {key: item for key, item in value.items() if key not in ADDED and item is not None}
-    problems = yaml_source.check(keys, load_schema("job"), {}, shown)
+    keys = {key: item for key, item in value.items() if key not in ADDED_KEYS and item is not None}
+    problems = yaml_source.validate(keys, load_schema("job"), {}, shown)
     wrong = _top_keys(problems)
     valid = {key: item for key, item in keys.items() if key not in wrong}
-    for path, text, code in _find_contradictions(valid, keys):
-        problems.append(Problem(shown, None, yaml_source.dotted(path), text, code=code))
+    for path, text, code in _find_conflicts(valid, keys):
+        problems.append(Problem(shown, None, yaml_source.dotted_key(path), text, code=code))
     if problems:
         return None, problems
     lines = value.get("lines")
@@ -273,7 +273,7 @@ def _names(env):
     return [name for name in env if isinstance(name, str)]
 
 
-def _find_contradictions(valid, value):
+def _find_conflicts(valid, value):
     """Yield (key path, text, code) of the problems that no schema can describe.
 
     valid: the keys that passed the schema. value: all of them.
@@ -297,7 +297,7 @@ def _find_contradictions(valid, value):
         yield ("watchdog", *key_path), text, code
     arguments = valid.get("arguments") or []
     for word in arguments:
-        if own_flag(word):
+        if is_own_option(word):
             # The suites' scripts take each of them once: a second one would silently replace ours,
             # with everything that was checked.
             text = (
@@ -330,17 +330,17 @@ def _save_problems(suite, arguments, overrides):
                 yield key_path, text, code
 
 
-def own_flag(word):
+def is_own_option(word):
     """Return whether a word of the arguments is one of the plan's own options.
 
     The option may be whole, cut short (--conf), or joined with its value (-oepoch=1).
     """
     option = word.partition("=")[0]
-    short = option[:2] in OWN_FLAGS and not option.startswith("--")
+    short = option[:2] in OWN_OPTIONS and not option.startswith("--")
     return (
         short
-        or option in LONG_FLAGS
-        or (len(option) > 4 and any(flag.startswith(option) for flag in LONG_FLAGS))
+        or option in LONG_OPTIONS
+        or (len(option) > 4 and any(flag.startswith(option) for flag in LONG_OPTIONS))
     )
 
 
@@ -354,8 +354,8 @@ def save_folders(suite, words, overrides):
     if key in overrides:
         folders.append((("overrides", key), overrides[key]))
     for option, name in suite["argument_keys"].items():
-        if name == "save" and suite_table.argument(words, option) is not None:
-            folders.append((("arguments",), suite_table.argument(words, option)))
+        if name == "save" and suite_table.option_value(words, option) is not None:
+            folders.append((("arguments",), suite_table.option_value(words, option)))
     return folders
 
 
@@ -365,14 +365,14 @@ def port_warnings(job, site):
     Contract B5 recommends 10000 to 20000.
     """
     port = job.get("start_port") or site["start_port"]
-    lowest, highest = PORTS
+    lowest, highest = RECOMMENDED_PORTS
     if not isinstance(port, int) or lowest <= port <= highest:
         return []
     text = f"{port} is allowed; recommended are ports from {lowest} to {highest}"
     if job.get("start_port"):
         return [
             Problem(
-                place_of(job, "start_port"),
+                location_of(job, "start_port"),
                 None,
                 "start_port",
                 text,
@@ -388,7 +388,7 @@ def port_warnings(job, site):
 CODE_OF_OPTION = {"rendezvous": "job.unknown_rendezvous", "scaling": "job.unknown_scaling"}
 
 
-def place_of(job, key):
+def location_of(job, key):
     """Return where a job's value was given: 'command line', or the file with its line."""
     if key in job.get("from_command_line", ()):
         return "command line"
@@ -417,7 +417,7 @@ def rendezvous_problem(job):
     )
 
 
-def whole_number(name, value, problems, allow_all=True, least=1):
+def parse_count(name, value, problems, allow_all=True, least=1):
     """Return a command line's count as int, or 'all', or None with a problem.
 
     '-e nodes=2' is the text '2' to Ansible.
@@ -437,7 +437,7 @@ def whole_number(name, value, problems, allow_all=True, least=1):
     return None
 
 
-def command_line(extra, allowed, role_variables=()):
+def unknown_variables(extra, allowed, role_variables=()):
     """Return a Problem for each name given with -e that a verb does not know.
 
     Ansible itself takes a misspelt one without a message (facts, Ansible 2.19).
@@ -479,9 +479,9 @@ def apply_command_line(job, extra, problems):
                 )
     for name in ("nodes", "devices"):
         if name in extra:
-            job[name] = whole_number(name, extra[name], problems)
+            job[name] = parse_count(name, extra[name], problems)
     if "min_nodes" in extra:
-        job["min_nodes"] = whole_number("min_nodes", extra["min_nodes"], problems, allow_all=False)
+        job["min_nodes"] = parse_count("min_nodes", extra["min_nodes"], problems, allow_all=False)
     if "max_restarts" in extra:
         job["max_restarts"] = _read_max_restarts(extra["max_restarts"], problems)
     if "start_port" in extra:
@@ -496,12 +496,12 @@ def _read_max_restarts(value, problems):
     """Return the number of restarts that the command line allows, or None."""
     if str(value) == "0" and not isinstance(value, bool):
         return 0
-    return whole_number("max_restarts", value, problems, allow_all=False, least=0)
+    return parse_count("max_restarts", value, problems, allow_all=False, least=0)
 
 
 def _read_start_port(value, problems):
     """Return the start port that the command line gives, or None."""
-    port = whole_number("start_port", value, problems, allow_all=False)
+    port = parse_count("start_port", value, problems, allow_all=False)
     if port is not None and not 1024 <= port <= 65535:
         text = f"must be a port from 1024 to 65535; got {port}"
         problems.append(Problem("command line", None, "start_port", text, code="value.bad_port"))

@@ -12,7 +12,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text 
     suggest,
 )
 
-from .role_vars import switch
+from .role_vars import parse_switch
 
 try:
     import jmespath
@@ -20,14 +20,14 @@ except ImportError:  # the other verbs do without it
     jmespath = None
 
 NAMES = ("run", "rank", "node", "lines", "follow", "query")
-LINES = 20  # of each log, where the command line does not say
+DEFAULT_LINES = 20  # of each log, where the command line does not say
 MOST_LINES = 100_000
-ANSWER = 100_000  # characters of one line of an answer
+LONGEST_ANSWER_LINE = 100_000  # characters of one line of an answer
 _RANKS = re.compile(r"[0-9]{1,6}(,[0-9]{1,6})*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 
-def wrong(name, value):
+def value_problem(name, value):
     """Say why a value is invalid for one of NAMES, or return None.
 
     Numbers may be text, as -e gives them.
@@ -57,11 +57,11 @@ def _is_whole(value):
     return not isinstance(value, bool) and bool(re.fullmatch(r"[0-9]{1,9}", str(value), re.ASCII))
 
 
-def contradiction(extra):
+def conflict(extra):
     """Return (name, text) of variables that contradict each other, or None."""
     if "query" not in extra:
         return None
-    if switch(extra.get("follow", False)):
+    if parse_switch(extra.get("follow", False)):
         text = "is answered once, and follow=true goes on until the run ends; give one of them"
         return "query", text
     for name in ("rank", "node", "lines"):
@@ -74,7 +74,7 @@ def contradiction(extra):
     return None
 
 
-def question(extra):
+def parse_options(extra):
     """Return the question as plain values.
 
     They are ranks ([int], [name] or None for every rank), node, lines (None: not given), follow and
@@ -91,7 +91,7 @@ def question(extra):
         "ranks": ranks,
         "node": extra.get("node"),
         "lines": lines,
-        "follow": bool(switch(extra.get("follow", False))),
+        "follow": bool(parse_switch(extra.get("follow", False))),
         "query": extra.get("query"),
     }
 
@@ -161,7 +161,7 @@ def _check_call(name, count):
         raise jmespath.exceptions.ArityError(expected, count, name)
 
 
-def answer(index, expression, secrets=((), ())):
+def answer_query(index, expression, secrets=((), ())):
     """Return (lines, problem): the answer as JSON, or the reason for its absence.
 
     The lines are safe to show. secrets: names and values that must not be shown, as
@@ -181,7 +181,7 @@ def answer(index, expression, secrets=((), ())):
         return [], f"the index of ranks cannot answer: {str(error).strip()}"
     if result is None or result == []:
         lines += ["# " + text for text in _unknown_fields(index, expression)]
-    return [printable(line, *secrets, limit=ANSWER) for line in lines], None
+    return [printable(line, *secrets, limit=LONGEST_ANSWER_LINE) for line in lines], None
 
 
 def _unknown_fields(index, expression):

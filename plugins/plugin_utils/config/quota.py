@@ -14,8 +14,8 @@ import stat
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 
-BYTES, FILES, FREE = 20 << 30, 2000, 5 << 30
-KEPT = 20  # copies of one file that began again on its node
+DEFAULT_BYTES, DEFAULT_FILES, DEFAULT_FREE_BYTES = 20 << 30, 2000, 5 << 30
+KEPT_COPIES = 20  # copies of one file that began again on its node
 _SIZE = re.compile(r"([0-9]{1,18})(?: ?(KiB|MiB|GiB|TiB))?")
 _UNITS = {None: 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 _NAMES = ("trainyard_collect_bytes", "trainyard_collect_files", "trainyard_collect_free")
@@ -26,7 +26,7 @@ class QuotaError(Exception):
     """A bound that a node has passed. The message names the bound and is safe to show."""
 
 
-def size_of(value):
+def parse_bytes(value):
     """Return bytes from a whole number or a text as '20 GiB'. Raises ValueError."""
     match = None
     if isinstance(value, (int, str)) and not isinstance(value, bool):
@@ -56,7 +56,7 @@ def _bound_problem(name, value):
     if name == "trainyard_collect_files" and not str(value).isdecimal():
         return "must be a whole number of files"
     try:
-        size = size_of(value)
+        size = parse_bytes(value)
     except ValueError as error:
         return str(error)
     if size < 1 and name != "trainyard_collect_free":
@@ -64,7 +64,7 @@ def _bound_problem(name, value):
     return None
 
 
-def words(count):
+def format_bytes(count):
     """Return a number of bytes for people."""
     for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if count >= 1 << shift:
@@ -75,16 +75,18 @@ def words(count):
 class Quota:
     """The bounds of one site, as numbers of bytes and files."""
 
-    def __init__(self, most_bytes=BYTES, most_files=FILES, keep_free=FREE):
-        self.bytes = size_of(most_bytes)
-        self.files = size_of(most_files)
-        self.free = size_of(keep_free)
+    def __init__(
+        self, most_bytes=DEFAULT_BYTES, most_files=DEFAULT_FILES, keep_free=DEFAULT_FREE_BYTES
+    ):
+        self.bytes = parse_bytes(most_bytes)
+        self.files = parse_bytes(most_files)
+        self.free = parse_bytes(keep_free)
 
     @classmethod
     def of_variables(cls, variables):
         """Return the bounds of a site. variables: {variable: value}, others are ignored."""
         bounds = []
-        for name, default in zip(_NAMES, (BYTES, FILES, FREE)):
+        for name, default in zip(_NAMES, (DEFAULT_BYTES, DEFAULT_FILES, DEFAULT_FREE_BYTES)):
             value = variables.get(name)
             if value is None:
                 value = default
@@ -112,8 +114,8 @@ class Quota:
         """
         if used + more > self.bytes:
             raise QuotaError(
-                f"it has sent {words(used)} of this run; trainyard_collect_bytes allows"
-                f" {words(self.bytes)}"
+                f"it has sent {format_bytes(used)} of this run; trainyard_collect_bytes allows"
+                f" {format_bytes(self.bytes)}"
             )
         if files > self.files:
             raise QuotaError(
@@ -122,11 +124,12 @@ class Quota:
             )
         if more > room:
             raise QuotaError(
-                f"the controller has to keep {words(self.free)} free (trainyard_collect_free)"
+                f"the controller has to keep {format_bytes(self.free)} free"
+                " (trainyard_collect_free)"
             )
 
 
-def used(run_dir, node):
+def measure_usage(run_dir, node):
     """Return (bytes, files) of a node's logs on the controller, of all attempts.
 
     Holes count: whatever reads a file reads them, too.

@@ -17,8 +17,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text 
     suggest,
 )
 
-from ..base.yaml_source import dotted
-from .site_fields import place_problem
+from ..base.yaml_source import dotted_key
+from .site_fields import directory_problem
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 UNITS = ("seconds", "minutes", "hours", "days")
@@ -44,15 +44,15 @@ FORMS = {
     ),
     "runtime_limit_nofile": (r"infinity|[0-9]{1,18}", "must be infinity or a number of files"),
 }
-# Directories that the product writes to; site_fields.PLACES has the site's own names of them.
-PLACE = re.compile(
+# Directories that the product writes to; site_fields.DIRECTORIES has the site's own names of them.
+DIRECTORY = re.compile(
     r"(preflight|runtime|launch|collect|report|workspace)_(home|runs_dir|cache_dir|state_dir)\Z"
 )
 # Everyday words: a site may have variables of its own that begin with them.
 EVERYDAY = ("collect", "launch", "report", "runtime", "workspace")
 
 
-def switch(value):
+def parse_switch(value):
     """Return the meaning of a switch (True, False), or None for another value."""
     text = str(value).strip().lower()
     if text in YES:
@@ -91,7 +91,7 @@ def _single_problem(name, value, spec, whole_name):
     if kind in ("int", "float"):
         return _number_problem(name, value, kind, whole_name)
     if kind == "bool":
-        if switch(value) is None:
+        if parse_switch(value) is None:
             return f"must be true or false; got {abbreviate(value)}"
         return None
     if isinstance(value, (dict, list)) and kind in KIND_NOUNS:
@@ -102,8 +102,8 @@ def _single_problem(name, value, spec, whole_name):
         return f"must be one of {allowed}; got {abbreviate(value)}{suggest(value, choices)}"
     if name in FORMS and not re.fullmatch(FORMS[name][0], text, re.ASCII):
         return f"{FORMS[name][1]}; got {abbreviate(value)}"
-    if PLACE.match(name):
-        return place_problem(value, os.path.expanduser("~"), up=not name.endswith("_home"))
+    if DIRECTORY.match(name):
+        return directory_problem(value, os.path.expanduser("~"), up=not name.endswith("_home"))
     return None
 
 
@@ -123,7 +123,7 @@ def _mapping_problems(path, value, spec, name):
         return
     for key in sorted(value, key=str):
         if key in options:
-            yield from _value_problems(path + (key,), value[key], options[key], name)
+            yield from _part_problems(path + (key,), value[key], options[key], name)
         else:
             text = f"unknown key; allowed: {', '.join(options)}{suggest(key, options)}"
             yield path + (str(key),), text
@@ -132,7 +132,7 @@ def _mapping_problems(path, value, spec, name):
             yield path, f"the key '{key}' is missing"
 
 
-def _value_problems(path, value, spec, name):
+def _part_problems(path, value, spec, name):
     """Yield (path, text) of the problems of a value or of a part of it."""
     kind = spec.get("type") or "str"
     if value is None:
@@ -142,7 +142,7 @@ def _value_problems(path, value, spec, name):
     elif kind == "list" and isinstance(value, (list, tuple)):
         item_spec = dict(spec, type=spec.get("elements") or "raw")
         for index, item in enumerate(value):
-            yield from _value_problems(path + (str(index),), item, item_spec, name)
+            yield from _part_problems(path + (str(index),), item, item_spec, name)
     elif kind == "list" and spec.get("elements") == "dict":
         yield path, f"must be a list of mappings; got {abbreviate(value)}"
     else:
@@ -154,7 +154,7 @@ def _value_problems(path, value, spec, name):
             yield path, text
 
 
-def held(name, value, spec):
+def value_problems(name, value, spec):
     """Return [(dotted key, text)] of the problems of a role's variable.
 
     name: of the variable. value: plain data, templated. spec: its entry in the role's argument
@@ -163,8 +163,10 @@ def held(name, value, spec):
     """
     if spec.get("no_log"):
         return []
-    problems = [(dotted(path), text) for path, text in _value_problems((name,), value, spec, name)]
-    problems += [(dotted((name,) + path), text) for path, text in text_rules.walk(value)]
+    problems = [
+        (dotted_key(path), text) for path, text in _part_problems((name,), value, spec, name)
+    ]
+    problems += [(dotted_key((name,) + path), text) for path, text in text_rules.walk(value)]
     if problems:
         return problems
     # required and default are about a variable that is not set; this one is
@@ -174,7 +176,7 @@ def held(name, value, spec):
     return [(name, text) for text in result.error_messages]
 
 
-def unknown(name, known, roles):
+def unknown_problem(name, known, roles):
     """Say that a name looks like a role's variable and is not one, or return None.
 
     known: the names of the roles' public variables. roles: the roles' names. A name that begins

@@ -24,20 +24,20 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers
 
 from ..base.yaml_source import Problem
 from . import quota, spares
-from .job import SITE_VARIABLES, load_suite, place_of, save_folders
+from .job import SITE_VARIABLES, load_suite, location_of, save_folders
 from .site_fields import (
+    DIRECTORIES,
     HOST,
     NAME,
-    PLACES,
     address_problem,
-    device_ids,
-    environment,
-    here,
-    place_problem,
-    port_number,
-    same,
-    secret_env,
-    suite_entries,
+    directory_problem,
+    is_own_machine,
+    normalize_host,
+    parse_devices,
+    parse_port,
+    read_environment,
+    read_secret_env,
+    read_suites,
 )
 
 ACCELERATORS = ("cpu", "gpu", "ascend")
@@ -96,7 +96,7 @@ class _NodeReader:
         """Return the device ids, or an empty list."""
         value = self.variables.get("trainyard_devices")
         try:
-            return device_ids(value)
+            return parse_devices(value)
         except ValueError:
             text = f"must be the number of devices or a list of their ids; got {abbreviate(value)}"
             self.refuse("trainyard_devices", text, code="site.bad_devices")
@@ -135,7 +135,7 @@ class _NodeReader:
         if value in (None, ""):
             value = SSH_PORT
         where = f"inventory, host {self.name}"
-        return port_number(value, 1, where, "ansible_port", self.problems)
+        return parse_port(value, 1, where, "ansible_port", self.problems)
 
 
 def _read_node(name, variables, problems):
@@ -166,13 +166,13 @@ def read_site(groups, hostvars):
     names = list(groups.get("trainers") or [])
     if not names:
         return None, [_no_trainers(groups)]
-    spare_names, problems = spares.listed(groups)
+    spare_names, problems = spares.read_spares(groups)
     problems = list(problems)
     variables = {name: hostvars[name] for name in names + spare_names}
     nodes = [_read_node(name, variables[name], problems) for name in names]
     spare_nodes = [_read_node(name, variables[name], problems) for name in spare_names]
-    spares.hint(problems, spare_names)
-    problems += spares.unlike(nodes, spare_nodes)
+    spares.add_remedy(problems, spare_names)
+    problems += spares.accelerator_problems(nodes, spare_nodes)
     problems += _duplicates(nodes + spare_nodes)
     site = _read_site_variables(variables[names[0]], problems)
     site["nodes"] = nodes
@@ -201,9 +201,9 @@ def _duplicates(nodes):
         for node in nodes:
             if not node[field] or "/" in node[field]:
                 continue
-            value = (same(node[field]), None)
+            value = (normalize_host(node[field]), None)
             if field == "host":
-                value = (same(node[field]), node["port"])
+                value = (normalize_host(node[field]), node["port"])
             if value in first_names:
                 text = f"has the same {label} as {first_names[value]}: one machine under two names"
                 problems.append(_inventory_problem(node["name"], text, code="site.machine_twice"))
@@ -237,13 +237,13 @@ def _read_site_variables(variables, problems):
             return default
         return value
 
-    secret = secret_env(variables.get("trainyard_secret_env"), problems)
+    secret = read_secret_env(variables.get("trainyard_secret_env"), problems)
     return {
         "name": str(name or "site"),
-        "suites": suite_entries(variable("trainyard_suites", {}), problems),
-        "env": environment(variable("trainyard_env", {}), problems, secret),
+        "suites": read_suites(variable("trainyard_suites", {}), problems),
+        "env": read_environment(variable("trainyard_env", {}), problems, secret),
         "secret_env": secret,
-        "start_port": port_number(
+        "start_port": parse_port(
             variable("trainyard_start_port", DEFAULT_START_PORT),
             1024,
             "inventory",
@@ -257,16 +257,16 @@ def _path_problems(variables):
     """Return a Problem for each directory of the site that the product may not use."""
     problems = []
     home = os.path.expanduser("~")
-    for key in PLACES:
+    for key in DIRECTORIES:
         if variables.get(key) is None:
             continue
-        text = place_problem(variables[key], home, up=key != "trainyard_home")
+        text = directory_problem(variables[key], home, up=key != "trainyard_home")
         if text:
             problems.append(_inventory_problem(key, text, code="site.bad_directory"))
     return problems
 
 
-def confusable(site):
+def confusable_names(site):
     """Return the problems of nodes whose logs cannot be told apart by name.
 
     `stray-x.a.b.log` is of a.b, and of b where there is a node b.
@@ -284,7 +284,7 @@ def confusable(site):
     return problems
 
 
-def on_controller(source, project):
+def resolve_paths(source, project):
     """Return a suite's entry of the site with absolute paths of the controller.
 
     ~ is the home of the controller's user. A relative path starts at the project. A path of
@@ -304,18 +304,18 @@ def on_controller(source, project):
     return result
 
 
-def choose(job, site, members=None):
+def select_nodes(job, site, members=None):
     """Return (nodes, problems): the nodes and devices of a job, in rank order.
 
     members: names of trainers and spares in rank order, for a run that goes on with them
     (recovery/node_replacement.py). A node that the site describes wrongly has no devices or no
     accelerator. Its problem is already noted, so it is compared with nothing.
     """
-    nodes, problems = _choose_nodes(job, site, members)
+    nodes, problems = _select_nodes(job, site, members)
     problems += _suite_problems(job, site)
     chosen = []
     for node in nodes:
-        devices = _choose_devices(job, node)
+        devices = _select_devices(job, node)
         problems += _missing_device_problems(job, node, devices)
         chosen.append(dict(node, devices=devices))
     problems += _unequal_device_problems(chosen)
@@ -326,7 +326,7 @@ def choose(job, site, members=None):
     return chosen, problems
 
 
-def _choose_nodes(job, site, members):
+def _select_nodes(job, site, members):
     """Return (nodes, problems): the nodes of a job with all their devices."""
     nodes = site["nodes"]
     if members is not None:
@@ -340,7 +340,7 @@ def _choose_nodes(job, site, members):
                 f" -e nodes={len(nodes)}, or list more machines in the group trainers"
             )
             problems.append(
-                Problem(place_of(job, "nodes"), None, "nodes", text, code="job.too_many_nodes")
+                Problem(location_of(job, "nodes"), None, "nodes", text, code="job.too_many_nodes")
             )
         nodes = nodes[: job["nodes"]]
     if (job.get("min_nodes") or 0) > len(nodes):
@@ -353,7 +353,11 @@ def _choose_nodes(job, site, members):
         )
         problems.append(
             Problem(
-                place_of(job, "min_nodes"), None, "min_nodes", text, code="job.min_nodes_too_high"
+                location_of(job, "min_nodes"),
+                None,
+                "min_nodes",
+                text,
+                code="job.min_nodes_too_high",
             )
         )
     return nodes, problems
@@ -373,7 +377,7 @@ def _suite_problems(job, site):
     return [_inventory_problem("trainyard_suites", text, code="site.suite_missing")]
 
 
-def _choose_devices(job, node):
+def _select_devices(job, node):
     """Return the ids of the devices that a job takes of a node."""
     if isinstance(job["devices"], int):
         return node["devices"][: job["devices"]]
@@ -397,7 +401,7 @@ def _missing_device_problems(job, node, devices):
         f"asks for {abbreviate(job['devices'])}; {node['name']} declares the devices"
         f" {', '.join(node['devices'])} (their ids, trainyard_devices)"
     )
-    return [Problem(place_of(job, "devices"), None, "devices", text, code="job.devices_missing")]
+    return [Problem(location_of(job, "devices"), None, "devices", text, code="job.devices_missing")]
 
 
 def _unequal_device_problems(nodes):
@@ -427,7 +431,7 @@ def _port_problems(job, site, nodes):
         f" {LAST_PORT}; recommended 10000 to 20000 (B5)"
     )
     return [
-        Problem(place_of(job, "start_port"), None, "start_port", text, code="job.port_too_high")
+        Problem(location_of(job, "start_port"), None, "start_port", text, code="job.port_too_high")
     ]
 
 
@@ -435,7 +439,7 @@ def _address_problems(nodes):
     """Return the problems of nodes that their peers cannot reach."""
     problems = []
     for node in nodes:
-        if not node["address"] and here(node["host"]):
+        if not node["address"] and is_own_machine(node["host"]):
             text = (
                 f"{node['host']} is this controller itself to every node; set trainyard_address to"
                 " the node's address on the training network"
@@ -493,7 +497,11 @@ def _launcher_problem(job, accelerator):
         f" {', '.join(able) or 'none'}"
     )
     return Problem(
-        place_of(job, "launcher"), None, "launcher", text, code="job.launcher_not_for_accelerator"
+        location_of(job, "launcher"),
+        None,
+        "launcher",
+        text,
+        code="job.launcher_not_for_accelerator",
     )
 
 

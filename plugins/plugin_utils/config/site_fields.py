@@ -29,15 +29,15 @@ HOST = re.compile(r"[A-Za-z0-9_:\[][A-Za-z0-9._:%\[\]-]*\Z")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 # Directories of the system: themselves, and all that is below where nothing of a user's lies
 # (file-hierarchy(7)).
-SYSTEM = re.compile(
+SYSTEM_DIRECTORY = re.compile(
     r"/{1,2}(run|usr|dev|((usr/)?(s?bin|lib[^/]*|include)|etc|boot|proc|sys)(/.*)?"
     r"|dev/(?!shm(/|\Z)).*)\Z"
 )
 # What the product writes below; none may be the file system or a home directory itself.
-PLACES = ("trainyard_home", "trainyard_runs_dir", "trainyard_cache_dir", "trainyard_state_dir")
+DIRECTORIES = ("trainyard_home", "trainyard_runs_dir", "trainyard_cache_dir", "trainyard_state_dir")
 
 
-def device_ids(value):
+def parse_devices(value):
     """Return the ids that `trainyard_devices` stands for.
 
     8 -> ['0'..'7'], [4, 5] -> ['4', '5']. Raise ValueError.
@@ -56,7 +56,7 @@ def device_ids(value):
     return [str(index) for index in range(int(text))]
 
 
-def port_number(value, lowest, where, key, problems):
+def parse_port(value, lowest, where, key, problems):
     """Return a port as int, or None with a problem in `problems`."""
     if (
         not isinstance(value, bool)
@@ -69,7 +69,7 @@ def port_number(value, lowest, where, key, problems):
     return None
 
 
-def here(host):
+def is_own_machine(host):
     """Return whether a name or an address means the machine that uses it.
 
     Such a one is no address for its peers.
@@ -84,7 +84,7 @@ def here(host):
     return address.is_loopback or address.is_unspecified
 
 
-def same(host):
+def normalize_host(host):
     """Return a host as text to compare: equal for each spelling of an address."""
     try:
         return str(ipaddress.ip_address(host.strip("[]")))
@@ -92,7 +92,7 @@ def same(host):
         return host.lower()
 
 
-def place_problem(value, home, up=True):
+def directory_problem(value, home, up=True):
     """Say why the product may not keep anything at a path of the site, or return None.
 
     home: the user's home directory. up: '..' may stand in it, as the controller's paths often start
@@ -111,7 +111,7 @@ def place_problem(value, home, up=True):
         return f"is the file system itself; {own_directory}"
     if path in (".", "..", "~", os.path.normpath(home)):
         return f"is a home or working directory itself; {own_directory}"
-    if SYSTEM.match(path):
+    if SYSTEM_DIRECTORY.match(path):
         return f"is a directory of the system; {own_directory}"
     if not up and ".." in value.split("/"):
         return f"may not lead upwards ('..'); got {abbreviate(value)}"
@@ -139,7 +139,7 @@ def address_problem(value):
     return None
 
 
-def suite_entries(suites, problems):
+def read_suites(suites, problems):
     """Return the valid part of `trainyard_suites`, and note its problems."""
     key = "trainyard_suites"
     if not isinstance(suites, dict):
@@ -164,10 +164,10 @@ def suite_entries(suites, problems):
 
 def _entry_problems(key, entry):
     """Return the problems of one suite's entry. key: the dotted key of the entry."""
-    problems = yaml_source.check(entry, load_schema("site"), {}, "inventory")
+    problems = yaml_source.validate(entry, load_schema("site"), {}, "inventory")
     for path, text in text_rules.walk(entry):
         problems.append(
-            Problem("inventory", None, yaml_source.dotted(path), text, code="value.bad_text")
+            Problem("inventory", None, yaml_source.dotted_key(path), text, code="value.bad_text")
         )
     code = None
     if isinstance(entry, dict):
@@ -210,7 +210,7 @@ def git_problem(url):
     return None
 
 
-def secret_env(names, problems):
+def read_secret_env(names, problems):
     """Return `trainyard_secret_env` as a list of names, and note its problems."""
     if names is None:
         return []
@@ -235,7 +235,7 @@ def secret_env(names, problems):
     return sorted(set(valid))
 
 
-def environment(env, problems, secret=()):
+def read_environment(env, problems, secret=()):
     """Return `trainyard_env` as texts, and note its problems.
 
     secret: the names whose values no message may show.

@@ -17,7 +17,7 @@ REMEDY = (
 )
 
 
-def listed(groups):
+def read_spares(groups):
     """Return (names, problems) of the group spares in the inventory's order.
 
     groups: {group: [hosts]} of the inventory. A host that is a trainer, too, is not a spare.
@@ -42,7 +42,7 @@ def listed(groups):
     return [name for name in names if name not in trainers], problems
 
 
-def hint(problems, names):
+def add_remedy(problems, names):
     """Add a remedy to the problems of spares that lack a variable.
 
     problems: changed in place. names: of the spares.
@@ -52,7 +52,7 @@ def hint(problems, names):
             problem.text += "; " + REMEDY
 
 
-def unlike(nodes, spares):
+def accelerator_problems(nodes, spares):
     """Return a Problem for every spare whose accelerator no trainer has.
 
     Such a spare can never replace a trainer. nodes, spares: as read_site has them.
@@ -74,16 +74,16 @@ def unlike(nodes, spares):
     return problems
 
 
-def unfit(job, node, like):
+def replacement_problem(job, node, like):
     """Return why a node cannot replace another one of a job, or None.
 
-    job: as read_job gives it (its `devices`). node, like: as read_site has them. like is the node
+    job: as job_config gives it (its `devices`). node, like: as read_site has them. like is the node
     to be replaced.
     """
     if node["accelerator"] != like["accelerator"]:
         return f"it computes with {node['accelerator']}, the run with {like['accelerator']}"
-    needed = taken(job, like)
-    available = taken(job, node)
+    needed = job_devices(job, like)
+    available = job_devices(job, node)
     if any(item not in available for item in needed):
         return (
             f"it declares the devices {', '.join(node['devices']) or 'none'}, the run takes"
@@ -98,7 +98,7 @@ def unfit(job, node, like):
     return None
 
 
-def taken(job, node):
+def job_devices(job, node):
     """Return the ids of the devices that a job takes of a node."""
     if isinstance(job["devices"], int):
         return node["devices"][: job["devices"]]
@@ -107,7 +107,7 @@ def taken(job, node):
     return node["devices"]
 
 
-def notes(nodes, spares):
+def device_notes(nodes, spares):
     """Return a line for every spare that declares other devices than any trainer.
 
     It can replace a trainer only where the job says which devices it takes.

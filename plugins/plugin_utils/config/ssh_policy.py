@@ -25,7 +25,7 @@ ADMIN_KEY = "trainyard_admin_key"
 KEY_FILES = ("ansible_ssh_private_key_file", "ansible_private_key_file", ADMIN_KEY)
 BECOME = "ansible_become"
 TRUE = ("true", "yes", "on", "1", "y", "t")
-SSH_WORDS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
+SSH_ARGUMENTS = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 CHECKING = (
     "ansible_host_key_checking",
     "ansible_ssh_host_key_checking",
@@ -33,7 +33,7 @@ CHECKING = (
 )
 # Looked for in the whole text, so that an ssh inside a ProxyCommand is seen, too. ssh takes the
 # names in any case, with '=' or a blank.
-OFF = re.compile(
+CHECKING_OFF = re.compile(
     r"stricthostkeychecking[\s=\"']+(no|off|false|accept-new)\b"
     r"|userknownhostsfile[\s=\"']+(/dev/null\b|none(?![\w./-]))",
     re.IGNORECASE,
@@ -48,9 +48,9 @@ FALSE = ("false", "no", "off", "0", "n", "f")
 REMEDY = "take it out and let playbooks/trust.yml record the host keys"
 
 
-def wanted(name):
+def is_login_variable(name):
     """Return whether a variable of a host belongs to the login to it."""
-    known = KEY_FILES + SSH_WORDS + CHECKING + (CONNECTION, BECOME)
+    known = KEY_FILES + SSH_ARGUMENTS + CHECKING + (CONNECTION, BECOME)
     return name in known or bool(SECRET.match(name))
 
 
@@ -63,13 +63,13 @@ def checking_problem(name, value):
         if value is False or str(value).strip().lower() in FALSE:
             return f"switches the check of host keys off; got {value}; {REMEDY}"
         return None
-    match = OFF.search(str(value))
+    match = CHECKING_OFF.search(str(value))
     if match:
         return f"switches the check of host keys off; got {match.group(0)}; {REMEDY}"
     return None
 
 
-def forwarding(hosts, settings=()):
+def forwarding_notes(hosts, settings=()):
     """Return a line for each kind of login that may forward a user's resource.
 
     That is the user's own ssh agent, display or local commands. hosts, settings: as `problems`
@@ -100,7 +100,7 @@ def _ssh_options(variables, defaults):
     defaults: {setting of Ansible: text}. ssh_args come first (ansible.cfg has them).
     """
     options = []
-    for name in SSH_WORDS:
+    for name in SSH_ARGUMENTS:
         if variables.get(name):
             options.append(str(variables[name]["value"] or ""))
         else:
@@ -173,7 +173,7 @@ def account_problem(name):
     return f"{text}; got {abbreviate(name)}"
 
 
-def here_problems(hosts, usual=None):
+def local_connection_problems(hosts, usual=None):
     """Return a Problem for every node of several that is the controller itself.
 
     With the connection `local` nothing is sent, and all such nodes are one machine. hosts: as

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """conform's checks of the Paddle documents' commands.
 
-They are contract A1, A2, A7, B2, B3, C1 to C3 and C7. Each takes the ground, its line of
+They are contract A1, A2, A7, B2, B3, C1 to C3 and C7. Each takes the fixtures, its line of
 contract.yml and the findings.
 """
 
@@ -13,36 +13,37 @@ import shlex
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
 
 from ..inputs import sources
-from .fixtures import MANY, job_of, machines_of, only_added
+from .findings_check import Findings
+from .fixtures import MANY, Fixtures, Job, Line, job_of, machines_of, only_added
 
 
-def one_machine(ground, line, findings):
+def one_machine(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check A1: the command on one machine."""
-    ground.commands(line, findings, job_of(ground, line), line["commands"])
+    fixtures.commands(line, findings, job_of(fixtures, line), line["commands"])
 
 
-def many_machines(ground, line, findings):
+def many_machines(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check A2, B3, C2: the commands, one-machine form plus one word."""
-    job = job_of(ground, line)
-    ground.commands(line, findings, job, line["commands"])
-    alone = ground.make(job, machines_of(line, 1)).plan["argv"]
+    job = job_of(fixtures, line)
+    fixtures.commands(line, findings, job, line["commands"])
+    alone = fixtures.make(job, machines_of(line, 1)).plan["argv"]
     for count in line["commands"]:
         findings.same(
-            "what %d machines add to one" % count,
+            f"what {count} machines add to one",
             "",
-            only_added(alone, ground.make(job, machines_of(line, count)).plan["argv"], "--ips="),
+            only_added(alone, fixtures.make(job, machines_of(line, count)).plan["argv"], "--ips="),
         )
     findings.say("only --ips is added")
 
 
-def seg_command(ground, line, findings):
+def seg_command(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check B2: the command, with the old and the new path of the script.
 
     fleetrun runs the same words.
     """
-    job = job_of(ground, line)
-    ground.commands(line, findings, job, line["commands"])
-    suite = ground.suite(job["suite"])
+    job = job_of(fixtures, line)
+    fixtures.commands(line, findings, job, line["commands"])
+    suite = fixtures.suite(job["suite"])
     for old, new in line["renamed"].items():
         findings.same(
             f"the script in a tree that has {old} only",
@@ -54,48 +55,50 @@ def seg_command(ground, line, findings):
             new,
             sources.find_script(suite, {old: None, new: None}, "tree"),
         )
-    other_spelling(ground, line, findings, job, line["equal"])
+    other_spelling(fixtures, line, findings, job, line["equal"])
 
 
-def other_spelling(ground, line, findings, job, launcher):
+def other_spelling(
+    fixtures: Fixtures, line: Line, findings: Findings, job: Job, launcher: str
+) -> None:
     """Check that the other launcher runs the same words of the script.
 
     It runs them on the same devices.
     """
-    other = ground.job(job["name"], launcher=launcher)
+    other = fixtures.job(job["name"], launcher=launcher)
     for count in (1, MANY):
         mine, theirs = (
-            ground.make(item, machines_of(line, count)).plan["argv"] for item in (job, other)
+            fixtures.make(item, machines_of(line, count)).plan["argv"] for item in (job, other)
         )
         script = [
             next(index for index, word in enumerate(words) if word.endswith("train.py"))
             for words in (mine, theirs)
         ]
         findings.words(
-            "%s on %d machines, from the script on" % (launcher, count),
+            f"{launcher} on {count} machines, from the script on",
             mine[script[0] :],
             theirs[script[1] :],
         )
         findings.same(
-            "its devices on %d machines" % count, mine[script[0] - 1], theirs[script[1] - 1]
+            f"its devices on {count} machines", mine[script[0] - 1], theirs[script[1] - 1]
         )
         findings.same(
-            "its launcher on %d machines" % count,
+            f"its launcher on {count} machines",
             other["launcher"] == "fleetrun",
             theirs[0] == "fleetrun",
         )
-    findings.say("%s runs the same words of the script", launcher)
+    findings.say(f"{launcher} runs the same words of the script")
 
 
-def detection_command(ground, line, findings):
+def detection_command(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check C1: the command.
 
     The unit's two streams go to one file, and no process waits for it.
     """
-    job = job_of(ground, line)
-    ground.commands(line, findings, job, line["commands"])
-    compiled_job = ground.make(job, machines_of(line, 1), home=ground.home())
-    place, console = ground.attempt(compiled_job), line["values"]["console"]
+    job = job_of(fixtures, line)
+    fixtures.commands(line, findings, job, line["commands"])
+    compiled_job = fixtures.make(job, machines_of(line, 1), home=fixtures.home())
+    place, console = fixtures.attempt(compiled_job), line["values"]["console"]
     words = attempt_dir.start_argv(place, compiled_job.plan, "node1", "u.service", "d")
     streams = {
         word.split("=")[0]: word.split(":", 1)[1]
@@ -111,51 +114,51 @@ def detection_command(ground, line, findings):
         [],
         [word for word in words if word in ("--wait", "--pty", "--scope", "-t", "-P")],
     )
-    findings.say("both streams in %s, nobody waits", console)
+    findings.say(f"both streams in {console}, nobody waits")
 
 
-def detection_spelling(ground, line, findings):
+def detection_spelling(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check C3: the commands of the other launcher.
 
     fleetrun's differ in the launcher alone.
     """
-    ground.commands(
-        line, findings, job_of(ground, line, launcher=line["other_launcher"]), line["commands"]
+    fixtures.commands(
+        line, findings, job_of(fixtures, line, launcher=line["other_launcher"]), line["commands"]
     )
-    other_spelling(ground, line, findings, job_of(ground, line), line["other_launcher"])
+    other_spelling(fixtures, line, findings, job_of(fixtures, line), line["other_launcher"])
 
 
-def the_users_command(ground, line, findings):
+def the_users_command(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check C7: -e config=... leads to the command of another line."""
-    target = ground.contract["promises"][line["same_as"]]
-    ground.commands(
+    target = fixtures.contract["promises"][line["same_as"]]
+    fixtures.commands(
         dict(line, renamed=target.get("renamed", {})),
         findings,
-        ground.job(line["config"]),
+        fixtures.job(line["config"]),
         target["commands"],
     )
     reading = [
-        task["trainyard.cluster.read_job"]
-        for task in ground.data("roles", "preflight", "tasks", "read.yml")
-        if "trainyard.cluster.read_job" in task
+        task["trainyard.cluster.job_config"]
+        for task in fixtures.data("roles", "preflight", "tasks", "read.yml")
+        if "trainyard.cluster.job_config" in task
     ]
     # a resumed run brings its own job
     wanted = "{{ (preflight_resumed is defined) | ternary(omit, config | default('')) }}"
     findings.same("what the role reads", [wanted], [task["config"] for task in reading])
-    first = ground.data("playbooks", "train.yml")[0]["tasks"][0]["ansible.builtin.import_role"]
+    first = fixtures.data("playbooks", "train.yml")[0]["tasks"][0]["ansible.builtin.import_role"]
     findings.same("what train.yml does first", {"name": "preflight", "tasks_from": "read"}, first)
 
 
-def one_job(ground, line, findings):
+def one_job(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check A7: the same job file gives both commands."""
-    job = job_of(ground, line)
-    promises, machines = ground.contract["promises"], machines_of(line, MANY)
+    job = job_of(fixtures, line)
+    promises, machines = fixtures.contract["promises"], machines_of(line, MANY)
     for name, extra, count in (("A1", {"nodes": "1"}, 1), ("A2", {}, MANY)):
         expected = shlex.split(promises[name]["commands"][count])
         findings.words(
-            "%s of %d listed machines" % (name, MANY),
+            f"{name} of {MANY} listed machines",
             expected,
-            ground.make(job, machines, extra=extra).plan["argv"],
+            fixtures.make(job, machines, extra=extra).plan["argv"],
         )
     findings.say("-e nodes=1 gives A1, without it A2")
 

@@ -6,6 +6,25 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+
+class _Compared(TypedDict):
+    what: str
+    expected: Any
+    got: Any
+    same: bool
+
+
+class Comparison(_Compared, total=False):
+    """One comparison.
+
+    unit: the name of a place in two lists. otherwise: the text where a condition is not met.
+    """
+
+    unit: str
+    otherwise: str
 
 
 class Findings:
@@ -14,28 +33,36 @@ class Findings:
     A line holds where there is at least one and none differs.
     """
 
-    def __init__(self):
-        self.compared, self.rendered, self.evidence = [], {}, []
+    def __init__(self) -> None:
+        self.compared: list[Comparison] = []
+        self.rendered: dict[str, str] = {}
+        self.evidence: list[str] = []
 
-    def same(self, what, expected, got):
+    def same(self, what: str, expected: Any, got: Any) -> bool:
         """Note and return whether a value is the expected one."""
         self.compared.append(
             {"what": what, "expected": expected, "got": got, "same": expected == got}
         )
         return expected == got
 
-    def true(self, what, said, otherwise="it is not so"):
+    def true(self, what: str, said: object, otherwise: object = "it is not so") -> bool:
         """Note and return whether something is so.
 
         otherwise: the text for where it is not.
         """
-        entry = {"what": what, "expected": True, "got": bool(said), "same": bool(said)}
+        entry: Comparison = {"what": what, "expected": True, "got": bool(said), "same": bool(said)}
         if not said:
             entry["otherwise"] = str(otherwise)
         self.compared.append(entry)
         return bool(said)
 
-    def words(self, what, expected, got, rendered=None):
+    def words(
+        self,
+        what: str,
+        expected: Sequence[str],
+        got: Sequence[str],
+        rendered: Sequence[str] | None = None,
+    ) -> bool:
         """Compare two command lines word for word and return whether they are equal.
 
         rendered: the whole command, where only a part of it is compared.
@@ -43,12 +70,12 @@ class Findings:
         self.rendered[what] = " ".join(shlex.quote(word) for word in rendered or got)
         return self.places(what, "word", expected, got)
 
-    def places(self, what, unit, expected, got):
+    def places(self, what: str, unit: str, expected: Sequence[str], got: Sequence[str]) -> bool:
         """Compare two lists and return whether they are equal.
 
         The first difference is shown with its place. unit: the name of a place.
         """
-        entry = {
+        entry: Comparison = {
             "what": what,
             "expected": list(expected),
             "got": list(got),
@@ -58,7 +85,7 @@ class Findings:
         self.compared.append(entry)
         return entry["same"]
 
-    def refused(self, what, problems, *needles):
+    def refused(self, what: str, problems: Sequence[object], *needles: str) -> bool:
         """Note and return whether something was refused in words that hold every needle."""
         text = "\n".join(str(problem) for problem in problems)
         missing = [needle for needle in needles if needle not in text]
@@ -67,17 +94,15 @@ class Findings:
             otherwise = f"refused without saying {', '.join(missing)}: {text}"
         return self.true(what, problems and not missing, otherwise)
 
-    def say(self, text, *values):
+    def say(self, text: str) -> None:
         """Add to the short evidence, which is shown where the line holds."""
-        if values:
-            text = text % values
         self.evidence.append(text)
 
-    def holds(self):
+    def holds(self) -> bool:
         """Return whether every comparison held, and there was one."""
         return bool(self.compared) and all(entry["same"] for entry in self.compared)
 
-    def short(self):
+    def short(self) -> str:
         """Return the evidence in one sentence, or the first difference."""
         if not self.compared:
             return "nothing was compared"
@@ -87,7 +112,7 @@ class Findings:
         return "; ".join(self.evidence)
 
 
-def difference(entry):
+def difference(entry: Comparison) -> str:
     """Return the text about the difference of a comparison.
 
     Of two command lines, it names the first word that differs.
@@ -103,10 +128,11 @@ def difference(entry):
     return f"{what}: expected {shown(expected)}, got {shown(got)}"
 
 
-def shown(value):
+def shown(value: object) -> str:
     """Return a value as a short text."""
-    text = value
-    if not isinstance(value, str):
+    if isinstance(value, str):
+        text = value
+    else:
         text = json.dumps(value, sort_keys=True, default=str)
     if len(text) > 160:
         return text[:157] + "..."

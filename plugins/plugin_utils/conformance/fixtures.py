@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ground of conform's checks: jobs compiled for documented machines.
+"""Fixtures of conform's checks: jobs compiled for documented machines.
 
 It also notes everything that was compared. Nothing of the product is written again here: site and
 job are read, chosen, settled and compiled by the functions that train.yml uses. Only the answers of
-node_probe are made up, since the documented machines do not exist.
+node_info are made up, since the documented machines do not exist.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from types import SimpleNamespace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
@@ -22,8 +24,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites import su
 from ..config import job as jobs
 from ..config import site as sites
 from ..inputs import sources
-from ..inputs.describe import settled
+from ..inputs.describe import settle_options
 from ..suites import suite_file
+from .findings_check import Findings
+from .site_checks import Site
 
 CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
 RUN = "20260101-000000-conform-0000"
@@ -33,39 +37,68 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 HERE = "<run>"  # stands for the attempt's directory in what is compared and shown
 
 
+T = TypeVar("T")
+# Parsed YAML and JSON: a line of contract.yml, the whole file, a job, a suite's table.
+Line = dict[str, Any]
+Contract = dict[str, Any]
+Job = dict[str, Any]
+Suite = dict[str, Any]
+# Groups and variables of an inventory, by name.
+Groups = dict[str, list[str]]
+Hostvars = dict[str, dict[str, Any]]
+# Runs a module on the controller: (name, arguments) -> answer.
+RunModule = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
 class Broken(Exception):
     """The product refused what it must take, with its own message."""
 
 
-def machines_of(line, count):
+@dataclass(frozen=True)
+class CompiledJob:
+    """Everything that train.yml would know of a job on some machines."""
+
+    job: Job
+    suite: Suite
+    site: dict[str, Any]
+    nodes: list[dict[str, Any]]
+    facts: dict[str, dict[str, Any]]
+    inputs: dict[str, Any]
+    advice: dict[str, Any]
+    plan: dict[str, Any]
+
+
+def machines_of(line: Line, count: int) -> list[str]:
     """Return the first machines that a line's document names."""
-    return line["document"]["machines"][:count]
+    machines: list[str] = line["document"]["machines"]
+    return machines[:count]
 
 
-def job_of(ground, line, **changes):
+def job_of(fixtures: Fixtures, line: Line, **changes: Any) -> Job:
     """Return the job that stands for a line's document, changed."""
-    return ground.job(line.get("job") or line["document"]["job"], **changes)
+    return fixtures.job(line.get("job") or line["document"]["job"], **changes)
 
 
-def sequence(ground):
+def sequence(fixtures: Fixtures) -> tuple[list[str], list[dict[str, Any]]]:
     """Return (kinds, plays) of train.yml, with the plays that it imports.
 
     kinds: what each play does (ready, start, follow, or '').
     """
     words = (
-        ("ready", "ready.yml"),
+        ("ready", "make_ready.yml"),
         ("start", "'tasks_from': 'start'"),
         ("follow", "'tasks_from': 'follow'"),
     )
-    kinds, plays = [], []
+    kinds: list[str] = []
+    plays: list[dict[str, Any]] = []
 
-    def read(*parts):
-        for play in ground.data(*parts):
+    def read(*parts: str) -> None:
+        for play in fixtures.data(*parts):
             kind = next((kind for kind, word in words if word in str(play)), "")
             path = os.path.normpath(
                 os.path.join(*parts[:-1], play.get("ansible.builtin.import_playbook", ""))
             )
-            if not kind and os.path.isfile(ground.path(path)):
+            if not kind and os.path.isfile(fixtures.path(path)):
                 read(*path.split(os.sep))
             else:
                 kinds.append(kind)
@@ -75,72 +108,80 @@ def sequence(ground):
     return kinds, plays
 
 
-class Ground:
-    """Read a job, as `job` has it."""
+class Fixtures:
+    """Jobs, plans and files of the product for the checks."""
 
-    def __init__(self, project, contract, scratch, site=None, run_module=None, run_program=None):
-        """Make the ground.
+    def __init__(
+        self,
+        project: str,
+        contract: Contract,
+        scratch: str,
+        site: Site | None = None,
+        run_module: RunModule | None = None,
+    ) -> None:
+        """Keep the product's directory and a directory for files of the checks.
 
-        project: the product's directory. scratch: a directory for files of the examination. site:
-        see site_checks.py, None where it is left out. run_module, run_program: see
-        runner.examine.
+        site: None where the site's nodes are left out. run_module: see runner.examine.
         """
         self.project, self.contract, self.scratch, self.site = project, contract, scratch, site
-        self.run_module, self.run_program = run_module, run_program
-        self.count, self.kept = 0, {}
+        self.run_module = run_module
+        self.count = 0
+        self.kept: dict[Hashable, Any] = {}
 
-    def path(self, *parts):
+    def path(self, *parts: str) -> str:
         """Return a path below the product's directory."""
         return os.path.join(self.project, *parts)
 
-    def text(self, *parts):
+    def text(self, *parts: str) -> str:
         """Return the text of one of the product's files."""
         with open(self.path(*parts), encoding="utf-8") as handle:
             return handle.read()
 
-    def data(self, *parts):
+    def data(self, *parts: str) -> Any:
         """Return one of the product's YAML files as data."""
         return self.once(("data", parts), lambda: yaml.load(self.text(*parts), Loader=LOADER))
 
-    def place(self):
+    def place(self) -> str:
         """Return a new directory below scratch."""
         path = self.home()
         os.makedirs(path)
         return path
 
-    def once(self, key, make):
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what make returned for this key.
 
         Jobs and tables are read once, since reading them is most of the time.
         """
         if key not in self.kept:
             self.kept[key] = make()
-        return self.kept[key]
+        value: T = self.kept[key]
+        return value
 
-    def suite(self, name):
+    def suite(self, name: str) -> Suite:
         """Return a suite's table."""
-        return self.once(("suite", name), lambda: jobs.load_suite(name))
+        suite: Suite = self.once(("suite", name), lambda: jobs.load_suite(name))
+        return suite
 
-    def home(self):
+    def home(self) -> str:
         """Return a home directory of its own below scratch.
 
         It is made when something is written into it.
         """
         self.count += 1
-        return os.path.join(self.scratch, "%d" % self.count)
+        return os.path.join(self.scratch, f"{self.count}")
 
-    def job(self, name, **changes):
+    def job(self, name: str, **changes: Any) -> Job:
         """Return a shipped job as `-e config=NAME` reads it.
 
         Raises Broken. With changes it is read from a changed copy of its file.
         """
         return self.once(("job", name, repr(changes)), lambda: self.read(name, changes))
 
-    def jobs(self):
+    def jobs(self) -> list[str]:
         """Return the names of the jobs that ship."""
         return jobs.shipped_jobs(self.path("playbooks", "configs"))
 
-    def read(self, name, changes):
+    def read(self, name: str, changes: Any) -> Job:
         """Read a job.
 
         See job.
@@ -159,17 +200,25 @@ class Ground:
         return job
 
     @staticmethod
-    def refuse(problems):
+    def refuse(problems: Sequence[object]) -> None:
         """Raise Broken where there are problems."""
         if problems:
             raise Broken("; ".join(str(problem) for problem in problems))
 
-    def inventory(self, machines, devices=8, accelerator="gpu", names=None, suite="", **variables):
+    def inventory(
+        self,
+        machines: Sequence[str],
+        devices: int = 8,
+        accelerator: str = "gpu",
+        names: Sequence[str] | None = None,
+        suite: str = "",
+        **variables: Any,
+    ) -> tuple[Groups, Hostvars]:
         """Return (groups, hostvars) of an inventory with machines in this order.
 
         names: the values of ansible_host instead of the addresses.
         """
-        hosts = ["node%d" % (index + 1) for index in range(len(machines))]
+        hosts = [f"node{index + 1}" for index in range(len(machines))]
         package = "paddlepaddle"
         if suite in suite_file.names():
             package = suite_file.load(suite)["environment"]["packages"][0]
@@ -190,8 +239,10 @@ class Ground:
         }
         return {"all": hosts, "trainers": hosts}, hostvars
 
-    def facts(self, address, number=0, user="trainer", home="/home/trainer"):
-        """Return node_probe's answer of a ready node with this address.
+    def facts(
+        self, address: str, number: int = 0, user: str = "trainer", home: str = "/home/trainer"
+    ) -> dict[str, Any]:
+        """Return node_info's answer of a ready node with this address.
 
         number: its index in the list, which its devices' addresses follow.
         """
@@ -231,16 +282,16 @@ class Ground:
 
     def make(
         self,
-        job,
-        machines,
-        devices=8,
-        accelerator="gpu",
-        names=None,
-        extra=None,
-        says=None,
-        user="trainer",
-        home="/home/trainer",
-    ):
+        job: Job,
+        machines: Sequence[str],
+        devices: int = 8,
+        accelerator: str = "gpu",
+        names: Sequence[str] | None = None,
+        extra: Mapping[str, str] | None = None,
+        says: Mapping[str, Any] | None = None,
+        user: str = "trainer",
+        home: str = "/home/trainer",
+    ) -> CompiledJob:
         """Return everything that train.yml would know of a job on these machines.
 
         It has job, suite, site, nodes, facts, inputs, advice and plan. extra: the command line's
@@ -254,11 +305,11 @@ class Ground:
         problems = []
         job = jobs.apply_command_line(job, extra or {}, problems)
         self.refuse(problems)
-        nodes, problems = sites.choose(job, site)
+        nodes, problems = sites.select_nodes(job, site)
         self.refuse(problems)
         cards = {"nodes": len(nodes), "devices": len(nodes[0]["devices"])}
         values = self.config(job, suite, says)
-        choices = settled(
+        choices = settle_options(
             dict(cards, job=job, suite=suite, overrides={}, accelerator=accelerator), values
         )
         self.refuse(choices["problems"])
@@ -292,7 +343,7 @@ class Ground:
             compiled = compiler.compile_plan(job, site, nodes, facts, inputs)
         except compiler.PlanError as error:
             raise Broken(str(error)) from error
-        return SimpleNamespace(
+        return CompiledJob(
             job=job,
             suite=suite,
             site=site,
@@ -303,7 +354,9 @@ class Ground:
             plan=compiled,
         )
 
-    def config(self, job, suite, says=None):
+    def config(
+        self, job: Job, suite: Suite, says: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Return the config as far as the job knows it.
 
         That is the values that its `upstream` has.
@@ -323,9 +376,9 @@ class Ground:
             for name, mine in known.items()
             if mine in upstream and keys.get(name)
         }
-        return suite_table.overridden({}, dict(values, **(says or {})))
+        return suite_table.apply_overrides({}, dict(values, **(says or {})))
 
-    def attempt(self, compiled_job, node=0):
+    def attempt(self, compiled_job: CompiledJob, node: int = 0) -> str:
         """Return the directory of an attempt that the product prepared for a node.
 
         The node is one of a plan, and its home lies in scratch.
@@ -333,7 +386,7 @@ class Ground:
         base = compiled_job.plan["nodes"][node]["base"]
         code = os.path.join(base, "code", CODE[:16], os.path.dirname(compiled_job.inputs["script"]))
         os.makedirs(code, exist_ok=True)
-        text = compiler.canonical(compiled_job.plan).decode("ascii")
+        text = compiler.canonical_bytes(compiled_job.plan).decode("ascii")
         self.count += 1
         place = attempt_dir.attempt_dir(base, RUN, self.count)
         attempt_dir.prepare(
@@ -347,7 +400,9 @@ class Ground:
         )
         return place
 
-    def commands(self, line, findings, job, documents, **options):
+    def commands(
+        self, line: Line, findings: Findings, job: Job, documents: Mapping[int, str], **options: Any
+    ) -> None:
         """Compare a job's command on 1, 2, 4 machines with the upstream one.
 
         They are compared word for word, on every node that runs the command.
@@ -370,9 +425,9 @@ class Ground:
                 expected = self.document_command(line, text, index, compiled.suite)
                 if findings.words(what, expected, got, command) and not index:
                     evidence.append(f"{len(got)} words ({size})")
-        findings.say("word for word: %s", ", ".join(evidence))
+        findings.say(f"word for word: {', '.join(evidence)}")
 
-    def document_command(self, line, text, index, suite):
+    def document_command(self, line: Line, text: str, index: int, suite: Suite) -> list[str]:
         """Return the upstream command for a node, with our words after it.
 
         index: the node's index.
@@ -384,13 +439,13 @@ class Ground:
             lambda path: os.path.join(HERE, os.path.normpath(path)),
         )
 
-    def attempt_command(self, compiled, index):
+    def attempt_command(self, compiled: CompiledJob, index: int) -> list[str]:
         """Return the command of a node in a plan, with its paths as an attempt has them."""
         command = compiled.plan["nodes"][index].get("argv") or compiled.plan["argv"]
         return self.held(command, lambda path: written_to(self.attempt(compiled, index), path))
 
     @staticmethod
-    def appended(line, suite):
+    def appended(line: Line, suite: Suite) -> list[str]:
         """Return our words of a line after the upstream ones.
 
         {data} stands for the paths where the suite's configs find the site's data.
@@ -403,7 +458,7 @@ class Ground:
                 words.append(word)
         return words
 
-    def held(self, words, place):
+    def held(self, words: Sequence[str], place: Callable[[str], str]) -> list[str]:
         """Return a command line with every written path put through place.
 
         The options with such a path are in the head of contract.md.
@@ -419,7 +474,7 @@ class Ground:
         return result
 
 
-def written_to(attempt, path):
+def written_to(attempt: str, path: str) -> str:
     """Return the place of a command's relative path.
 
     The path is relative to the attempt's working directory. The place is <run>/... , or the real
@@ -432,7 +487,7 @@ def written_to(attempt, path):
     return real
 
 
-def without(words, options):
+def without(words: Sequence[str], options: Mapping[str, int]) -> list[str]:
     """Return a command line without some options and their values.
 
     options: {option: number of values}.
@@ -448,21 +503,21 @@ def without(words, options):
     return result
 
 
-def only_added(short, long, what):
+def only_added(short: Sequence[str], long: Sequence[str], what: str) -> str:
     """Return how the longer command is not the shorter one plus one word, or ''.
 
     The word begins with `what`.
     """
     more = [word for word in long if word.startswith(what)]
     if len(more) != 1:
-        return "%d words begin with %s" % (len(more), what)
+        return f"{len(more)} words begin with {what}"
     rest = [word for word in long if word not in more]
     if rest == short:
         return ""
     return f"without {more[0]} it is: {' '.join(rest)}"
 
 
-def replaced(words, old, new):
+def replaced(words: Sequence[str], old: str, new: str) -> list[str]:
     """Return a command line with one word in the place of another."""
     result = []
     for word in words:
@@ -472,13 +527,15 @@ def replaced(words, old, new):
     return result
 
 
-def has_address(text):
+def has_address(text: str) -> bool:
     """Return whether a text has an IPv4 address."""
     return re.search(r"\b\d{1,3}(\.\d{1,3}){3}\b", text) is not None
 
 
-def proven_mesh(groups, hostvars):
-    """Return node_probe's answer about a mesh that is proven for these nodes."""
+def proven_mesh(
+    groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return node_info's answer about a mesh that is proven for these nodes."""
     rows = [(name, hostvars[name]["ansible_host"], 22, None) for name in groups["trainers"]]
     return {
         "present": True,

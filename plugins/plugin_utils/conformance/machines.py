@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """conform's checks of the Paddle documents' machines, order, SSH and ports.
 
-They are contract A3 to A6, A11, B1, B4, B5 and C4. Each takes the ground, its line of contract.yml
-and the findings.
+They are contract A3 to A6, A11, B1, B4, B5 and C4. Each takes the fixtures, its line of
+contract.yml and the findings.
 """
 
 from __future__ import annotations
@@ -10,11 +10,25 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import login_check
 
 from ..plan import readiness
-from .fixtures import CARDS, MANY, Broken, has_address, job_of, machines_of, proven_mesh, sequence
+from .findings_check import Findings
+from .fixtures import (
+    CARDS,
+    MANY,
+    Broken,
+    Fixtures,
+    Job,
+    Line,
+    has_address,
+    job_of,
+    machines_of,
+    proven_mesh,
+    sequence,
+)
 
 # Lines of document A, and a text that names a port and one of them together.
 OCR_LINE = re.compile(r"\bA(?:[1-9]|10)\b")
@@ -24,16 +38,16 @@ ATTRIBUTED = re.compile(
 )
 
 
-def addresses(ground, line, findings):
+def addresses(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check A3: the addresses are those of the nodes.
 
     That holds where the inventory has host names, too. They are one word with commas and without
     spaces. The job has none.
     """
-    job, machines = job_of(ground, line), machines_of(line, MANY)
+    job, machines = job_of(fixtures, line), machines_of(line, MANY)
     host_names = [f"trainer-{number}.example.org" for number in range(1, MANY + 1)]
     for listed_by, names in (("address", None), ("name", host_names)):
-        argv = ground.make(job, machines, names=names).plan["argv"]
+        argv = fixtures.make(job, machines, names=names).plan["argv"]
         words = [word for word in argv if "".join(machines[:1]) in word]
         findings.same(
             f"--ips, machines listed by {listed_by}",
@@ -42,11 +56,11 @@ def addresses(ground, line, findings):
         )
     findings.true(
         "the job holds no address",
-        not has_address(ground.text("playbooks", "configs", job["name"] + ".yml")),
+        not has_address(fixtures.text("playbooks", "configs", job["name"] + ".yml")),
         "it does",
     )
     try:
-        ground.job(job["name"], ips="192.0.2.1")
+        fixtures.job(job["name"], ips="192.0.2.1")
         problems = []
     except Broken as error:
         problems = [error]
@@ -54,26 +68,26 @@ def addresses(ground, line, findings):
     findings.say("--ips from the nodes' own addresses")
 
 
-def passwordless(ground, line, findings):
+def passwordless(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check A4: without proof of every login nothing starts.
 
     A login that fails is named. On the site, all logins are made now.
     """
-    compiled_job = ground.make(job_of(ground, line), machines_of(line, 2))
+    compiled_job = fixtures.make(job_of(fixtures, line), machines_of(line, 2))
     names = [node["name"] for node in compiled_job.nodes]
     findings.same(
         "nodes that are to be trusted where no mesh is proven",
         names,
-        readiness.todo(compiled_job.plan, compiled_job.facts, time.time())["trust"],
+        readiness.pending_steps(compiled_job.plan, compiled_job.facts, time.time())["trust"],
     )
-    groups, hostvars = ground.inventory(machines_of(line, 2))
+    groups, hostvars = fixtures.inventory(machines_of(line, 2))
     ready = {
         name: dict(compiled_job.facts[name], mesh=proven_mesh(groups, hostvars)) for name in names
     }
     findings.same(
         "nodes that are to be trusted where it is",
         [],
-        readiness.todo(compiled_job.plan, ready, time.time())["trust"],
+        readiness.pending_steps(compiled_job.plan, ready, time.time())["trust"],
     )
     peers = [{"name": name, "identity": name} for name in names]
     failures = login_check.log_in_everywhere(
@@ -92,7 +106,7 @@ def passwordless(ground, line, findings):
     )
     proof = [
         task
-        for task in ground.data("roles", "ssh_trust", "tasks", "prove.yml")
+        for task in fixtures.data("roles", "ssh_trust", "tasks", "prove.yml")
         if "ansible.builtin.assert" in task
     ]
     findings.true(
@@ -101,7 +115,7 @@ def passwordless(ground, line, findings):
         and "texts" in str(proof[0].get("vars"))
         and "length == 0" in proof[0]["ansible.builtin.assert"]["that"],
     )
-    first = ground.data("playbooks", "includes", "ready.yml")[0]
+    first = fixtures.data("playbooks", "includes", "make_ready.yml")[0]
     findings.same(
         "the play that proves ends all on a failure",
         (["ssh_trust"], True),
@@ -110,19 +124,19 @@ def passwordless(ground, line, findings):
     findings.same(
         "what train.yml does before what",
         ["ready", "start", "follow"],
-        [kind for kind in sequence(ground)[0] if kind],
+        [kind for kind in sequence(fixtures)[0] if kind],
     )
-    findings.say("a failed login is named (%s -> %s) before the start", *names)
-    if ground.site:
-        ground.site.logins(findings)
+    findings.say(f"a failed login is named ({names[0]} -> {names[1]}) before the start")
+    if fixtures.site:
+        fixtures.site.logins(findings)
 
 
-def same_everywhere(ground, line, findings):
+def same_everywhere(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check A5: one plan, one command, one digest of code and data for all.
 
     A node that has others is updated or named. On the site, a finished run is checked.
     """
-    compiled_job = ground.make(job_of(ground, line), machines_of(line, MANY))
+    compiled_job = fixtures.make(job_of(fixtures, line), machines_of(line, MANY))
     names = [node["name"] for node in compiled_job.nodes]
     findings.same(
         "nodes with a command of their own",
@@ -131,7 +145,7 @@ def same_everywhere(ground, line, findings):
     )
     findings.same("where the command runs", "each", compiled_job.plan["launcher"]["kind"])
     bare = {name: dict(compiled_job.facts[name], trees={}) for name in names[-1:]}
-    todo = readiness.todo(compiled_job.plan, dict(compiled_job.facts, **bare), time.time())
+    todo = readiness.pending_steps(compiled_job.plan, dict(compiled_job.facts, **bare), time.time())
     findings.same(
         "nodes that get code and data where one lacks them",
         (names[-1:], names[-1:]),
@@ -153,20 +167,20 @@ def same_everywhere(ground, line, findings):
         "tools/train.py",
     )
     findings.say("one plan for all")
-    if ground.site:
-        ground.site.finished_run(
+    if fixtures.site:
+        fixtures.site.finished_run(
             findings, line["document"]["suite"], line["document"]["title"], line["document"]["job"]
         )
 
 
-def order(ground, line, findings):
+def order(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check A6: ranks follow the list, and turn round with it.
 
     Every node gets its own one of the addresses.
     """
-    job, machines = job_of(ground, line), machines_of(line, MANY)
+    job, machines = job_of(fixtures, line), machines_of(line, MANY)
     for listed in (machines, machines[::-1]):
-        compiled_job = ground.make(job, listed).plan
+        compiled_job = fixtures.make(job, listed).plan
         ranks = compiled_job["ranks"]
         wanted = [
             (number, listed[number // CARDS], str(number % CARDS))
@@ -180,33 +194,33 @@ def order(ground, line, findings):
             dict(compiled_job["env"], **node["env"]).get("POD_IP") for node in compiled_job["nodes"]
         ]
         findings.same(f"POD_IP of {listed[0]}, ...", listed, own)
-    findings.say("%d ranks in list order, and turned round with the list", CARDS * len(machines))
+    findings.say(f"{CARDS * len(machines)} ranks in list order, and turned round with the list")
 
 
-def here_too(ground, line, findings):
+def here_too(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check B4: A3 to A6 for this document's job."""
     for check in (addresses, passwordless, same_everywhere, order):
-        check(ground, line, findings)
+        check(fixtures, line, findings)
 
 
-def port_and_here_too(ground, line, findings):
+def port_and_here_too(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check C4: B4 and B5 for this document's job."""
-    here_too(ground, line, findings)
-    start_port(ground, dict(ground.contract["promises"]["B5"], **line), findings)
+    here_too(fixtures, line, findings)
+    start_port(fixtures, dict(fixtures.contract["promises"]["B5"], **line), findings)
 
 
-def start_port(ground, line, findings):
+def start_port(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check B5: every node's ranks get one start port.
 
     The site's is the recommended one. The command line's goes everywhere. None is too high.
     """
-    job, machines, values = job_of(ground, line), machines_of(line, MANY), line["values"]
+    job, machines, values = job_of(fixtures, line), machines_of(line, MANY), line["values"]
     low, high = values["recommended"]
     for origin, extra, port in (
         ("as it comes", {}, values["port"]),
         ("start_port=12000", {"start_port": "12000"}, 12000),
     ):
-        compiled_job = ground.make(job, machines, extra=extra)
+        compiled_job = fixtures.make(job, machines, extra=extra)
         for variable in (values["variable"], values["read"]):
             ports = [
                 dict(compiled_job.plan["env"], **node["env"]).get(variable)
@@ -217,49 +231,45 @@ def start_port(ground, line, findings):
                 [str(port)] * MANY,
                 ports,
             )
-        expected = [
-            "%s:%d" % (machine, port + card) for machine in machines for card in range(CARDS)
-        ]
+        expected = [f"{machine}:{port + card}" for machine in machines for card in range(CARDS)]
         findings.same(
             f"endpoints, {origin}",
             expected,
             compiled_job.plan["endpoints"],
         )
     findings.true(
-        "the port that comes by itself is in the recommended range",
-        low <= int(ground.make(job, machines).plan["ports"]["start"]) <= high,
+        "the default port is in the recommended range",
+        low <= int(fixtures.make(job, machines).plan["ports"]["start"]) <= high,
     )
     findings.refused(
         "a start port without room",
-        too_high(ground, job, machines),
-        "recommended %d to %d" % (low, high),
+        too_high(fixtures, job, machines),
+        f"recommended {low} to {high}",
         "B5",
     )
-    findings.say(
-        "%s=%d on %d nodes; start_port moves all", values["variable"], values["port"], MANY
-    )
+    findings.say(f"{values['variable']}={values['port']} on {MANY} nodes; start_port moves all")
 
 
-def too_high(ground, job, machines):
+def too_high(fixtures: Fixtures, job: Job, machines: Sequence[str]) -> list[Broken]:
     """Return the product's problems with a start port that leaves no room."""
     try:
-        ground.make(job, machines, extra={"start_port": "65530"})
+        fixtures.make(job, machines, extra={"start_port": "65530"})
     except Broken as error:
         return [error]
     return []
 
 
-def devices_variable(ground, line, findings):
+def devices_variable(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check B1: the variable on every node, and the model's config and folder."""
     wanted = line["values"]
     for count in (1, MANY):
-        compiled_job = ground.make(job_of(ground, line), machines_of(line, count))
+        compiled_job = fixtures.make(job_of(fixtures, line), machines_of(line, count))
         seen = {
             dict(compiled_job.plan["env"], **node["env"]).get("CUDA_VISIBLE_DEVICES")
             for node in compiled_job.plan["nodes"]
         }
         findings.same(
-            "CUDA_VISIBLE_DEVICES on %d" % count,
+            f"CUDA_VISIBLE_DEVICES on {count}",
             [wanted["CUDA_VISIBLE_DEVICES"]],
             sorted(map(str, seen)),
         )
@@ -272,26 +282,26 @@ def devices_variable(ground, line, findings):
             "it saves below the model's name",
             "output/" + wanted["model"] in compiled_job.plan["argv"],
         )
-    findings.say("CUDA_VISIBLE_DEVICES=%s on 1 and %d nodes", wanted["CUDA_VISIBLE_DEVICES"], MANY)
+    findings.say(f"CUDA_VISIBLE_DEVICES={wanted['CUDA_VISIBLE_DEVICES']} on 1 and {MANY} nodes")
 
 
-def no_port_rule(ground, line, findings):
+def no_port_rule(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check A11: no PaddleOCR job has a port.
 
     A refused port cites B5, and no text of the product gives this document a port rule.
     """
     mine = [
-        name for name in ground.jobs() if ground.job(name)["suite"] == line["document"]["suite"]
+        name for name in fixtures.jobs() if fixtures.job(name)["suite"] == line["document"]["suite"]
     ]
     for name in mine:
-        job = ground.job(name)
+        job = fixtures.job(name)
         findings.same(f"{name}: start port", None, job.get("start_port"))
         findings.same(
             f"{name}: sources that are port rules",
             [],
             [source for source in job["source"] if source in ("B5", "C4")],
         )
-        said = str((too_high(ground, job, machines_of(line, 2)) or [""])[0])
+        said = "".join(map(str, too_high(fixtures, job, machines_of(line, 2))))
         findings.true(
             f"{name}: a refused port cites B5 alone",
             "B5" in said and not OCR_LINE.search(said),
@@ -300,13 +310,13 @@ def no_port_rule(ground, line, findings):
     hits = [
         hit
         for folder in ("docs", "inventory", "playbooks", "plugins", "roles")
-        for hit in attributed(ground.path(folder))
+        for hit in attributed(fixtures.path(folder))
     ]
     findings.same("lines that attribute a port rule to A1 to A10", [], hits)
-    findings.say("%d jobs say none; a refused port cites B5; no text cites A for one", len(mine))
+    findings.say(f"{len(mine)} jobs say none; a refused port cites B5; no text cites A for one")
 
 
-def attributed(folder):
+def attributed(folder: str) -> list[str]:
     """Return 'file:line' of texts with a line of document A and a port together."""
     hits = []
     for where, _folders, files in os.walk(folder):
@@ -317,7 +327,7 @@ def attributed(folder):
                 continue
             with open(os.path.join(where, name), encoding="utf-8") as handle:
                 hits += [
-                    "%s:%d" % (name, number)
+                    f"{name}:{number}"
                     for number, text in enumerate(handle, 1)
                     if ATTRIBUTED.search(text)
                 ]

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """conform's checks of MindOCR's document, contract D1 to D9.
 
-Each takes the ground, its line of contract.yml and the findings.
+Each takes the fixtures, its line of contract.yml and the findings.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
@@ -17,13 +19,25 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
 
 from ..inputs import sources
-from ..inputs.describe import settled
-from .fixtures import CARDS, Broken, job_of, machines_of, replaced, without
+from ..inputs.describe import settle_options
+from .findings_check import Findings
+from .fixtures import (
+    CARDS,
+    Broken,
+    CompiledJob,
+    Fixtures,
+    Line,
+    Suite,
+    job_of,
+    machines_of,
+    replaced,
+    without,
+)
 
-ASCEND = {"accelerator": "ascend"}
+ASCEND: dict[str, Any] = {"accelerator": "ascend"}
 
 
-def refusal(make):
+def refusal(make: Callable[[], object]) -> list[Broken]:
     """Return the product's refusal to make a plan as a list, [] for none."""
     try:
         make()
@@ -32,7 +46,7 @@ def refusal(make):
     return []
 
 
-def visible(line, compiled_job, findings):
+def visible(line: Line, compiled_job: CompiledJob, findings: Findings) -> None:
     """Note whether every node's ranks may take the plan's devices alone.
 
     That counts where the launcher leaves it to a variable.
@@ -44,13 +58,13 @@ def visible(line, compiled_job, findings):
     for node in compiled_job.plan["nodes"]:
         got = dict(compiled_job.plan["env"], **node["env"]).get(variable)
         findings.same(
-            "{} of {}, {}".format(variable, compiled_job.plan["launcher"]["name"], node["name"]),
+            f"{variable} of {compiled_job.plan['launcher']['name']}, {node['name']}",
             ",".join(node["devices"]),
             got,
         )
 
 
-def ways(ground, line, findings):
+def ways(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D1: each launcher starts on one and on two machines.
 
     It starts on the plan's devices. The rank table is refused on GPU, with the launchers that work.
@@ -59,41 +73,39 @@ def ways(ground, line, findings):
     for accelerator, allowed in line["values"].items():
         for launcher in allowed:
             for count in (1, 2):
-                compiled_job = ground.make(
-                    ground.job(name, launcher=launcher),
+                compiled_job = fixtures.make(
+                    fixtures.job(name, launcher=launcher),
                     machines_of(line, count),
                     accelerator=accelerator,
                 )
                 findings.same(
-                    "%s on %s, %d machines: ranks" % (launcher, accelerator, count),
+                    f"{launcher} on {accelerator}, {count} machines: ranks",
                     CARDS * count,
                     len(compiled_job.plan["ranks"]),
                 )
                 visible(line, compiled_job, findings)
     other = refusal(
-        lambda: ground.make(
-            ground.job(name, launcher="rank_table"), machines_of(line, 1), accelerator="gpu"
+        lambda: fixtures.make(
+            fixtures.job(name, launcher="rank_table"), machines_of(line, 1), accelerator="gpu"
         )
     )
     findings.refused(
         "rank_table on GPU", other, "rank_table cannot start ranks on gpu", *line["values"]["gpu"]
     )
-    findings.say(
-        "; ".join("{}: {}".format(kind, ", ".join(names)) for kind, names in line["values"].items())
-    )
+    findings.say("; ".join(f"{kind}: {', '.join(names)}" for kind, names in line["values"].items()))
 
 
-def distribute(ground, line, findings):
+def distribute(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D2: the override of a config.
 
     A config that says False gets the override, one that says True needs none. An override that says
     False is refused.
     """
-    key, job = line["values"]["key"], job_of(ground, line)
-    suite = ground.suite(job["suite"])
+    key, job = line["values"]["key"], job_of(fixtures, line)
+    suite = fixtures.suite(job["suite"])
     for said, overrides in ((False, {key: True}), (True, {}), (None, {key: True})):
-        values = values_of_file(ground, suite, key, said)
-        asked = settled(
+        values = values_of_file(fixtures, suite, key, said)
+        asked = settle_options(
             dict(ASCEND, job=job, suite=suite, overrides={}, nodes=1, devices=2), values
         )
         findings.same(
@@ -101,27 +113,27 @@ def distribute(ground, line, findings):
             overrides,
             {name: value for name, value in asked["overrides"].items() if name == key},
         )
-        argv = ground.make(job, machines_of(line, 1), says={key: said}, **ASCEND).plan["argv"]
+        argv = fixtures.make(job, machines_of(line, 1), says={key: said}, **ASCEND).plan["argv"]
         words = [
             yaml.safe_load(word.partition("=")[2]) for word in argv if word.startswith(key + "=")
         ]
         findings.same(f"config says {said}: in the command", list(overrides.values()), words)
     for given in (False, "no", 0):
         wrong = dict(job, overrides={key: given})
-        asked = settled(
+        asked = settle_options(
             dict(ASCEND, job=wrong, suite=suite, overrides={}, nodes=1, devices=2),
-            values_of_file(ground, suite, key, True),
+            values_of_file(fixtures, suite, key, True),
         )
         findings.refused(f"the job says {given!r}", asked["problems"], key, "alone")
-    findings.say("False in the config: %s=true; False in the job: refused", key)
+    findings.say(f"False in the config: {key}=true; False in the job: refused")
 
 
-def values_of_file(ground, suite, key, said):
+def values_of_file(fixtures: Fixtures, suite: Suite, key: str, said: Any) -> dict[str, Any]:
     """Return a config's values as the product reads them from a file.
 
     key has one value in it (None: it is missing).
     """
-    folder, config = ground.place(), {}
+    folder, config = fixtures.place(), {}
     if said is not None:
         config = said
         for part in reversed(key.split(".")):
@@ -133,14 +145,14 @@ def values_of_file(ground, suite, key, said):
     )[1]
 
 
-def open_mpi(ground, line, findings):
+def open_mpi(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D3: the command as root, and its form for another user.
 
     Also the documented number of devices, and the hostfile of many machines.
     """
-    job = job_of(ground, line)
-    ground.commands(line, findings, job, line["commands"], user="root", **ASCEND)
-    compiled_job = ground.make(
+    job = job_of(fixtures, line)
+    fixtures.commands(line, findings, job, line["commands"], user="root", **ASCEND)
+    compiled_job = fixtures.make(
         job,
         machines_of(line, 1),
         devices=line["example"]["devices"],
@@ -150,34 +162,34 @@ def open_mpi(ground, line, findings):
     )
     words = without(compiled_job.plan["argv"], line["added"])
     findings.words(
-        "the document's own %d devices" % line["example"]["devices"],
-        shlex.split(line["printed"]) + ground.appended(line, compiled_job.suite),
+        f"the documented {line['example']['devices']} devices",
+        shlex.split(line["printed"]) + fixtures.appended(line, compiled_job.suite),
         words,
     )
     visible(line, compiled_job, findings)
-    plain = ground.make(job, machines_of(line, 1), says=line["says"], **ASCEND).plan["argv"]
+    plain = fixtures.make(job, machines_of(line, 1), says=line["says"], **ASCEND).plan["argv"]
     findings.same(
         "--allow-run-as-root where nobody is root",
         [],
         [word for word in plain if word == "--allow-run-as-root"],
     )
     for count in (2, 4):
-        compiled_job = ground.make(job, machines_of(line, count), says=line["says"], **ASCEND)
+        compiled_job = fixtures.make(job, machines_of(line, count), says=line["says"], **ASCEND)
         visible(line, compiled_job, findings)
         many = compiled_job.plan
-        hosts = ["%s slots=%d" % (machine, CARDS) for machine in machines_of(line, count)]
+        hosts = [f"{machine} slots={CARDS}" for machine in machines_of(line, count)]
         findings.same(
-            "hostfile of %d machines" % count, hosts, many["files"].get("hostfile", "").splitlines()
+            f"hostfile of {count} machines", hosts, many["files"].get("hostfile", "").splitlines()
         )
     more = list(dict.fromkeys(word for word in many["argv"] if word in line["added"]))
-    findings.say("root and not root; on many machines besides: %s", " ".join(more) or "nothing")
+    findings.say(f"root and not root; on many machines besides: {' '.join(more) or 'nothing'}")
 
 
-def table_of(ground, line):
+def table_of(fixtures: Fixtures, line: Line) -> tuple[str, str]:
     """Return (file name, text) of the rank table for the documented machine."""
-    wanted = ground.contract["promises"]["D4"]["values"]
-    compiled_job = ground.make(
-        job_of(ground, line), [wanted["server"]], devices=wanted["devices"], **ASCEND
+    wanted = fixtures.contract["promises"]["D4"]["values"]
+    compiled_job = fixtures.make(
+        job_of(fixtures, line), [wanted["server"]], devices=wanted["devices"], **ASCEND
     )
     tables = {
         name: text for name, text in compiled_job.plan["files"].items() if name.endswith(".json")
@@ -185,10 +197,10 @@ def table_of(ground, line):
     return next(iter(tables.items()), ("", ""))
 
 
-def table_file(ground, line, findings):
+def table_file(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D4: the file with the name of hccl_tools.py, and devices 0 to 7."""
     wanted = line["values"]
-    name, text = table_of(ground, line)
+    name, text = table_of(fixtures, line)
     findings.same("the file's name", wanted["file"], name)
     table = rank_table.parse(text or "{}")
     devices = [
@@ -198,20 +210,20 @@ def table_file(ground, line, findings):
     ]
     findings.same("its devices", [str(device) for device in range(wanted["devices"])], devices)
     findings.same("what HCCL would refuse of it", [], rank_table.validate(table))
-    findings.say("%s in the plan, devices 0 to %d", name, wanted["devices"] - 1)
+    findings.say(f"{name} in the plan, devices 0 to {wanted['devices'] - 1}")
 
 
-def table_text(ground, line, findings):
+def table_text(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D5: the file's text, line by line."""
-    _name, text = table_of(ground, line)
+    _name, text = table_of(fixtures, line)
     findings.places("the table", "line", line["text"].splitlines(), text.splitlines())
     findings.true("the same bytes", text == line["text"], "other line ends")
     problems = rank_table.validate(dict(rank_table.parse(line["text"]), version=1.0))
     findings.refused("a table of another schema", problems, "version")
-    findings.say("%d lines as in the document, byte for byte", len(text.splitlines()))
+    findings.say(f"{len(text.splitlines())} lines as documented, byte for byte")
 
 
-def table_rules(ground, line, findings):
+def table_rules(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D6: permitted ranges, sources of addresses, merged servers."""
     values, taken = line["values"], []
     for first in range(CARDS):
@@ -222,12 +234,12 @@ def table_rules(ground, line, findings):
                 for low, high in values["groups"]
             )
             wanted = inside and len(ids) in values["counts"]
-            findings.same("devices %d to %d" % (first, last), wanted, bool(compiled(ids)))
+            findings.same(f"devices {first} to {last}", wanted, bool(compiled(ids)))
             if wanted:
                 taken.append(ids)
     findings.same("devices 1, 0", False, bool(compiled(["1", "0"])))
-    sources_of_addresses(ground, findings)
-    compiled_job = ground.make(job_of(ground, line), machines_of(line, 4), **ASCEND)
+    sources_of_addresses(fixtures, findings)
+    compiled_job = fixtures.make(job_of(fixtures, line), machines_of(line, 4), **ASCEND)
     name, text = next(iter(compiled_job.plan["files"].items()))
     table = rank_table.parse(text)
     findings.same(
@@ -238,11 +250,11 @@ def table_rules(ground, line, findings):
     ranks = [device["rank_id"] for server in table["server_list"] for device in server["device"]]
     findings.same("ranks through all servers", [str(rank) for rank in range(4 * CARDS)], ranks)
     findings.say(
-        "%d of 36 ranges taken; hccn_tool before hccn.conf; 4 servers in %s", len(taken), name
+        f"{len(taken)} of 36 ranges taken; hccn_tool before hccn.conf; 4 servers in {name}"
     )
 
 
-def compiled(ids):
+def compiled(ids: Sequence[str]) -> dict[str, Any] | None:
     """Return the table of one server with some devices, None for a refusal."""
     node = {
         "name": "n",
@@ -256,31 +268,31 @@ def compiled(ids):
         return None
 
 
-def sources_of_addresses(ground, findings):
+def sources_of_addresses(fixtures: Fixtures, findings: Findings) -> None:
     """Check the sources of the devices' addresses.
 
     The tool is called for each device. Without it the file is read. Without both nothing is made
     up.
     """
-    calls, folder = [], ground.place()
+    calls, folder = [], fixtures.place()
 
-    def tool(argv):
+    def tool(argv: Sequence[str]) -> tuple[int, str, str]:
         calls.append(
             [word for word in argv if word not in ("timeout", str(ascend_addresses.LIMIT_S))]
         )
         return 0, f"ipaddr:192.168.100.1{argv[-3]}\nnetmask:255.255.255.0\n", ""
 
-    def no_tool(argv):
+    def no_tool(argv: Sequence[str]) -> NoReturn:
         raise OSError("no such program")
 
     conf, none = os.path.join(folder, "hccn.conf"), os.path.join(folder, "none")
     with open(conf, "w", encoding="utf-8") as handle:
         handle.write(
-            "".join("address_%d=192.168.101.1%d\n" % (device, device) for device in range(CARDS))
+            "".join(f"address_{device}=192.168.101.1{device}\n" for device in range(CARDS))
         )
     for what, run, file, network in (("hccn_tool", tool, none, 100), (conf, no_tool, conf, 101)):
         read = ascend_addresses.read_devices(run, file)
-        wanted = ["192.168.%d.1%d" % (network, device) for device in range(CARDS)]
+        wanted = [f"192.168.{network}.1{device}" for device in range(CARDS)]
         findings.same(
             f"addresses from {os.path.basename(what)}",
             (what, wanted),
@@ -298,15 +310,15 @@ def sources_of_addresses(ground, findings):
     findings.refused("neither tool nor file", problems, "no device has an address")
 
 
-def script_of_ranks(ground, line, findings):
+def script_of_ranks(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D7: each rank's command and environment are those of the loop.
 
     Each has a log of its own.
     """
-    job, values = job_of(ground, line), line["values"]
-    ground.commands(line, findings, job, line["commands"], **ASCEND)
+    job, values = job_of(fixtures, line), line["values"]
+    fixtures.commands(line, findings, job, line["commands"], **ASCEND)
     for count in line["commands"]:
-        compiled_job = ground.make(job, machines_of(line, count), says=line["says"], **ASCEND)
+        compiled_job = fixtures.make(job, machines_of(line, count), says=line["says"], **ASCEND)
         ranks = compiled_job.plan["ranks"]
         for number, rank in enumerate(ranks):
             counts = {"device": str(number % CARDS), "rank": str(number)}
@@ -317,21 +329,21 @@ def script_of_ranks(ground, line, findings):
             wanted[values["file"]] = "./" + next(iter(compiled_job.plan["files"]), "no file")
             # Many servers have a number besides.
             got = {name: text for name, text in rank["env"].items() if count == 1 or name in wanted}
-            findings.same("rank %d of %d" % (number, len(ranks)), wanted, got)
+            findings.same(f"rank {number} of {len(ranks)}", wanted, got)
         findings.same(
-            "logs of %d ranks" % len(ranks), len(ranks), len({rank["log"] for rank in ranks})
+            f"logs of {len(ranks)} ranks", len(ranks), len({rank["log"] for rank in ranks})
         )
         findings.same("rank 0's log", values["log"], os.path.basename(ranks[0]["log"]))
         findings.same("who starts the ranks", "ranks", compiled_job.plan["launcher"]["kind"])
-    findings.say("environment of %d ranks as the loop sets it, %d logs", len(ranks), len(ranks))
+    findings.say(f"environment of {len(ranks)} ranks as the loop sets it, {len(ranks)} logs")
 
 
-def another_model(ground, line, findings):
+def another_model(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D8: one word of the command changes."""
     name, config = line["document"]["job"], line["values"]["config"]
     one, other = (
-        ground.make(
-            ground.job(name, **changes),
+        fixtures.make(
+            fixtures.job(name, **changes),
             machines_of(line, 1),
             says={"system.distribute": True},
             **ASCEND,
@@ -349,53 +361,53 @@ def another_model(ground, line, findings):
         [rank["env"] for rank in one.plan["ranks"]],
         [rank["env"] for rank in other.plan["ranks"]],
     )
-    findings.say("one word differs: %s", config)
+    findings.say(f"one word differs: {config}")
 
 
-def numbers(ground, line, findings):
+def numbers(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D9: the numbers of devices that work, by each launcher.
 
     They are checked on one and on many machines, with msrun's commands.
     """
-    suite = ground.suite(line["document"]["suite"])
+    suite = fixtures.suite(line["document"]["suite"])
     findings.true(
         "msrun is one of its launchers", "msrun" in suite["launchers"], suite["launchers"]
     )
-    job = job_of(ground, line, launcher=line["other_launcher"])
-    ground.commands(line, findings, job, line["commands"], **ASCEND)
+    job = job_of(fixtures, line, launcher=line["other_launcher"])
+    fixtures.commands(line, findings, job, line["commands"], **ASCEND)
     name = line["document"]["job"]
     for launcher in suite["launchers"]:
-        one = ground.job(name, launcher=launcher)
+        one = fixtures.job(name, launcher=launcher)
         kind = "cpu"
         if "ascend" in launchers.LAUNCHERS[launcher]["devices"]:
             kind = "ascend"
         for devices in line["values"]["alone"]:
-            compiled_job = ground.make(one, machines_of(line, 1), devices=devices, accelerator=kind)
+            compiled_job = fixtures.make(
+                one, machines_of(line, 1), devices=devices, accelerator=kind
+            )
             findings.same(
-                "%s: %d devices" % (launcher, devices), devices, len(compiled_job.plan["ranks"])
+                f"{launcher}: {devices} devices", devices, len(compiled_job.plan["ranks"])
             )
             visible(line, compiled_job, findings)
         for count in (2, 4):
-            compiled_job = ground.make(
+            compiled_job = fixtures.make(
                 one, machines_of(line, count), devices=line["values"]["many"], accelerator=kind
             )
             findings.same(
-                "%s: %d x %d" % (launcher, count, line["values"]["many"]),
+                f"{launcher}: {count} x {line['values']['many']}",
                 count * line["values"]["many"],
                 len(compiled_job.plan["ranks"]),
             )
             visible(line, compiled_job, findings)
     odd = refusal(
-        lambda: ground.make(
-            ground.job(name, launcher="rank_table"), machines_of(line, 1), devices=3, **ASCEND
+        lambda: fixtures.make(
+            fixtures.job(name, launcher="rank_table"), machines_of(line, 1), devices=3, **ASCEND
         )
     )
     findings.refused("3 devices", odd, "1, 2, 4 or 8 devices")
     findings.say(
-        "%s: %s devices alone, %d x N",
-        ", ".join(suite["launchers"]),
-        ", ".join(map(str, line["values"]["alone"])),
-        line["values"]["many"],
+        f"{', '.join(suite['launchers'])}: {', '.join(map(str, line['values']['alone']))} devices"
+        f" alone, {line['values']['many']} x N"
     )
 
 

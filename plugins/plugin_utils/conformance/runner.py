@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Container, Sequence
+from typing import TypedDict
 
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
 from . import commands, figures, machines, mindspore, product
-from .findings_check import Findings
-from .fixtures import Broken, Ground
+from .findings_check import Comparison, Findings
+from .fixtures import Broken, Contract, Fixtures, Line, RunModule
+from .site_checks import Site
 
 CONTRACT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "contract.yml")
 PARTS = (commands, machines, figures, mindspore, product)
@@ -24,50 +27,68 @@ CHECKS = {name: check for part in PARTS for name, check in part.CHECKS.items()}
 STATES = {True: "holds", False: "FAILS", None: "not asked"}
 
 
-def load(path=CONTRACT):
+class Result(TypedDict):
+    """Result of one line. holds: None where the line is not proven."""
+
+    id: str
+    document: str
+    promise: str
+    holds: bool | None
+    evidence: str
+    rendered: dict[str, str]
+    compared: list[Comparison]
+
+
+def load(path: str = CONTRACT) -> Contract:
     """Return the promises and the documented data.
 
     Every line knows its id and its document.
     """
     with open(path, encoding="utf-8") as handle:
-        contract = yaml.safe_load(handle)
+        contract: Contract = yaml.safe_load(handle)
     for name, line in contract["promises"].items():
         line.update(id=name, document=contract["documents"][name[0]])
     return contract
 
 
-def examine(project, site=None, run_module=None, run_program=None, only=None):
-    """Check every line.
+def examine(
+    project: str,
+    site: Site | None = None,
+    run_module: RunModule | None = None,
+    only: Container[str] | None = None,
+) -> list[Result]:
+    """Check every line and return the results.
 
-    Return [{id, document, promise, holds, evidence, rendered, compared}]. project: the product's
-    directory. site: site_checks.Site, or None where the machines are not asked. run_module(name,
-    arguments) runs a module on the controller, run_program(words) Python with these words, and
-    returns what it prints. only: ids, for a look at some lines.
+    project: the product's directory. site: None where the nodes are left out. run_module(name,
+    arguments) runs a module on the controller. only: ids, None for all lines. Raises ValueError
+    for a line without a check.
     """
-    contract, lines = load(), []
+    contract = load()
+    lines: list[Result] = []
     missing = sorted(set(contract["promises"]) ^ set(CHECKS))
     if missing:
         raise ValueError(f"contract.yml and the checks differ in {', '.join(missing)}")
     with tempfile.TemporaryDirectory(prefix="trainyard-conform-") as scratch:
-        ground = Ground(project, contract, os.path.realpath(scratch), site, run_module, run_program)
+        fixtures = Fixtures(project, contract, os.path.realpath(scratch), site, run_module)
         for name, line in contract["promises"].items():
             if only is None or name in only:
-                lines.append(checked(ground, line))
+                lines.append(check_line(fixtures, line))
     return lines
 
 
-def checked(ground, line):
-    """Return one line's result."""
+def check_line(fixtures: Fixtures, line: Line) -> Result:
+    """Check one line and return its result."""
     findings = Findings()
     try:
-        CHECKS[line["id"]](ground, line, findings)
+        CHECKS[line["id"]](fixtures, line, findings)
     except Broken as error:
-        findings.true("the product takes what the document says", False, error)
+        findings.true("the product accepts what upstream prints", False, error)
     # Whatever prevents a check, the line is not proven, and the others are still checked.
     except Exception as error:
         findings.true("the check", False, f"{type(error).__name__}: {error}")
-    holds, evidence = findings.holds(), findings.short()
-    if holds and line.get("site") and ground.site is None:
+    holds: bool | None = findings.holds()
+    evidence = findings.short()
+    if holds and line.get("site") and fixtures.site is None:
         holds, evidence = None, "not proven (site=false); here: " + evidence
     return {
         "id": line["id"],
@@ -80,7 +101,7 @@ def checked(ground, line):
     }
 
 
-def table(lines):
+def table(lines: Sequence[Result]) -> list[str]:
     """Return the table for people, one line per promise.
 
     Below it is the command that was rendered, where there is one.
@@ -95,7 +116,7 @@ def table(lines):
     return [row.rstrip() for row in rows]
 
 
-def verdict(lines):
+def verdict(lines: Sequence[Result]) -> dict[str, str]:
     """Return {outcome, text} of all lines together."""
     ids = {state: [line["id"] for line in lines if line["holds"] is state] for state in STATES}
     compared = sum(len(line["compared"]) for line in lines)
@@ -109,7 +130,7 @@ def verdict(lines):
     return {"outcome": outcome, "text": text}
 
 
-def details(lines):
+def details(lines: Sequence[Result]) -> list[str]:
     """Return everything that was rendered and compared, in lines for people."""
     marks = {True: "=", False: "DIFFERS"}
     rows = []

@@ -10,24 +10,57 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypedDict
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler import short
 
-from ..plan.readiness import wanted_trees
+from ..plan.readiness import required_trees
+from .findings_check import Findings
 
 TRUST = "run playbooks/trust.yml"
 
 
-def witnesses(runs_dir, site, names):
+class Tree(TypedDict):
+    """A tree of code, data or weights."""
+
+    kind: str
+    digest: str
+
+
+class Witness(TypedDict):
+    """A completed run that is the evidence about real nodes.
+
+    endpoints: whether the plan fixes the port of every rank.
+    """
+
+    run: str
+    number: int
+    suite: str
+    job: str
+    plan_sha256: str
+    trees: list[Tree]
+    endpoints: bool
+
+
+class Answer(TypedDict):
+    """Answers of one node: of ssh_mesh_check, of node_info, and {run: sha256 of its plan.json}."""
+
+    proof: Mapping[str, Any] | None
+    facts: dict[str, Any] | None
+    plans: dict[str, str | None]
+
+
+def witnesses(runs_dir: str, site: str, names: Collection[str]) -> list[Witness]:
     """Return the newest completed run of each suite on two or more of these nodes.
 
-    It is a list of {run, number, suite, job, plan_sha256, trees, endpoints}, the newest run first.
+    The newest run is first.
     """
     if not os.path.isdir(runs_dir):
         return []
-    by_suite = {}
+    by_suite: dict[str, Witness] = {}
     for run in sorted(os.listdir(runs_dir), reverse=True):
         if not RUN_ID.match(run):
             continue
@@ -41,7 +74,7 @@ def witnesses(runs_dir, site, names):
     return sorted(by_suite.values(), key=lambda item: item["run"], reverse=True)
 
 
-def _is_witness(record, plan, site, names):
+def _is_witness(record: Any, plan: Any, site: str, names: Collection[str]) -> bool:
     """Return whether a run completed on two or more of these nodes of the site."""
     nodes = [node["name"] for node in plan["nodes"]]
     return (
@@ -52,7 +85,7 @@ def _is_witness(record, plan, site, names):
     )
 
 
-def _witness(run, record, plan):
+def _witness(run: str, record: Any, plan: Any) -> Witness:
     """Return what the checks need of a run."""
     endpoints = plan["endpoints"]
     return {
@@ -63,7 +96,7 @@ def _witness(run, record, plan):
         "plan_sha256": record["plan_sha256"],
         "trees": [
             {"kind": kind, "digest": digest}
-            for kind, digests in wanted_trees(plan).items()
+            for kind, digests in required_trees(plan).items()
             for digest in digests
         ],
         # With --master the launcher chooses its ports itself, so such a run proves nothing about
@@ -72,7 +105,7 @@ def _witness(run, record, plan):
     }
 
 
-def events_of(runs_dir, witness, node):
+def events_of(runs_dir: str, witness: Witness, node: str) -> list[dict[str, Any]]:
     """Return the events that a node's agent noted in a run, as they were fetched."""
     path = os.path.join(
         runs_dir, witness["run"], f"attempt-{witness['number']}", f"ranks.{node}.jsonl"
@@ -83,8 +116,12 @@ def events_of(runs_dir, witness, node):
         return [json.loads(line) for line in handle if line.strip()]
 
 
-def answer(proof, probe, plans):
-    """Return {proof, facts, plans} of one node's registered results.
+def answer(
+    proof: Mapping[str, Any] | None,
+    probe: Mapping[str, Any] | None,
+    plans: Mapping[str, Any] | None,
+) -> Answer:
+    """Return the answers of one node from its registered results.
 
     A task that was not run, or got no answer, leaves None or nothing.
     """
@@ -102,23 +139,28 @@ def answer(proof, probe, plans):
 class Site:
     """The site's nodes and runs, as conform's plays saw them."""
 
-    def __init__(self, names, answers, runs_dir, site):
+    def __init__(
+        self, names: Sequence[str], answers: Mapping[str, Answer], runs_dir: str, site: str
+    ) -> None:
         """Read the newest runs.
 
-        names: the inventory's trainers. answers: {name: {proof, facts, plans}}, the results of
-        mesh_proof and node_probe, and {run: sha256 of its plan.json}.
+        names: the inventory's trainers. answers: by node.
         """
         self.names, self.answers, self.runs_dir = names, answers, runs_dir
         self.found = witnesses(runs_dir, site, names)
 
-    def logins(self, findings):
+    def answer(self, name: str) -> Answer:
+        """Return the answers of a node, empty ones if it has not answered."""
+        return self.answers.get(name) or Answer(proof=None, facts=None, plans={})
+
+    def logins(self, findings: Findings) -> None:
         """Check A4: every node logs in to every other one, and the right machine answers."""
         findings.true(
             "the site has two nodes or more",
             len(self.names) > 1,
-            f"it has {len(self.names)}; passwordless SSH has nobody to reach",
+            f"it has {len(self.names)}; passwordless SSH needs two",
         )
-        proofs = [(self.answers.get(name) or {}).get("proof") for name in self.names]
+        proofs = [self.answer(name)["proof"] for name in self.names]
         silent = [name for name, proof in zip(self.names, proofs) if not proof]
         findings.true(
             "every node answers",
@@ -133,10 +175,12 @@ class Site:
         findings.true("every login", not failures, text or f"no node could be asked; {TRUST}")
         logins = sum(proof["logins"] for proof in proofs if proof)
         findings.same("logins", len(self.names) * (len(self.names) - 1), logins)
-        findings.say("%d logins between %d nodes just now", logins, len(self.names))
+        findings.say(f"{logins} logins between {len(self.names)} nodes just now")
 
-    def witness(self, findings, suite, title, job):
-        """Return the newest completed run of a suite and its plan, or (None, None).
+    def witness(
+        self, findings: Findings, suite: str | None, title: str, job: str
+    ) -> tuple[Witness, dict[str, Any]] | None:
+        """Return the newest completed run of a suite and its plan, or None.
 
         suite: None for a run that has endpoints.
         """
@@ -148,11 +192,12 @@ class Site:
             wanted = "a completed run on two nodes of this site"
         run = next(iter(runs), None)
         advice = (
-            f"there is none in {os.path.basename(self.runs_dir)}; run: ansible-playbook"
+            f"no such run in {os.path.basename(self.runs_dir)}; run: ansible-playbook"
             f" playbooks/train.yml -e config={job}.yml"
         )
-        if not findings.true(wanted, run, advice):
-            return None, None
+        findings.true(wanted, run, advice)
+        if run is None:
+            return None
         path = os.path.join(self.runs_dir, run["run"], "plan.json")
         with open(path, "rb") as handle:
             raw = handle.read()
@@ -163,14 +208,15 @@ class Site:
         )
         return run, json.loads(raw)
 
-    def finished_run(self, findings, suite, title, job):
+    def finished_run(self, findings: Findings, suite: str, title: str, job: str) -> None:
         """Check A5: all nodes have that run's plan, code, data and environment now.
 
         Its ranks started and ended well on every node.
         """
-        run, plan = self.witness(findings, suite, title, job)
-        if run is None:
+        witness = self.witness(findings, suite, title, job)
+        if witness is None:
             return
+        run, plan = witness
         nodes = [node["name"] for node in plan["nodes"]]
         for name in nodes:
             self.plan_and_trees(findings, run, name)
@@ -182,20 +228,17 @@ class Site:
         )
         self.ranks(findings, run, plan)
         findings.say(
-            "%s: plan %s, code and data the same on %s now; %d ranks ran there",
-            run["run"],
-            run["plan_sha256"][:8],
-            ", ".join(nodes),
-            len(plan["ranks"]),
+            f"{run['run']}: plan {run['plan_sha256'][:8]}, code and data the same on"
+            f" {', '.join(nodes)} now; {len(plan['ranks'])} ranks ran there"
         )
 
-    def facts(self, name):
+    def facts(self, name: str) -> dict[str, Any]:
         """Return the facts of a node's probe, {} for none."""
-        return (self.answers.get(name) or {}).get("facts") or {}
+        return self.answer(name)["facts"] or {}
 
-    def plan_and_trees(self, findings, run, name):
+    def plan_and_trees(self, findings: Findings, run: Witness, name: str) -> None:
         """Check that a node has a run's plan and trees."""
-        digest = ((self.answers.get(name) or {}).get("plans") or {}).get(run["run"])
+        digest = self.answer(name)["plans"].get(run["run"])
         advice = (
             "it is not there any more; run: ansible-playbook playbooks/train.yml -e"
             f" config={run['job']}.yml"
@@ -212,9 +255,9 @@ class Site:
                 "; ".join(state.get("differences") or ["missing"]),
             )
 
-    def environments(self, findings, plan, nodes):
+    def environments(self, findings: Findings, plan: Any, nodes: Sequence[str]) -> None:
         """Check that all nodes have the plan's environment, unless it is the user's own."""
-        prints = {}
+        prints: dict[str, str] = {}
         if not plan["environment"].get("python"):
             digest = plan["environment"]["digest"]
             for name in nodes:
@@ -227,7 +270,7 @@ class Site:
             prints,
         )
 
-    def ranks(self, findings, run, plan):
+    def ranks(self, findings: Findings, run: Witness, plan: Any) -> None:
         """Check that every planned rank started on its node and ended with 0.
 
         It saw the planned endpoints.
@@ -252,15 +295,16 @@ class Site:
                 (started, ended),
             )
 
-    def started_together(self, findings, variable, job):
+    def started_together(self, findings: Findings, variable: str, job: str) -> None:
         """Check E1 with the newest run that has endpoints.
 
         The pinned port was reported back, and every node's command began before any other's had
         ended.
         """
-        run, plan = self.witness(findings, None, "", job)
-        if run is None:
+        witness = self.witness(findings, None, "", job)
+        if witness is None:
             return
+        run, plan = witness
         port = plan["env"].get(variable)
         findings.true(
             f"{variable} in the plan of {run['run']}",
@@ -268,7 +312,8 @@ class Site:
             port,
         )
         self.ranks(findings, run, plan)
-        starts, ends = [], []
+        starts: list[float] = []
+        ends: list[float] = []
         for node in plan["nodes"]:
             times = {
                 event["event"]: event["time"]
@@ -287,9 +332,6 @@ class Site:
             f"the last began {max(starts) - min(ends):.1f} s after the first end",
         )
         findings.say(
-            "%s: port %s, %d nodes started within %.1f s",
-            run["run"],
-            port,
-            len(starts),
-            max(starts) - min(starts),
+            f"{run['run']}: port {port}, {len(starts)} nodes started within"
+            f" {max(starts) - min(starts):.1f} s"
         )

@@ -337,7 +337,7 @@ class Course(Steps):
             time.sleep(0.2)
         self.result["fenced"] = fault_table.seconds(time.monotonic(), self.healed)
         self.result["note"] = (
-            f"the node that came back ended its part by itself after {self.result['fenced']:.1f} s"
+            f"the node that came back ended its part after {self.result['fenced']:.1f} s"
         )
 
     def last_rank(self, looks):

@@ -45,7 +45,9 @@ def load(path=None):
     path = path or os.path.join(HERE, "faults.yml")
     value, lines, problems = yaml_source.read(path, os.path.basename(path))
     schema, _lines, wrong = yaml_source.read(os.path.join(HERE, "schema.yml"))
-    problems = problems + wrong or yaml_source.check(value, schema, lines, os.path.basename(path))
+    problems = problems + wrong or yaml_source.validate(
+        value, schema, lines, os.path.basename(path)
+    )
     if problems:
         raise DrillError("; ".join(str(problem) for problem in problems))
     for name, fault in value["faults"].items():

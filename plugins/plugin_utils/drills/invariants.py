@@ -60,7 +60,7 @@ def logs(ground, run, number):
     index = manifest.read_json(os.path.join(attempt_dir, "ranks.json"))
     plan = manifest.read_json(plan_at_home(ground, run, number) or "")
     if not index:
-        return [f"N1: attempt-{number}/ranks.json is missing at home"]
+        return [f"N1: attempt-{number}/ranks.json is missing on the controller"]
     problems = []
     for node in ground.nodes:
         names = _names_of_files(index, node.name)
@@ -105,9 +105,9 @@ def _byte_problems(node, file, paths, remote):
     if remote is None:
         return []
     if not paths:
-        return [f"N1: {file} of {node} did not come home"]
+        return [f"N1: {file} of {node} is not on the controller"]
     if not begins(paths[0], *remote, whole=True):
-        return [f"N1: {file} of {node} is not what is at home as {os.path.basename(paths[0])}"]
+        return [f"N1: {file} of {node} differs from the controller's {os.path.basename(paths[0])}"]
     return []
 
 
@@ -213,7 +213,7 @@ def equal(ground, run, number):
     if path:
         plan = manifest.read_json(path)
     if not plan:
-        return ["N4: there is no plan at home"]
+        return ["N4: there is no plan on the controller"]
     base = ground.base
     code = plan["code"].get("path") or f"{base}/code/{plan['code']['digest'][:16]}"
     data = [_below(base, target) for target in sorted(plan["links"].values())]
@@ -231,7 +231,7 @@ def equal(ground, run, number):
     ]
     answers = {node.name: node.look("; ".join(script)).split("\n") for node in ground.nodes}
     problems = [
-        f"N4: plan.json of {name} is not the one at home"
+        f"N4: plan.json of {name} is not the controller's"
         for name, lines in answers.items()
         if lines[0][:64] != collector.digests(path, 0)[1]
     ]

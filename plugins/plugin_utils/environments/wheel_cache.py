@@ -57,7 +57,7 @@ def collect_wheels(given: dict[str, Any], write: bool) -> dict[str, Any]:
         machine=machine,
         libc=libc,
         uv_version=given["uv_version"],
-        from_source=tuple(python_env.from_source(texts)),
+        from_source=tuple(python_env.source_packages(texts)),
         hashes=hashes,
     )
     root = os.path.join(given["cache_dir"], "wheels")
@@ -67,7 +67,7 @@ def collect_wheels(given: dict[str, Any], write: bool) -> dict[str, Any]:
         if result["changed"]:
             result["fetched"] = sorted(want.packages)
         return result
-    with wheels.locked(root, given["wait"]):
+    with wheels.lock_cache(root, given["wait"]):
         pip = [sys.executable, "-m", "pip"]
         result.update(wheels.provide(root, want, pip, free=lambda: shutil.disk_usage(root).free))
     check_room(nodes, missing, result["needed_bytes"])

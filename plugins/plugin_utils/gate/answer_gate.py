@@ -19,11 +19,30 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CODE
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     escape,
     printable,
 )
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from ansible.plugins.action import ActionBase
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
+
+    ModuleAction = ActionBase
+else:
+    ModuleAction = object
+
+# A field and what is wrong with it.
+Problem = tuple[str, str]
+Schema = dict[str, Any]
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answers")
 # Nesting, number of values and characters of one answer. The largest honest answer (the files of
@@ -71,13 +90,29 @@ INTERPRETER = re.compile(r"/[A-Za-z0-9._/+-]{1,250}\Z")
 LINES = 200
 
 
+class Definition(TypedDict):
+    """How a module's answer is validated.
+
+    same_as: {dotted field: argument} that must be equal. drop: leave out other fields instead of
+    refusing them. raw: fields whose text is not escaped. seconds: the longest time of the module.
+    """
+
+    validator: Draft202012Validator
+    same_as: dict[str, str]
+    schema: Schema
+    properties: set[str]
+    drop: bool
+    raw: frozenset[str]
+    seconds: int
+
+
 class InvalidAnswer(Exception):
     """An answer does not match its schema.
 
     `problems` holds (field, text) pairs. Both are safe to show.
     """
 
-    def __init__(self, problems):
+    def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         super().__init__("; ".join(f"{field}: {text}" for field, text in problems))
 
@@ -89,7 +124,7 @@ class TooSlow(BaseException):
     """
 
 
-def validate(module, answer, arguments):
+def validate(module: str, answer: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer of a module on a node as the controller may use it.
 
     module: name without a collection. arguments: what the controller asked, as {argument: value}.
@@ -104,7 +139,7 @@ def validate(module, answer, arguments):
     common = {key: answer[key] for key in COMMON if key in answer}
     fields = {}
     if answer.get("failed") or answer.get("skipped"):
-        common.update({key: answer[key] for key in FAILURE if key in answer})
+        common.update({key: answer[key] for key in (*FAILURE, "code") if key in answer})
     else:
         fields = _module_fields(known, answer)
         _match(known, fields, arguments)
@@ -118,7 +153,7 @@ def validate(module, answer, arguments):
     return clean
 
 
-def _module_fields(known, answer):
+def _module_fields(known: Definition, answer: Any) -> dict[str, Any]:
     """Return the fields of an answer that are the module's own.
 
     known: the module's definition. Raises InvalidAnswer for a field that Ansible would obey.
@@ -139,7 +174,7 @@ def _module_fields(known, answer):
     return fields
 
 
-def refusal(module, node, error):
+def refusal(module: str, node: str, error: Exception) -> dict[str, Any]:
     """Return the failed result that stands for an answer that is not valid.
 
     It names the fields, and at most 60 cleaned characters of a value.
@@ -158,15 +193,23 @@ def refusal(module, node, error):
     }
 
 
-class Gated:
+class Gated(ModuleAction):
     """Mixin that validates every answer of a module on a node.
 
     An action plugin inherits this class before Ansible's own.
     """
 
-    def _execute_module(self, module_name=None, module_args=None, tmp=None, task_vars=None, **more):
+    def _execute_module(
+        self,
+        module_name: str | None = None,
+        module_args: dict[str, Any] | None = None,
+        tmp: str | None = None,
+        task_vars: dict[str, Any] | None = None,
+        *rest: Any,
+        **more: Any,
+    ) -> dict[str, Any]:
         if self._connection.transport == "local":
-            return super()._execute_module(module_name, module_args, tmp, task_vars, **more)
+            return super()._execute_module(module_name, module_args, tmp, task_vars, *rest, **more)
         name = (module_name or self._task.action).rpartition(".")[2]
         node = self._task.delegate_to or (task_vars or {}).get("inventory_hostname") or "the node"
         if module_args is None:
@@ -176,7 +219,9 @@ class Gated:
         began = time.clock_gettime(time.CLOCK_BOOTTIME)
         try:
             with bounded(definition(name)["seconds"]):
-                answer = super()._execute_module(module_name, module_args, tmp, task_vars, **more)
+                answer = super()._execute_module(
+                    module_name, module_args, tmp, task_vars, *rest, **more
+                )
         except TooSlow as error:
             end_children(began)
             return {
@@ -194,7 +239,7 @@ class Gated:
         except InvalidAnswer as error:
             return refusal(name, node, error)
 
-    def _refuse_skipped(self, name, answer):
+    def _refuse_skipped(self, name: str, answer: Any) -> None:
         """Raise InvalidAnswer where a module of the product left its work out.
 
         It does so in check mode alone. At another time nothing could use what such an answer lacks.
@@ -205,7 +250,7 @@ class Gated:
             raise InvalidAnswer([("skipped", "is not an answer to what was asked")])
 
 
-def end_children(began):
+def end_children(began: float) -> None:
     """End the child processes that started since `began` (seconds since the boot).
 
     The login that waits for an answer would stay for ever.
@@ -222,7 +267,7 @@ def end_children(began):
 
 
 @contextlib.contextmanager
-def bounded(seconds):
+def bounded(seconds: int) -> Iterator[None]:
     """Bound the time and the memory of the block.
 
     seconds: the longest time. Raises TooSlow or MemoryError. Each task has a process of its own.
@@ -234,10 +279,9 @@ def bounded(seconds):
     if soft == resource.RLIM_INFINITY or soft > limit:
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     # Signals reach the main thread only.
+    time_limit: AbstractContextManager[None] = contextlib.nullcontext()
     if threading.current_thread() is threading.main_thread():
         time_limit = _alarm(seconds)
-    else:
-        time_limit = contextlib.nullcontext()
     try:
         with time_limit:
             yield
@@ -246,13 +290,13 @@ def bounded(seconds):
 
 
 @contextlib.contextmanager
-def _alarm(seconds):
+def _alarm(seconds: int) -> Iterator[None]:
     """Raise TooSlow in the block after so many seconds.
 
     An earlier alarm is restored after the block.
     """
 
-    def ring(_signal, _frame):
+    def ring(_signal: int, _frame: FrameType | None) -> None:
         raise TooSlow(f"did not answer within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, ring)
@@ -268,8 +312,8 @@ def _alarm(seconds):
 
 
 @functools.lru_cache(maxsize=None)
-def definition(module):
-    """Return {validator, same_as, schema, properties, drop, raw, seconds} of a module.
+def definition(module: str) -> Definition:
+    """Return the definition of a module.
 
     A module without a schema of its own keeps the common fields alone.
     """
@@ -280,7 +324,7 @@ def definition(module):
     return _compile_schema(others.get(module) or {}, drop=True)
 
 
-def prepare():
+def prepare() -> None:
     """Load schemas and validator once, before Ansible forks workers for tasks.
 
     It takes 0.15 s, which no task pays again.
@@ -289,19 +333,19 @@ def prepare():
         definition(name)
 
 
-def modules():
+def modules() -> list[str]:
     """Return the names of the product's modules that have a schema of their own."""
     names = sorted(name[:-4] for name in os.listdir(FOLDER) if name.endswith(".yml"))
     return [name for name in names if name not in ("ansible", "common")]
 
 
-def schema(module):
+def schema(module: str) -> Schema:
     """Return the completed JSON schema of a module's answer, with its definitions."""
     return definition(module)["schema"]
 
 
 @functools.lru_cache(maxsize=None)
-def _read(path):
+def _read(path: str) -> Any:
     """Return the data of a YAML file."""
     import yaml  # the controller has it, a node that gets this package does not
 
@@ -310,12 +354,12 @@ def _read(path):
 
 
 @functools.lru_cache(maxsize=None)
-def _shared_definitions():
+def _shared_definitions() -> Schema:
     """Return the completed definitions that the schemas of several modules refer to."""
     return complete(_read(os.path.join(FOLDER, "common.yml")), False)
 
 
-def _compile_schema(source, drop):
+def _compile_schema(source: Mapping[str, Any], drop: bool) -> Definition:
     """Return the definition of a module.
 
     See `definition`. source: the data of the module's file. drop: leave out other fields instead of
@@ -323,7 +367,7 @@ def _compile_schema(source, drop):
     """
     import jsonschema
 
-    optional = "all"
+    optional: Any = "all"
     if not drop:
         optional = source.get("optional") or []
     properties = source.get("answer") or {}
@@ -341,7 +385,7 @@ def _compile_schema(source, drop):
     }
 
 
-def complete(part, is_schema=True):
+def complete(part: dict[str, Any], is_schema: bool = True) -> Schema:
     """Return a schema that is closed and bounded wherever it says nothing else.
 
     A mapping with properties takes no others, and lacks none but those named by `optional`. Texts,
@@ -362,7 +406,7 @@ def complete(part, is_schema=True):
     return result
 
 
-def _complete_parts(schema):
+def _complete_parts(schema: Schema) -> None:
     """Complete, in place, the schemas that a schema holds."""
     for key in ("properties", "patternProperties"):
         if key in schema:
@@ -375,7 +419,7 @@ def _complete_parts(schema):
             schema[key] = [complete(value) for value in schema[key]]
 
 
-def _close_properties(schema):
+def _close_properties(schema: Schema) -> None:
     """Refuse, in place, other properties, and require all but the optional ones."""
     optional = schema.pop("optional", [])
     if optional == "all":
@@ -385,7 +429,7 @@ def _close_properties(schema):
     schema.setdefault("additionalProperties", False)
 
 
-def _match(known, fields, arguments):
+def _match(known: Definition, fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     """Raise InvalidAnswer with the first problems of the fields."""
     problems = []
     for error in known["validator"].iter_errors(fields):
@@ -401,7 +445,9 @@ def _match(known, fields, arguments):
         raise InvalidAnswer(problems)
 
 
-def _differing(fields, same_as, arguments):
+def _differing(
+    fields: Mapping[str, Any], same_as: Mapping[str, str], arguments: Mapping[str, Any]
+) -> Iterator[Problem]:
     """Yield a problem for each field that is not what the controller asked for.
 
     same_as: {dotted field: argument}.
@@ -412,9 +458,9 @@ def _differing(fields, same_as, arguments):
             yield dotted, f"is not the {argument} that was asked for"
 
 
-def _value_at(fields, dotted):
+def _value_at(fields: Mapping[str, Any], dotted: str) -> Any:
     """Return the value of a dotted field, None where it is missing."""
-    value = fields
+    value: Any = fields
     for part in dotted.split("."):
         if not isinstance(value, dict):
             return None
@@ -422,25 +468,28 @@ def _value_at(fields, dotted):
     return value
 
 
-def _field_name(part):
+def _field_name(part: object) -> str:
     """Return one part of a field's path, safe to show."""
     return printable(str(part), limit=60)
 
 
-def _reason(error):
+def _reason(error: ValidationError) -> str:
     """Return why a value does not match.
 
     A value is shown cleaned and cut, since it may be long and hostile.
     """
-    value, rule = error.instance, error.validator
+    rule = error.validator
+    value: Any = error.instance
+    wanted: Any = error.validator_value
+    schema: Any = error.schema
     if rule == "required":
-        missing = sorted(set(error.validator_value) - set(value))
+        missing = sorted(set(wanted) - set(value))
         return f"lacks {', '.join(missing[:3])}"
     if rule == "additionalProperties":
-        extra = sorted(str(key) for key in set(value) - set(error.schema.get("properties", {})))
+        extra = sorted(str(key) for key in set(value) - set(schema.get("properties", {})))
         return f"has fields that it should not have: {printable(repr(extra[0]), limit=60)}"
     if rule == "type":
-        kinds = error.validator_value
+        kinds = wanted
         if isinstance(kinds, str):
             kinds = [kinds]
         return f"is not of type {' or '.join(kinds)}"
@@ -452,7 +501,7 @@ def _reason(error):
 # --- bounds and text
 
 
-def measure(answer):
+def measure(answer: Any) -> None:
     """Raise InvalidAnswer for an answer that JSON cannot hold or is too large.
 
     Its depth is bounded, too. There is no recursion, so depth costs nothing.
@@ -471,7 +520,7 @@ def measure(answer):
             raise InvalidAnswer([("answer", text)])
 
 
-def _contents(value):
+def _contents(value: Any) -> tuple[Iterable[Any], int]:
     """Return (children, characters) of one value.
 
     Raises InvalidAnswer for what JSON cannot hold.
@@ -493,7 +542,7 @@ def _contents(value):
     return (), 0
 
 
-def _is_unicode(text):
+def _is_unicode(text: str) -> bool:
     """Return True if a text can be encoded."""
     if text.isascii():
         return True
@@ -504,7 +553,7 @@ def _is_unicode(text):
     return True
 
 
-def _interpreter(facts):
+def _interpreter(facts: Any) -> dict[str, str] | None:
     """Return {discovered_interpreter_python: path}, else None.
 
     It is what Ansible itself found.
@@ -521,14 +570,19 @@ def _interpreter(facts):
     return {"discovered_interpreter_python": path}
 
 
-def _common(kept):
+def _common(kept: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that every answer may have, each with its own type."""
-    result = {key: bool(kept[key]) for key in ("changed", "failed", "skipped") if key in kept}
+    result: dict[str, Any] = {}
+    for key in ("changed", "failed", "skipped"):
+        if key in kept:
+            result[key] = bool(kept[key])
     if isinstance(kept.get("rc"), int):
         result["rc"] = max(-(2**31), min(2**31, int(kept["rc"])))
     for key in ("msg", "stdout", "stderr", "module_stdout", "module_stderr"):
         if key in kept:
             result[key] = _bounded_text(kept[key])
+    if isinstance(kept.get("code"), str) and CODE.match(kept["code"]):
+        result["code"] = kept["code"]
     for key in ("stdout_lines", "stderr_lines"):
         if isinstance(kept.get(key), list):
             result[key] = [str(line)[:MAX_TEXT] for line in kept[key][:LINES]]
@@ -540,14 +594,14 @@ def _common(kept):
     return result
 
 
-def _bounded_text(value):
+def _bounded_text(value: Any) -> str:
     """Return a text that is not too long, of any value."""
     if isinstance(value, str):
         return value[: 4 * MAX_TEXT]
     return json.dumps(value, default=str)[:MAX_TEXT]
 
 
-def _warning(item):
+def _warning(item: object) -> str:
     """Return the text of a warning.
 
     ansible-core 2.19 has objects for them.
@@ -556,7 +610,7 @@ def _warning(item):
     return str(getattr(event, "msg", item))[:MAX_TEXT]
 
 
-def _escaped(data, newlines=False):
+def _escaped(data: Any, newlines: bool = False) -> Any:
     """Return data with control characters escaped in every text and key."""
     if isinstance(data, str):
         return escape(str(data), newlines)

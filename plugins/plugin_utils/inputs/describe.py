@@ -25,12 +25,12 @@ PLACED = ("present", "shared")
 # --- trees and weights in the cache
 
 
-def remembered(cache_dir, root):
+def scan_cache(cache_dir, root):
     """Return the path of the cache with the digests of a directory's files."""
     return os.path.join(cache_dir, "scans", root.strip("/").replace("/", "%") + ".json")
 
 
-def keep(kind, name, root, entries, cache_dir):
+def keep_manifest(kind, name, root, entries, cache_dir):
     """Keep a manifest in the cache and return the tree's summary.
 
     It has kind, name, digest, source, files (a count) and bytes.
@@ -56,7 +56,7 @@ def keep(kind, name, root, entries, cache_dir):
     }
 
 
-def fetch(url, folder, open_url, hosts=(), sha256=None):
+def fetch_url(url, folder, open_url, hosts=(), sha256=None):
     """Fetch a URL into a new folder and return whether anything was fetched.
 
     An archive is unpacked. The folder appears in one step. open_url: a callable like
@@ -93,8 +93,8 @@ def _download(url, path, open_url, hosts):
 
     Raises OSError where the body is cut off.
     """
-    with download.opened(url, hosts, open_url) as answer, open(path, "wb") as handle:
-        digest = download.copy(answer, handle)
+    with download.open_checked(url, hosts, open_url) as answer, open(path, "wb") as handle:
+        digest = download.copy_body(answer, handle)
         promised = answer.headers.get("Content-Length")
         # (the length of an encoded answer is that of its encoded form)
         if promised and not answer.headers.get("Content-Encoding"):
@@ -103,7 +103,7 @@ def _download(url, path, open_url, hosts):
     return digest
 
 
-def unverified(job, fetched, cache_dir):
+def unverified_downloads(job, fetched, cache_dir):
     """Return a line for each URL that was fetched without a digest to compare with."""
     lines = []
     for url in fetched:
@@ -116,7 +116,7 @@ def unverified(job, fetched, cache_dir):
     return lines
 
 
-def outlined(outline, cache_dir):
+def keep_outline(outline, cache_dir):
     """Keep the texts of code that lies on the nodes.
 
     Returns (directory, its files' names as keys, git state) as for code on the controller. The
@@ -124,7 +124,7 @@ def outlined(outline, cache_dir):
     """
     try:
         valid = outline_files.validate(outline)
-        root = outline_files.keep(valid["texts"], cache_dir)
+        root = outline_files.keep_texts(valid["texts"], cache_dir)
     except outline_files.InvalidOutline as error:
         raise sources.SourceError(str(error)) from error
     state = None
@@ -136,7 +136,7 @@ def outlined(outline, cache_dir):
 # --- the script's overrides and arguments
 
 
-def settled(params, values):
+def settle_options(params, values):
     """Return the overrides and arguments of the training script, with advice.
 
     The keys are overrides, arguments, effective, advice and problems. They include the changes of
@@ -145,23 +145,23 @@ def settled(params, values):
     job, suite = params["job"], params["suite"]
     nodes, devices = params["nodes"], params["devices"]
     given = dict(params["overrides"], **job["overrides"])
-    overrides, problems = suite_table.settle(
+    overrides, problems = suite_table.settle_overrides(
         suite, values, given, params["accelerator"], nodes * devices
     )
-    planned = suite_table.overridden(values, overrides)
+    planned = suite_table.apply_overrides(values, overrides)
     advice = scaling.advise(job, suite, planned, given, nodes, devices)
     scaled, arguments, lines = scaling.apply(advice)
     overrides = dict(scaled, **overrides)
     return {
         "overrides": overrides,
         "arguments": job["arguments"] + arguments,
-        "effective": suite_table.overridden(values, overrides),
+        "effective": suite_table.apply_overrides(values, overrides),
         "advice": scaling.lines(advice) + lines,
         "problems": problems,
     }
 
 
-def place_of(job, key):
+def location_of(job, key):
     """Return 'file:line key' of the job, the beginning of every refusal.
 
     See docs/design.md, 12.
@@ -172,15 +172,15 @@ def place_of(job, key):
     return f"{file}:{line} {key}"
 
 
-def about(job, text):
+def problem_location(job, text):
     """Return the place in the job that a problem is about.
 
     It is the override that the problem begins with, or else the suite's config.
     """
     for name in job["overrides"]:
         if re.match(re.escape(name) + "[: ]", text):
-            return place_of(job, "overrides." + name)
-    return "{}: {}".format(place_of(job, "config"), job["config"])
+            return location_of(job, "overrides." + name)
+    return "{}: {}".format(location_of(job, "config"), job["config"])
 
 
 def refuse(job, problems):
@@ -189,14 +189,14 @@ def refuse(job, problems):
         count = "1 problem"
         if len(problems) > 1:
             count = f"{len(problems)} problems"
-        lines = [f"  {about(job, text)}: {text}" for text in problems]
+        lines = [f"  {problem_location(job, text)}: {text}" for text in problems]
         raise sources.SourceError("\n".join([f"{count}, nothing was touched:", *lines]))
 
 
 # --- the parts
 
 
-def point_tree(point, cache_dir):
+def checkpoint_tree(point, cache_dir):
     """Return [the tree] of the checkpoint that the run is resumed from, or [].
 
     Its source is the controller's copy, so that the nodes need not have the checkpoint.
@@ -205,7 +205,7 @@ def point_tree(point, cache_dir):
         return []
     name = f"{point['name']} of attempt {point['attempt']}"
     files = {path: list(entry) for path, entry in point["files"].items()}
-    return [keep(resume_inputs.KIND, name, point["home"], files, cache_dir)]
+    return [keep_manifest(resume_inputs.KIND, name, point["home"], files, cache_dir)]
 
 
 class DataSets:
@@ -275,11 +275,11 @@ class DataSets:
             raise sources.SourceError(
                 f"the data set '{name}' is not there: {place} is no directory on the controller"
             )
-        entries = manifest.scan(place, None, remembered(cache_dir, place))
-        return keep("data", name, place, entries, cache_dir)
+        entries = manifest.scan(place, None, scan_cache(cache_dir, place))
+        return keep_manifest("data", name, place, entries, cache_dir)
 
 
-def weights(params, effective, check_mode, open_url):
+def describe_weights(params, effective, check_mode, open_url):
     """Return {trees, weights, overrides, placed, fetched} of weights named by URL.
 
     effective: the config's values with all overrides. The overrides returned lead to files that lie
@@ -326,7 +326,7 @@ def _validate_url(params, key, url):
     try:
         download.validate(url, params["weights"].get("hosts") or ())
     except download.Refused as error:
-        raise sources.SourceError(f"{key}: {download.shown(url)} {error}") from error
+        raise sources.SourceError(f"{key}: {download.displayed_url(url)} {error}") from error
 
 
 def _fetch_weights(params, key, url, open_url):
@@ -338,9 +338,9 @@ def _fetch_weights(params, key, url, open_url):
     hosts = params["weights"].get("hosts") or ()
     sha256 = (params["job"].get("weights") or {}).get(url)
     try:
-        return fetch(url, folder, open_url, hosts, sha256)
+        return fetch_url(url, folder, open_url, hosts, sha256)
     except download.Refused as error:
-        raise sources.SourceError(f"{key}: {download.shown(url)} {error}") from error
+        raise sources.SourceError(f"{key}: {download.displayed_url(url)} {error}") from error
     except OSError as error:
         raise sources.SourceError(
             f"{key}: cannot fetch {url} ({error}); give the controller internet, or set the"
@@ -357,36 +357,39 @@ def _weights_tree(params, key, url, local):
     folder, names = sources.weight_folder(cache_dir, url), None
     if local:
         folder, names = os.path.dirname(local), [os.path.basename(local)]
-    entries = manifest.scan(folder, names, remembered(cache_dir, folder))
-    tree = keep("weights", key, folder, entries, cache_dir)
+    entries = manifest.scan(folder, names, scan_cache(cache_dir, folder))
+    tree = keep_manifest("weights", key, folder, entries, cache_dir)
     return tree, sources.weight_file(entries, url)
 
 
-def placed_code(params, data):
+def describe_placed_code(params, data):
     """Return the description of code on the nodes for the probe."""
     return {
         "key": "code",
         "path": params["code"],
         "placement": params["placement"],
-        "exclude": suite_table.hidden(params["suite"], data.given),
+        "exclude": suite_table.linked_folders(params["suite"], data.given),
         "verify": "content",
     }
 
 
-def code_of(params, data):
+def read_code(params, data):
     """Return (root, entries, git state, placed) of the code.
 
     It is the controller's tree, or the outline of the one that lies on the nodes.
     """
     if params["outline"]:
-        return (*outlined(params["outline"], params["cache_dir"]), [placed_code(params, data)])
+        return (
+            *keep_outline(params["outline"], params["cache_dir"]),
+            [describe_placed_code(params, data)],
+        )
     root = os.path.realpath(params["code"])
-    return (root, *sources.code_tree(root, remembered(params["cache_dir"], root)), [])
+    return (root, *sources.code_tree(root, scan_cache(params["cache_dir"], root)), [])
 
 
-def foreign_lines(params, root, state):
+def foreign_owner_lines(params, root, state):
     """Return the line that a code tree of another account was taken whole, or nothing."""
-    if params["outline"] or state or not sources.foreign(root):
+    if params["outline"] or state or not sources.is_foreign(root):
         return []
     return [
         f"code: git refuses {root}, which another account owns: every file was taken and the commit"
@@ -397,8 +400,8 @@ def foreign_lines(params, root, state):
 def describe(params, check_mode, open_url):
     """Return the result of library/job_inputs.py from its parameters.
 
-    In check mode nothing is fetched. open_url: see `fetch`. Raises SourceError, ManifestError and
-    OSError.
+    In check mode nothing is fetched. open_url: see `fetch_url`. Raises SourceError, ManifestError
+    and OSError.
     """
     try:
         return _describe(params, check_mode, open_url)
@@ -414,7 +417,7 @@ def describe(params, check_mode, open_url):
             raise
         # The config came from a node and may hold any value at any place.
         raise sources.SourceError(
-            f"{place_of(params['job'], 'config')}: the config on the nodes cannot be used"
+            f"{location_of(params['job'], 'config')}: the config on the nodes cannot be used"
             f" ({type(error).__name__}: {error}); compare it with the suite's own"
         ) from error
 
@@ -428,15 +431,15 @@ def _describe(params, check_mode, open_url):
             "changed": False,
             "unread": params["unread"],
             "trees": [],
-            "placed": [placed_code(params, data)],
+            "placed": [describe_placed_code(params, data)],
         }
-    *tree, placed = code_of(params, data)
+    *tree, placed = read_code(params, data)
     root, entries, state = tree
     script = sources.find_script(suite, entries, root)
     files, values = _read_config(params, root, entries)
-    settled_values = settled(params, values)
+    settled_values = settle_options(params, values)
     effective, arguments = settled_values["effective"], settled_values["arguments"]
-    wanted, missing = suite_table.wanted_data(
+    wanted, missing = suite_table.find_data(
         suite, effective, arguments, data.places, data.exists, code=entries
     )
     settings = suite_table.settings(suite, effective, arguments, settled_values["overrides"])
@@ -447,7 +450,7 @@ def _describe(params, check_mode, open_url):
     refuse(job, problems)
     code, trees = _describe_code(params, root, entries, state)
     data_trees, digests, data_placed = data.described(wanted, cache_dir)
-    pretrained = weights(params, effective, check_mode, open_url)
+    pretrained = describe_weights(params, effective, check_mode, open_url)
     resume_point = params.get("resume")
     return {
         "changed": bool(pretrained["fetched"]),
@@ -460,11 +463,14 @@ def _describe(params, check_mode, open_url):
         "arguments": arguments,
         "advice": (
             settled_values["advice"]
-            + foreign_lines(params, root, state)
-            + unverified(job, pretrained["fetched"], cache_dir)
+            + foreign_owner_lines(params, root, state)
+            + unverified_downloads(job, pretrained["fetched"], cache_dir)
         ),
         "placed": placed + data_placed + pretrained["placed"],
-        "trees": trees + data_trees + pretrained["trees"] + point_tree(resume_point, cache_dir),
+        "trees": trees
+        + data_trees
+        + pretrained["trees"]
+        + checkpoint_tree(resume_point, cache_dir),
         "resume_config": (
             resume_point and resume_inputs.config_file(suite, job["config"], values, resume_point)
         ),
@@ -479,7 +485,7 @@ def _read_config(params, root, entries):
     try:
         return sources.config_chain(root, job["config"], base_key, entries)
     except sources.SourceError as error:
-        raise sources.SourceError("{}: {}".format(place_of(job, "config"), error)) from error
+        raise sources.SourceError("{}: {}".format(location_of(job, "config"), error)) from error
 
 
 def _describe_code(params, root, entries, state):
@@ -491,7 +497,7 @@ def _describe_code(params, root, entries, state):
     if outline:
         summary, trees = outline, []
     else:
-        summary = keep("code", params["suite"]["name"], root, entries, params["cache_dir"])
+        summary = keep_manifest("code", params["suite"]["name"], root, entries, params["cache_dir"])
         trees = [summary]
     code = {name: summary[name] for name in ("digest", "files", "bytes")}
     if outline:

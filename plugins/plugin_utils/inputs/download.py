@@ -20,8 +20,8 @@ import urllib.parse
 import urllib.request
 
 # Bytes of one download or archive, and bytes that stay free on the controller's disk.
-LARGEST, FREE = 64 << 30, 1 << 30
-REDIRECTS, SECONDS = 5, 60
+LARGEST_BYTES, FREE_BYTES = 64 << 30, 1 << 30
+REDIRECTS, TIMEOUT_SECONDS = 5, 60
 _REDIRECT_CODES = (301, 302, 303, 307, 308)
 # The metadata services that are neither loopback nor link-local: AWS, Alibaba, Azure, Oracle.
 METADATA = ("fd00:ec2::254", "fd00:ec2::23", "100.100.100.200", "168.63.129.16", "192.0.0.192")
@@ -35,7 +35,7 @@ class Refused(Exception):
     """A URL that is not fetched. The message follows it."""
 
 
-def shown(url):
+def displayed_url(url):
     """Return a URL for people, without a login and without its query."""
     parts = urllib.parse.urlsplit(url)
     return "{}://{}{}".format(parts.scheme, parts.netloc.rpartition("@")[2], parts.path)
@@ -111,7 +111,7 @@ def _private(host):
 
 
 @contextlib.contextmanager
-def resolving(hosts):
+def refuse_private_addresses(hosts):
     """Refuse private addresses where a name is resolved within this context.
 
     So the address that is checked is the one that is connected to. A proxy that the user configured
@@ -154,16 +154,16 @@ def _ip_addresses(rows):
 
 
 @contextlib.contextmanager
-def opened(url, hosts, open_url):
+def open_checked(url, hosts, open_url):
     """Open a URL and give its answer, every redirect checked.
 
     open_url: like ansible.module_utils.urls.open_url. Raises Refused, OSError.
     """
-    with resolving(hosts):
+    with refuse_private_addresses(hosts):
         for _count in range(REDIRECTS + 1):
             validate(url, hosts)
             try:
-                answer = open_url(url, timeout=SECONDS, follow_redirects="none")
+                answer = open_url(url, timeout=TIMEOUT_SECONDS, follow_redirects="none")
             except urllib.error.HTTPError as error:
                 url = urllib.parse.urljoin(url, _redirect_target(error))
                 continue
@@ -187,7 +187,7 @@ def _redirect_target(error):
     return target
 
 
-def copy(answer, handle):
+def copy_body(answer, handle):
     """Copy the body of an open URL into an open file and return its sha256.
 
     Raises Refused where it is larger than weights are, OSError.
@@ -201,9 +201,9 @@ def copy(answer, handle):
         if not chunk:
             return digest.hexdigest()
         size += len(chunk)
-        if size > LARGEST:
-            raise Refused(f"brings more than {LARGEST} bytes")
-        if not (size >> 20) % 64 and shutil.disk_usage(folder).free < FREE:
+        if size > LARGEST_BYTES:
+            raise Refused(f"brings more than {LARGEST_BYTES} bytes")
+        if not (size >> 20) % 64 and shutil.disk_usage(folder).free < FREE_BYTES:
             raise OSError("the disk of the controller's cache is full")
         digest.update(chunk)
         handle.write(chunk)

@@ -110,7 +110,7 @@ def _are_config_texts(values):
     return total <= LARGEST_TEXTS
 
 
-def keep(texts, cache_dir):
+def keep_texts(texts, cache_dir):
     """Write validated texts into a new directory of the cache and return its path.
 
     Raises InvalidOutline, OSError.

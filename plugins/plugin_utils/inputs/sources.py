@@ -39,7 +39,7 @@ class SourceError(Exception):
     """An input that is not there or does not fit. The message names it and the remedy."""
 
 
-class _AnyTag(yaml.SafeLoader):
+class _ConfigLoader(yaml.SafeLoader):
     """A loader for the suites' configs, which carry tags of their own (!LearningRate).
 
     A tag's value is read as a plain one. A config may come from a node. Its depth is bounded while
@@ -102,7 +102,7 @@ def _plain(loader, _suffix, node):
     return loader.construct_mapping(node, deep=True)
 
 
-_AnyTag.add_multi_constructor("!", _plain)
+_ConfigLoader.add_multi_constructor("!", _plain)
 
 
 def git_state(root):
@@ -134,7 +134,7 @@ def _local_changes(root):
         return None
 
 
-def foreign(root):
+def is_foreign(root):
     """Return whether git refuses the tree because another account owns it."""
     try:
         git_tree.ask(root, ["rev-parse", "--git-dir"], limit=4096)
@@ -188,7 +188,7 @@ class _ConfigChain:
         values = self._read(name)
         for base in self._bases(name, values):
             self.add(os.path.join(os.path.dirname(name), base), name)
-        self.values.update(suite_table.merged(self.values, values))
+        self.values.update(suite_table.merge(self.values, values))
 
     def _refuse_missing(self, name, parent):
         origin = ""
@@ -211,7 +211,7 @@ class _ConfigChain:
                     f" {MOST_CONFIGS} files"
                 )
             # (a SafeLoader that reads unknown tags as plain values)
-            values = yaml.load(text, Loader=_AnyTag) or {}
+            values = yaml.load(text, Loader=_ConfigLoader) or {}
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())
             raise SourceError(f"{name}: is not YAML: {reason}") from error
@@ -339,7 +339,10 @@ def _extract(archive, rows, path):
 
     rows: [(member, name, size in bytes)].
     """
-    if len(rows) > MOST_MEMBERS or sum(size for _member, _name, size in rows) > download.LARGEST:
+    if (
+        len(rows) > MOST_MEMBERS
+        or sum(size for _member, _name, size in rows) > download.LARGEST_BYTES
+    ):
         raise SourceError(
             f"{os.path.basename(path)} unpacks to more than weights are; it was not unpacked"
         )

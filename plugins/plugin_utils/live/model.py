@@ -2,7 +2,7 @@
 """The state of a run, from its nodes' repeated answers. Pure.
 
 That is its pace, the loss so far, the time left and the slow ranks. Statuses are what
-library/attempt_status.py returns. Times of one node are compared with each other only. `seconds`
+library/attempt_monitor.py returns. Times of one node are compared with each other only. `seconds`
 are the controller's own.
 """
 

@@ -50,7 +50,7 @@ class NoRun(Exception):
 def choose(runs_dir, run, answers):
     """Return {run, number, ended, goes_on, silent, notes} of the chosen run.
 
-    run: the id that was asked for, or ''. answers: {node: what attempt_status returned, or None}.
+    run: the id that was asked for, or ''. answers: {node: what attempt_monitor returned, or None}.
     `ended` and `goes_on`: nodes on which it is over or goes on. `ended` is empty where all of the
     run is on the controller. `silent`: nodes that did not answer. `notes`: lines about nodes with
     another opinion. Raises NoRun.

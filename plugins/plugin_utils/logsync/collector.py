@@ -81,7 +81,10 @@ def _problems(entry, homes, own=False):
     if not _NAME.match(node):
         problems.append(f"{ascii(node)} cannot be a node's name")
     if not all(_is_list_of_mappings(entry.get(key)) for key in ("files", "ranks")):
-        return [*problems, f"{node}: no lists `files` and `ranks`; give what rank_logs returned"]
+        return [
+            *problems,
+            f"{node}: no lists `files` and `ranks`; give what rank_logs_info returned",
+        ]
     own_names = None
     if own:
         own_names = safe_names.at_home(node)
@@ -111,7 +114,7 @@ def _file_problems(item, homes, own_names):
         problems.append(f"{home} is also the name of a file of {homes[home]}")
     if not _is_size(item.get("bytes")) or not _DIGEST.match(str(item.get("sha256"))):
         problems.append(
-            f"{ascii(name)[:200]}: the node gave no size and sha256 (rank_logs with"
+            f"{ascii(name)[:200]}: the node gave no size and sha256 (rank_logs_info with"
             " digest: true does)"
         )
     return problems
@@ -217,7 +220,7 @@ def _lacking_of(root, run_dir, entry, bounds, result, write):
     root: None where the directory is missing.
     """
     node, (sizes, left) = entry["node"], result
-    used, count = quota.used(os.path.dirname(os.path.abspath(run_dir)), node)
+    used, count = quota.measure_usage(os.path.dirname(os.path.abspath(run_dir)), node)
     for item in sorted(entry["files"], key=lambda item: item["bytes"]):
         local = None
         if root is not None:
@@ -348,13 +351,13 @@ def free_name(root, home):
 
     Raise QuotaError where too many are taken.
     """
-    for number in range(1, quota.KEPT + 1):
+    for number in range(1, quota.KEPT_COPIES + 1):
         name = f"{home}.{number}"
         try:
             os.stat(name, dir_fd=root, follow_symlinks=False)
         except FileNotFoundError:
             return name
-    raise quota.QuotaError(f"{home} began again more than {quota.KEPT} times on its node")
+    raise quota.QuotaError(f"{home} began again more than {quota.KEPT_COPIES} times on its node")
 
 
 def earlier(root, node, files):

@@ -234,7 +234,7 @@ def _room(folder, sizes, bounds):
     allowed = sum(sizes.values())
     if len(sizes) > bounds.files or allowed > bounds.bytes:
         raise Cut(
-            f"{len(sizes)} files with {quota.words(allowed)} are more than the site takes"
+            f"{len(sizes)} files with {quota.format_bytes(allowed)} are more than the site takes"
             " (trainyard_collect_files, trainyard_collect_bytes)"
         )
     room = min(allowed + GROWTH, bounds.bytes, bounds.room(folder))
@@ -245,7 +245,8 @@ def _room(folder, sizes, bounds):
 
 def _disk_full(bounds):
     return Cut(
-        f"the controller has to keep {quota.words(bounds.free)} free (trainyard_collect_free)"
+        f"the controller has to keep {quota.format_bytes(bounds.free)} free"
+        " (trainyard_collect_free)"
     )
 
 

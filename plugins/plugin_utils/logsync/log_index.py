@@ -17,7 +17,10 @@ def describe_left(node: str, sizes: dict[str, int], bound: str, files: int) -> s
     names = ", ".join(sorted(sizes)[:SHOWN_NAMES])
     if len(sizes) > SHOWN_NAMES:
         names += ", ..."
-    total, most = quota.words(sum(sizes.values())), quota.words(quota.Quota(bound).bytes)
+    total, most = (
+        quota.format_bytes(sum(sizes.values())),
+        quota.format_bytes(quota.Quota(bound).bytes),
+    )
     return printable(
         f"{node}: {len(sizes)} log files ({total}) stay on the node: a run may bring {most} and"
         f" {files} files of each node (trainyard_collect_bytes, _files): {names}"

@@ -65,7 +65,9 @@ class Receiver:
             make_private(directory)
             self._lock = Lock(directory, node)
             self._root = open_root(directory)
-            self._used, self._count = quotas.used(os.path.dirname(os.path.abspath(directory)), node)
+            self._used, self._count = quotas.measure_usage(
+                os.path.dirname(os.path.abspath(directory)), node
+            )
 
     def close(self):
         """Close every file and let others in."""

@@ -86,7 +86,7 @@ def logs_in(attempt_dir, nodes):
 def chosen(logs, ranks, node):
     """Return (logs that the question selects, problem).
 
-    ranks: as logs_options.question returns them. node: None for every node.
+    ranks: as logs_options.parse_options returns them. node: None for every node.
     """
     logs_on_node = [log for log in logs if node is None or log.node == node]
     if ranks is None:

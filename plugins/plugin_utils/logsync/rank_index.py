@@ -62,8 +62,8 @@ class NewerIndex(IndexProblem):
 def entry(found):
     """Return one rank of the index.
 
-    What is not known is null. found: what a node's rank_logs or an index of version 1 says of the
-    rank.
+    What is not known is null. found: what a node's rank_logs_info or an index of version 1 has
+    of the rank.
     """
     rank = {key: found.get(key) for key in _KEPT}
     if rank["last_time"] is None:
@@ -82,7 +82,7 @@ def _error_or_none(error):
 def make(attempt_dir, nodes, files, before=None):
     """Return the index of an attempt.
 
-    nodes: what rank_logs returned for each node that answered. files: those on the controller.
+    nodes: what rank_logs_info returned for each node that answered. files: those on the controller.
     before: the index that is there. It keeps its part of the nodes that did not answer this time.
     """
     run, attempt = _names(attempt_dir)

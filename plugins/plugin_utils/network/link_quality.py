@@ -20,7 +20,7 @@ SLOW_EDGE = 4.0
 def judge(heard, allowed):
     """Return the findings about clocks, packet sizes and bandwidth of all links.
 
-    heard: {node name: what library/network_proof.py returned in state connected}. allowed:
+    heard: {node name: what library/network_check.py returned in state connected}. allowed:
     bandwidth (Gbit/s), clock_seconds ({level: seconds}).
     """
     edges = {

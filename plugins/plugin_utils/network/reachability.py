@@ -100,7 +100,7 @@ def needed(plan):
 def judge(plan, results, allowed):
     """Return the findings of a network check.
 
-    results: {node name: what library/network_proof.py returned in state connected, or the
+    results: {node name: what library/network_check.py returned in state connected, or the
     connection's error (msg)}. allowed: the limits of the site, see the module `link_quality`.
     """
     rivals = _collect_rivals(results)
@@ -562,7 +562,7 @@ def _describe_opening(connections, node, sources, kind=""):
         "ephemeral": _ephemeral_range(node["name"], connections.answers),
     }
     if len(planned(plan)) > 1:
-        ports["planned"] = render.ports(plan)
+        ports["planned"] = render.format_ports(plan)
     wanted = ports.get(kind) or ", ".join(ports.values())
     addresses = named([connections.nodes[name]["address"] for name in sources])
     return (

@@ -19,7 +19,7 @@ KINDS = 4
 def notes(nodes, heard):
     """Return the notes about nodes and links.
 
-    nodes: {name: node of the plan}. heard: {name: what library/network_proof.py returned in state
+    nodes: {name: node of the plan}. heard: {name: what library/network_check.py returned in state
     connected}.
     """
     if len(heard) <= ROWS:

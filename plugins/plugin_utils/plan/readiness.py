@@ -46,7 +46,7 @@ class Obstacle(NamedTuple):
         return sentence
 
 
-def todo(plan, facts, now, site_nodes=()):
+def pending_steps(plan, facts, now, site_nodes=()):
     """Return {part: names of the nodes where it is not ready yet}.
 
     The parts are provision, trust, environment, each of TREES, and trees (any of TREES). now: unix
@@ -66,7 +66,7 @@ def todo(plan, facts, now, site_nodes=()):
         result["environment"] = [
             name for name in names if environment["digest"] not in facts[name]["environments"]
         ]
-    for kind, digests in wanted_trees(plan).items():
+    for kind, digests in required_trees(plan).items():
         paths = [f"{kind}/{short(digest)}" for digest in digests]
         result[kind] = [name for name in names if not _has_trees(facts[name], paths)]
     result["trees"] = [name for name in names if any(name in result[kind] for kind in TREES)]
@@ -218,7 +218,7 @@ def differing_trees(plan, facts):
     return result
 
 
-def wanted_trees(plan):
+def required_trees(plan):
     """Return {kind of TREES: [digests]}: the trees that a node must hold, bit for bit."""
     trees = {
         "code": [],

@@ -7,6 +7,8 @@ They have the job, the commands, the ranks, the environment and the work before 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     MASK,
@@ -18,8 +20,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler im
 
 from .readiness import obstacles
 
-# The parts of readiness.todo that are named before a start, in this order.
-BROUGHT = ("provision", "trust", "environment", "code", "data", "weights", "checkpoints")
+# The parts of readiness.pending_steps that are named before a start, in this order.
+PREPARATIONS = ("provision", "trust", "environment", "code", "data", "weights", "checkpoints")
 # Where the command runs, by the launcher's kind.
 WHERE = {
     "each": "command, on every node,",
@@ -30,17 +32,17 @@ WHERE = {
 LONGEST = 100_000
 
 
-def hidden(plan, name):
+def is_secret(plan, name):
     """Return whether an environment variable is secret, by the site or by its name."""
     return name in (plan.get("secret_env") or ()) or bool(SECRET_NAME.search(name))
 
 
-def command(argv):
+def format_command(argv):
     """Return a command line as a shell would take it."""
     return " ".join(shlex.quote(word) for word in argv)
 
 
-def ports(plan):
+def format_ports(plan):
     """Return the ports that a firewall between the nodes must let through, as text.
 
     The ephemeral ones come on top (docs/facts.md, 5).
@@ -51,7 +53,7 @@ def ports(plan):
     return f"{start}-{last}"
 
 
-def published(row):
+def format_published(row: Mapping[str, Any]) -> str:
     """Return one row of published results as a line."""
     order = ("model", "data", "machines", "one_machine", "many", "speed_up", "note")
     return ", ".join("{} {}".format(key.replace("_", " "), row[key]) for key in order if key in row)
@@ -60,11 +62,11 @@ def published(row):
 def summary(plan, facts, what):
     """Return the plan as lines for people. Secrets are masked.
 
-    what: {part: names of nodes} as readiness.todo gives it.
+    what: {part: names of nodes} as readiness.pending_steps gives it.
     """
     lines = _command_lines(plan)
     lines += [f"note: {text}" for text in plan["notes"]] + plan["advice"]
-    lines += [f"published: {published(row)}" for row in plan["job"]["published"]]
+    lines += [f"published: {format_published(row)}" for row in plan["job"]["published"]]
     lines.append("environment on every node:")
     lines += _environment_lines(plan, plan["env"])
     for node in plan["nodes"]:
@@ -72,7 +74,7 @@ def summary(plan, facts, what):
     lines += [f"link {path} -> {target}" for path, target in sorted(plan["links"].items())]
     preparation = [
         "before the start: {} on {}".format(kind, ", ".join(what[kind]))
-        for kind in BROUGHT
+        for kind in PREPARATIONS
         if what[kind]
     ]
     lines += preparation
@@ -96,22 +98,22 @@ def _command_lines(plan):
         "{} in the code tree {}:".format(
             WHERE[plan["launcher"]["kind"]], short(plan["code"]["digest"])
         ),
-        "  " + command(plan["argv"]),
+        "  " + format_command(plan["argv"]),
     ]
     for node in plan["nodes"]:
         if node.get("argv"):
-            lines.append(f"  {node['name']}: {command(node['argv'])}")
+            lines.append(f"  {node['name']}: {format_command(node['argv'])}")
     for node in plan["nodes"]:
         if node.get("container"):
             image, argv = plan["environment"]["container"], node["container"]["argv"]
-            lines.append(f"  {node['name']}: in {image}: {command(argv)} ...")
+            lines.append(f"  {node['name']}: in {image}: {format_command(argv)} ...")
     return lines
 
 
 def _environment_lines(plan, variables):
     lines = []
     for name, value in sorted(variables.items()):
-        if hidden(plan, name):
+        if is_secret(plan, name):
             value = MASK
         lines.append(f"  {name}={value}")
     return lines
@@ -126,6 +128,6 @@ def _node_lines(plan, node):
         ",".join(node["devices"]),
         node["address"],
         node["interface"],
-        ports(plan),
+        format_ports(plan),
     )
     return [heading] + _environment_lines(plan, node["env"])

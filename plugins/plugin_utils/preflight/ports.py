@@ -35,7 +35,7 @@ def needs(launcher, accelerator, nodes, rendezvous, start, count):
     if nodes < 2 or not entry["endpoints_env"]:
         return {"listened": [], "others": [], "pool": []}
     if "PORT_RANGE" in launchers.rendezvous(launcher, rendezvous).get("env", {}):
-        values = launchers.values_of([""], [""] * count, "", start, 0)
+        values = launchers.template_values([""], [""] * count, "", start, 0)
         pool = list(range(values["first_free"], values["last_free"] + 1))
         return {"listened": [start], "others": [], "pool": pool}
     return {"listened": [start], "others": list(range(start, start + count)), "pool": []}

@@ -27,7 +27,7 @@ def unfit(names, given):
     """Return {node: why} of those that cannot take part now.
 
     names: the nodes that are judged. given: {run_id, nodes (of the newest attempt), site, job,
-    looks {node: what library/node_held.py returned there, or how that failed}}.
+    looks {node: what library/node_owner_info.py returned there, or how that failed}}.
     """
     known = {node["name"]: node for node in given["site"]["nodes"] + given["site"]["spares"]}
     example = next((known[name] for name in given["nodes"] if name in known), None)
@@ -37,7 +37,7 @@ def unfit(names, given):
         if name not in known:
             obstacle = "it is no longer in the inventory"
         elif not obstacle and example:
-            obstacle = spares.unfit(given["job"], known[name], example)
+            obstacle = spares.replacement_problem(given["job"], known[name], example)
         if obstacle:
             result[name] = obstacle
     return result

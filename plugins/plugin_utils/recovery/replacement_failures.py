@@ -27,7 +27,7 @@ class Newcomers:
         self._first_failure = (None, "", {})  # play, task, {node: why}
 
     def chosen(self, said):
-        """Note what library/replacement.py chose: {run, state_dir, nodes, new}."""
+        """Note what library/node_replacement.py chose: {run, state_dir, nodes, new}."""
         self.run = said["run"]
         self.state_dir = said["state_dir"]
         self._nodes = said["nodes"]

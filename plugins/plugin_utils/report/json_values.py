@@ -7,25 +7,27 @@ Infinity, and whole numbers that no float can hold.
 
 from __future__ import annotations
 
+from typing import Any
+
 # No time, offset or count of a run is larger. Sums of such numbers stay finite.
 LARGEST = float(1 << 63)
 
 
-def mapping_of(value):
+def mapping_of(value: object) -> dict[str, Any]:
     """Return a mapping, {} for any other type."""
     if isinstance(value, dict):
         return value
     return {}
 
 
-def mappings_of(value):
+def mappings_of(value: object) -> list[dict[str, Any]]:
     """Return the mappings in a list, [] for any other type."""
     if not isinstance(value, list):
         return []
     return [item for item in value if isinstance(item, dict)]
 
 
-def finite_number(value):
+def finite_number(value: object) -> float | None:
     """Return a number as a float, None for any other value and beyond 64 bits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

@@ -66,7 +66,7 @@ def describe_causes() -> dict[str, dict[str, Any]]:
     """Return {code: {means, fix, restart}} of the causes that a verdict can name."""
     causes = {}
     for cause, entry in failure_catalogue.every().items():
-        restart_class, _why = restart_policy.class_of(cause)
+        restart_class, _why = restart_policy.restart_class(cause)
         causes[cause_code(cause)] = {
             "means": entry["meaning"],
             "fix": entry["remedy"],

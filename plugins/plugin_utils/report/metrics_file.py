@@ -31,15 +31,15 @@ def write_metrics(
             f"{run_dir}/run.json is missing or no JSON; it is written when a run starts and when"
             " it ends"
         )
-    text = prometheus.text_of(plan, record)
+    text = prometheus.exposition_text(plan, record)
     path = os.path.join(run_dir, prometheus.NAME)
-    changed = prometheus.put(path, text, 0o600, write)
+    changed = prometheus.update_file(path, text, 0o600, write)
     if not directory:
         return {"changed": changed, "path": path, "copy": None}
     copy = os.path.join(directory, prometheus.file_name(plan, record))
     try:
-        if not prometheus.newer(copy, text):
-            changed = prometheus.put(copy, text, 0o644, write) or changed
+        if not prometheus.is_newer(copy, text):
+            changed = prometheus.update_file(copy, text, 0o644, write) or changed
     except OSError as error:
         warn(
             f"{copy}: {error.strerror}; the node exporter does not see this run, {path} has its"

@@ -13,11 +13,17 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    Secrets,
     printable,
     secrets_of,
 )
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from .curves import counted
 from .json_values import finite_number, mapping_of, mappings_of
@@ -55,163 +61,183 @@ METRICS = {
 _START = re.compile(r"^trainyard_run_start_timestamp_seconds\{[^\n]*\} (\S+)$", re.MULTILINE)
 
 
-def text_of(plan, record):
+class Sample(NamedTuple):
+    """One figure of a run. A value that is not a number is unknown, and has no sample."""
+
+    metric: str  # a key of METRICS
+    labels: tuple[Any, ...]  # the values of the metric's own labels
+    value: Any
+
+
+class _RunCollector(Collector):
+    """The samples of one run as metrics of prometheus_client."""
+
+    def __init__(self, samples: Sequence[Sample], run: Any, job: Any, secrets: Secrets) -> None:
+        self._samples, self._common, self._secrets = samples, (run, job), secrets
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a gauge for each metric that has a sample."""
+        for name, (help_text, labels) in METRICS.items():
+            gauge = GaugeMetricFamily(
+                f"trainyard_run_{name}", help_text, labels=("run", "job", *labels)
+            )
+            for sample in self._samples:
+                if sample.metric == name:
+                    gauge.add_metric(self._label_texts(sample.labels), sample.value)
+            if gauge.samples:
+                yield gauge
+
+    def _label_texts(self, values: Iterable[Any]) -> list[str]:
+        """Return a sample's label values, safe to show."""
+        return [_label_text(value, self._secrets) for value in (*self._common, *values)]
+
+
+def exposition_text(plan: object, record: object) -> str:
     """Return the exposition text of a run.
 
     An unknown or malformed figure has no sample. plan: plan.json's content. record: run.json's
     content.
     """
     plan, record = mapping_of(plan), mapping_of(record)
-    secrets = secrets_of(plan)
+    registry = CollectorRegistry()
     samples = _build_samples(plan, record)
-    common = (("run", record.get("run")), ("job", record.get("job")))
-    lines = []
-    for name, (help_text, labels) in METRICS.items():
-        values = [sample[1:] for sample in samples if sample[0] == name]
-        if values:
-            lines += [
-                f"# HELP trainyard_run_{name} {help_text}",
-                f"# TYPE trainyard_run_{name} gauge",
-            ]
-        for label_values, value in values:
-            pairs = ",".join(
-                f'{key}="{_format_label(text, secrets)}"'
-                for key, text in (*common, *zip(labels, label_values))
-            )
-            lines.append(f"trainyard_run_{name}{{{pairs}}} {_format_figure(value)}")
-    return "\n".join(lines) + "\n"
+    registry.register(
+        _RunCollector(samples, record.get("run"), record.get("job"), secrets_of(plan))
+    )
+    return generate_latest(registry).decode("utf-8")
 
 
-def _build_samples(plan, record):
-    """Return [(name, values of the metric's labels, value)] of the known figures."""
+def _build_samples(plan: Mapping[str, Any], record: Mapping[str, Any]) -> list[Sample]:
+    """Return the samples of the known figures."""
     attempts = mappings_of(record.get("attempts"))
     latest = max(attempts, key=_attempt_number, default={})
     ranks = mappings_of(latest.get("ranks"))
     suite = mapping_of(plan.get("suite"))
-    table = mapping_of(mapping_of(suite.get("logs")).get("step"))
+    step_table = mapping_of(mapping_of(suite.get("logs")).get("step"))
+    throughput = _sum_throughput(plan, ranks, step_table)
     samples = [
         *_describe_run(plan, suite, latest),
         *_count_states(ranks),
-        *_read_last_step(ranks, table),
-        ("throughput", (table.get("unit"),), _sum_throughput(plan, ranks, table)),
+        *_read_last_step(ranks, step_table),
+        Sample("throughput", (step_table.get("unit"),), throughput),
         *_read_evaluation(ranks),
-        ("checkpoints", (), _sum_or_none(_numbers_of(ranks, "saved_count"))),
-        ("restarts", (), _count_restarts(record, attempts)),
-        ("log_bytes", (), _sum_or_none(_numbers_of(ranks, "bytes"))),
-        ("start_timestamp_seconds", (), record.get("started")),
-        ("last_log_timestamp_seconds", (), max(_numbers_of(ranks, "mtime"), default=None)),
-        ("end_timestamp_seconds", (), latest.get("ended")),
+        Sample("checkpoints", (), _sum_or_none(_numbers_of(ranks, "saved_count"))),
+        Sample("restarts", (), _count_restarts(record, attempts)),
+        Sample("log_bytes", (), _sum_or_none(_numbers_of(ranks, "bytes"))),
+        Sample("start_timestamp_seconds", (), record.get("started")),
+        Sample("last_log_timestamp_seconds", (), max(_numbers_of(ranks, "mtime"), default=None)),
+        Sample("end_timestamp_seconds", (), latest.get("ended")),
     ]
-    return [sample for sample in samples if _is_number(sample[2])]
+    return [sample for sample in samples if _is_figure(sample.value)]
 
 
-def _attempt_number(attempt):
+def _attempt_number(attempt: Mapping[str, Any]) -> float:
     return finite_number(attempt.get("number")) or 0
 
 
-def _describe_run(plan, suite, latest):
+def _describe_run(
+    plan: Mapping[str, Any], suite: Mapping[str, Any], latest: Mapping[str, Any]
+) -> list[Sample]:
     launcher = mapping_of(plan.get("launcher"))
     outcome = mapping_of(latest.get("verdict")).get("outcome")
-    samples = [("info", (suite.get("name"), launcher.get("name"), plan.get("site")), 1)]
-    samples += [("outcome", (name,), int(name == outcome)) for name in OUTCOMES]
-    return samples
+    labels = (suite.get("name"), launcher.get("name"), plan.get("site"))
+    return [
+        Sample("info", labels, 1),
+        *(Sample("outcome", (name,), int(name == outcome)) for name in OUTCOMES),
+    ]
 
 
-def _count_states(ranks):
+def _count_states(ranks: Sequence[Mapping[str, Any]]) -> list[Sample]:
     if not ranks:
         return []
-    return [("ranks", (name,), sum(r.get("state") == name for r in ranks)) for name in STATES]
+    states = [rank.get("state") for rank in ranks]
+    return [Sample("ranks", (name,), states.count(name)) for name in STATES]
 
 
-def _ranks_with_steps(ranks):
+def _ranks_with_steps(ranks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [rank for rank in ranks if isinstance(rank.get("last_step"), dict)]
 
 
-def _read_last_step(ranks, table):
+def _read_last_step(
+    ranks: Iterable[Mapping[str, Any]], step_table: Mapping[str, Any]
+) -> list[Sample]:
     """Return the samples of the first rank that prints steps.
 
-    table: the suite's `logs.step`.
+    step_table: the suite's `logs.step`.
     """
-    first = next(iter(_ranks_with_steps(ranks)), {})
+    first: Mapping[str, Any] = next(iter(_ranks_with_steps(ranks)), {})
     step = mapping_of(first.get("last_step"))
     loss, steps = step.get("loss"), None
     if first.get("nan") and "loss" in step and loss is None:
         loss = math.nan
     if step:
-        steps = counted(_only_numbers(step), _only_numbers(mapping_of(table.get("first"))))
+        steps = counted(_only_numbers(step), _only_numbers(mapping_of(step_table.get("first"))))
     return [
-        ("last_step", (), steps),
-        ("loss", (), loss),
-        ("learning_rate", (), step.get("lr")),
+        Sample("last_step", (), steps),
+        Sample("loss", (), loss),
+        Sample("learning_rate", (), step.get("lr")),
     ]
 
 
-def _sum_throughput(plan, ranks, table):
+def _sum_throughput(
+    plan: Mapping[str, Any], ranks: Iterable[Mapping[str, Any]], step_table: Mapping[str, Any]
+) -> float | None:
     """Return the speed of all ranks together, or None.
 
-    table: the suite's `logs.step`.
+    step_table: the suite's `logs.step`.
     """
     steps = [rank["last_step"] for rank in _ranks_with_steps(ranks)]
     speeds, total = _numbers_of(steps, "ips"), len(mappings_of(plan.get("ranks")))
-    if speeds and len(speeds) < total and table.get("ranks") == "first":
+    if speeds and len(speeds) < total and step_table.get("ranks") == "first":
         speeds = [sum(speeds) / len(speeds) * total]  # the ranks go at one pace
     return _sum_or_none(speeds)
 
 
-def _read_evaluation(ranks):
+def _read_evaluation(ranks: Iterable[Mapping[str, Any]]) -> list[Sample]:
     evaluations = (rank["evaluation"] for rank in ranks if isinstance(rank.get("evaluation"), dict))
+    figures: Mapping[str, Any] = next(evaluations, {})
     return [
-        ("evaluation", (key,), value)
-        for key, value in next(evaluations, {}).items()
+        Sample("evaluation", (key,), value)
+        for key, value in figures.items()
         if key not in ("line", "epoch", "step", "global_step")
     ]
 
 
-def _count_restarts(record, attempts):
-    if _is_number(record.get("restarts")):
-        return record["restarts"]
+def _count_restarts(record: Mapping[str, Any], attempts: Sequence[object]) -> float:
+    recorded = record.get("restarts")
+    if isinstance(recorded, (int, float)) and _is_figure(recorded):
+        return recorded
     return max(len(attempts) - 1, 0)
 
 
-def _numbers_of(entries, key):
-    return [entry[key] for entry in entries if _is_number(entry.get(key))]
+def _numbers_of(entries: Iterable[Mapping[str, Any]], key: str) -> list[float]:
+    return [entry[key] for entry in entries if _is_figure(entry.get(key))]
 
 
-def _sum_or_none(values):
+def _sum_or_none(values: Sequence[float]) -> float | None:
     if not values:
         return None
     return sum(values)
 
 
-def _only_numbers(entry):
+def _only_numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if finite_number(value) is not None}
 
 
-def _is_number(value):
+def _is_figure(value: object) -> bool:
     """Return true for a number that the exposition format can hold."""
     if isinstance(value, float):
         return True
     return finite_number(value) is not None
 
 
-def _format_figure(value):
-    if not isinstance(value, float) or math.isfinite(value):
-        return repr(value)
-    if math.isnan(value):
-        return "NaN"
-    if value > 0:
-        return "+Inf"
-    return "-Inf"
-
-
-def _format_label(value, secrets):
+def _label_text(value: object, secrets: Secrets) -> str:
     if value is None:
-        value = ""
-    text = printable(value, *secrets, limit=200)
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return ""
+    return str(printable(value, *secrets, limit=200))
 
 
-def file_name(plan, record):
+def file_name(plan: Mapping[str, Any], record: Mapping[str, Any]) -> str:
     """Return the file's name in the collector's directory: one per job of a site.
 
     So runs of a job take each other's place and the directory stays small.
@@ -221,7 +247,7 @@ def file_name(plan, record):
     return f"trainyard-{stem[:200]}.prom"
 
 
-def newer(path, text):
+def is_newer(path: str, text: str) -> bool:
     """Return true if the file at `path` is of a later run than `text`.
 
     The time of the runs' start counts. A file that cannot be read is not of a later run.
@@ -233,12 +259,12 @@ def newer(path, text):
         return False
     offered = _START.search(text)
     try:
-        return bool(installed and offered) and float(installed.group(1)) > float(offered.group(1))
+        return bool(installed and offered and float(installed[1]) > float(offered[1]))
     except ValueError:
         return False
 
 
-def put(path, text, mode, write=True):
+def update_file(path: str, text: str, mode: int, write: bool = True) -> bool:
     """Write a file whole or not at all, and return true if its content was different.
 
     The collector never sees half a file. write: False only compares. Raises OSError.
@@ -250,7 +276,7 @@ def put(path, text, mode, write=True):
     return True
 
 
-def _has_content(path, text):
+def _has_content(path: str, text: str) -> bool:
     try:
         with open(path, encoding="utf-8") as handle:
             return handle.read() == text
@@ -258,7 +284,7 @@ def _has_content(path, text):
         return False
 
 
-def _replace_file(path, text, mode):
+def _replace_file(path: str, text: str, mode: int) -> None:
     directory = os.path.dirname(path) or "."
     descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".trainyard-")
     try:

@@ -26,7 +26,7 @@ def write_page(
     view = run_comparison.view(found, now) if runs else report_view.view(found[0], now)
     path = load.page_path(runs_dir, wanted)
     text = html_page.render(view, html_page.parts(assets))
-    changed = prometheus.put(path, text, 0o600, write=write)
+    changed = prometheus.update_file(path, text, 0o600, write=write)
     size = len(text)
     if os.path.exists(path):
         size = os.path.getsize(path)

@@ -190,7 +190,7 @@ def story(entry, run):
     restart = entry.get("again") or {}
     rows = [
         ("went on from", run_json.resumed_words(entry.get("resume"), entry.get("number") or 1)),
-        ("restart", restart_policy.sentence(restart, "<run id>")),
+        ("restart", restart_policy.describe(restart, "<run id>")),
     ]
     return [(name, text) for name, text in rows if text]
 
@@ -261,7 +261,7 @@ def environment(plan):
     for name in sorted({name for node in nodes for name in node.get("env") or {}}):
         rows += _node_variable(name, nodes)
     for row in rows:
-        if render.hidden(plan, row["name"]):
+        if render.is_secret(plan, row["name"]):
             row["value"] = MASK
     return sorted(rows, key=lambda row: (row["name"], row["nodes"] or ""))
 
@@ -296,7 +296,7 @@ def commands(plan):
     return [
         {
             "where": where,
-            "text": printable(render.command(argv), *secrets, limit=render.LONGEST),
+            "text": printable(render.format_command(argv), *secrets, limit=render.LONGEST),
         }
         for where, argv in rows
     ]
@@ -436,7 +436,7 @@ def view(facts, now):
         "commands": executed,
         "advice": list(plan.get("notes") or ()) + list(plan.get("advice") or ()),
         "published": [
-            render.published(row) for row in (plan.get("job") or {}).get("published") or ()
+            render.format_published(row) for row in (plan.get("job") or {}).get("published") or ()
         ],
         "environment": environment(plan),
         "nodes": only(

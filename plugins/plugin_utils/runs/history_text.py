@@ -21,7 +21,7 @@ _FIGURE = re.compile(
 def describe_history(looks: list[Any], now: float | None = None) -> list[str]:
     """Return the history as lines for people.
 
-    looks: results of the module run_history on the nodes that answered. now: unix seconds. An
+    looks: results of the module run_history_info on the nodes that answered. now: unix seconds. An
     answer of another shape costs its node's part and nothing else.
     """
     if now is None:

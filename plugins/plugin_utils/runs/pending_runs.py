@@ -64,6 +64,10 @@ def _waiting(runs_dir: str, site: str | None) -> list[list[Any]]:
         # a record that is damaged, or a newer Trainyard's, keeps nothing from being stopped
         with contextlib.suppress(AttributeError, KeyError, OSError, TypeError, ValueError):
             record, (number, plan) = run_json.read(run_dir), _newest(run_dir)
-            if record and plan.get("site") == site and restart_policy.waits(record, time.time()):
+            if (
+                record
+                and plan.get("site") == site
+                and restart_policy.is_pending(record, time.time())
+            ):
                 waiting.append([run_id, number + 1, _nodes(plan)])
     return waiting

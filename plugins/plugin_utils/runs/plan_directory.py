@@ -161,7 +161,7 @@ def shipped(suite):
         "logs": table["logs"],
         "redirects": _mapping(suite.get("redirects")),
         "resume": {
-            key: table["resume"][key] for key in resume_inputs.RULE if key in table["resume"]
+            key: table["resume"][key] for key in resume_inputs.RULE_KEYS if key in table["resume"]
         },
         "checkpoints": dict(table["checkpoints"], folders=folders),
     }
@@ -179,7 +179,7 @@ def job_of(data):
 
     Raises PlanProblem.
     """
-    job, problems = jobs.recorded(parse(data, JOB_BYTES), "job.json of a node")
+    job, problems = jobs.read_recorded_job(parse(data, JOB_BYTES), "job.json of a node")
     if not problems and (len(job["name"]) > NAME_CHARACTERS or not job["name"].isprintable()):
         problems = ["its name holds what no name does"]
     if problems:

@@ -12,16 +12,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.states import Outcome
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable,
     printable_data,
     secrets_of,
-)
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_catalogue import (
@@ -30,14 +30,13 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_cat
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 
-from ..plan.render import published
+from .summary import Json, are_as_planned, log_table, reported_endpoints, summarize
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
 LONGEST = 20_000
-_HEADER = "rank  node        device  endpoint                first loss  last loss  "
 
 
-def _write_text(path, text):
+def _write_text(path: str, text: str) -> None:
     """Write a text file that only its owner can read."""
     with os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
@@ -48,20 +47,22 @@ def _write_text(path, text):
         handle.write(text)
 
 
-def _run_directory(params):
+def _run_directory(params: Json) -> str:
     """Return the run's directory.
 
     Raises ValueError for a path that is not one.
     """
     if not RUN_ID.match(params["run_id"]) or not 1 <= params["number"] < 10**6:
-        raise ValueError("{!r}, attempt {!r}: no run's".format(params["run_id"], params["number"]))
+        raise ValueError(
+            f"{params['run_id']!r}, attempt {params['number']!r}: not an attempt of a run"
+        )
     run_dir = os.path.join(params["runs_dir"], params["run_id"])
     if os.path.islink(run_dir):
         raise ValueError(f"{run_dir} is a link, and not the directory of a run")
     return run_dir
 
 
-def started(params, check_mode=False):
+def record_start(params: Json, check_mode: bool = False) -> dict[str, Any]:
     """Write what was planned and return {run_dir}.
 
     The plan's bytes are those that every node gets. Raises FileExistsError where this attempt was
@@ -73,7 +74,7 @@ def started(params, check_mode=False):
     return {"run_dir": run_dir}
 
 
-def _write_start(run_dir, params):
+def _write_start(run_dir: str, params: Json) -> None:
     """Write plan, job, local changes and run.json before a start."""
     number = params["number"]
     os.makedirs(run_dir, mode=0o700, exist_ok=True)
@@ -101,7 +102,7 @@ def _write_start(run_dir, params):
         run_json.write(run_dir, dict(record, code=params["code"]), entry)
 
 
-def taken(params):
+def describe_conflict(params: Json) -> str:
     """Return the message for a command that comes second with the same attempt."""
     return (
         f"attempt {params['number']} of {params['run_id']} has been begun by another command; this"
@@ -110,7 +111,7 @@ def taken(params):
     )
 
 
-def refused(params, check_mode=False):
+def record_refusal(params: Json, check_mode: bool = False) -> dict[str, Any]:
     """Note that an attempt was begun and started nowhere.
 
     Return {run_dir}. The reason is noted, too.
@@ -120,9 +121,11 @@ def refused(params, check_mode=False):
         with run_json.alone(run_dir):
             record = run_json.read(run_dir) or run_json.empty(params["run_id"], None, time.time())
             known = run_json.known(record, params["number"])
+            code = "verdict.not_started"
             text = printable(f"FAILED: nothing was started: {params['why']}", limit=LONGEST)
             decided = {
-                "outcome": "failed",
+                "outcome": Outcome.FAILED.value,
+                "code": code,
                 "cause": run_json.NOT_STARTED,
                 "text": text,
                 "node": None,
@@ -132,7 +135,7 @@ def refused(params, check_mode=False):
     return {"run_dir": run_dir}
 
 
-def ended(params, check_mode=False):
+def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     """Decide the verdict from the nodes' answers and write run.json.
 
     Return {run_dir, run, attempt, verdict, summary, again}. Raises ValueError where the plan is
@@ -161,11 +164,11 @@ def ended(params, check_mode=False):
         "nodes": [clock_of(node) for node in nodes],
         "checkpoint": saved,
         "model": params.get("checkpoint") or {},
-        "endpoints": _reported_endpoints(nodes),
+        "endpoints": reported_endpoints(nodes),
     }
-    entry, again = _record_end(run_dir, params, plan, end, check_mode)
+    entry, again = _write_end(run_dir, params, plan, end, check_mode)
     note = entry["model"].get("note") or ""
-    lines = summary(decided, ranks, plan["ranks"], nodes, shown_dir, saved, plan, note)
+    lines = summarize(decided, ranks, plan["ranks"], nodes, shown_dir, saved, plan, note)
     lines[-1:-1] = _restart_lines(params["run_id"], plan, entry, again)
     return {
         "run_dir": run_dir,
@@ -177,7 +180,7 @@ def ended(params, check_mode=False):
     }
 
 
-def _list_checkpoint(run_dir, number):
+def _list_checkpoint(run_dir: str, number: int) -> list[str]:
     """Return the names of an attempt's checkpoint files on the controller."""
     folder = os.path.join(run_dir, f"attempt-{number}", "checkpoint")
     if not os.path.isdir(folder):
@@ -185,7 +188,9 @@ def _list_checkpoint(run_dir, number):
     return sorted(os.listdir(folder))
 
 
-def _decide_verdict(plan, nodes, ranks, saved, shown_dir):
+def _decide_verdict(
+    plan: Json, nodes: list[Json], ranks: list[Json], saved: list[str], shown_dir: str
+) -> dict[str, Any]:
     """Return the verdict of an attempt, with secrets masked.
 
     The nodes have masked their answers. What is put together here goes through the same once more.
@@ -194,19 +199,23 @@ def _decide_verdict(plan, nodes, ranks, saved, shown_dir):
     mismatch = endpoint_mismatch(plan.get("endpoints"), nodes)
     if mismatch:
         cause = entry_of("endpoints")
+        code = "verdict.endpoints"
         decided = dict(
             decided,
-            outcome="failed",
+            outcome=Outcome.FAILED.value,
+            code=code,
             cause="endpoints",
             meaning=cause["meaning"],
             remedy=cause["remedy"],
             text=mismatch,
         )
-    decided = untrained(decided, ranks, saved, plan) or decided
+    decided = judge_untrained(decided, ranks, saved, plan) or decided
     return printable_data(decided, *secrets_of(plan), limit=LONGEST)
 
 
-def _record_end(run_dir, params, plan, end, check_mode):
+def _write_end(
+    run_dir: str, params: Json, plan: Json, end: Json, check_mode: bool
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Write the end of an attempt to run.json.
 
     Return (the attempt's entry, the decision about a restart, None for an attempt that is not the
@@ -237,11 +246,11 @@ def _record_end(run_dir, params, plan, end, check_mode):
     return entry, again
 
 
-def _restart_lines(run_id, plan, entry, again):
+def _restart_lines(run_id: str, plan: Json, entry: Json, again: dict[str, Any] | None) -> list[str]:
     """Return the summary's lines about the resume point and the restart of an attempt."""
     sentences = {
         "resumed": run_json.resumed_words(entry["resume"], entry["number"]),
-        "restart": restart_policy.sentence(again, run_id),
+        "restart": restart_policy.describe(again, run_id),
     }
     return [
         printable(f"{name:<11}  {text}", *secrets_of(plan))
@@ -250,15 +259,15 @@ def _restart_lines(run_id, plan, entry, again):
     ]
 
 
-def _select_own_ranks(nodes, planned):
+def _select_own_ranks(nodes: Iterable[Json], planned: Iterable[Json]) -> list[Json]:
     """Return the planned nodes' answers, each once and of its own ranks alone.
 
     No node speaks of the ranks of another one.
     """
-    numbers = {}
+    numbers: dict[str, set[int]] = {}
     for rank in planned:
         numbers.setdefault(rank["node"], set()).add(rank["rank"])
-    selected = {}
+    selected: dict[str, Json] = {}
     for node in nodes:
         name = node.get("node")
         if name not in numbers or name in selected:
@@ -272,7 +281,7 @@ def _select_own_ranks(nodes, planned):
     return list(selected.values())
 
 
-def _begin_of(ranks):
+def _begin_of(ranks: Iterable[Json]) -> float:
     """Return the time when the first rank started, in unix seconds.
 
     It is by the clock of its node. It is what a controller that was not there has of the run's
@@ -281,12 +290,7 @@ def _begin_of(ranks):
     return min((rank["started"] for rank in ranks if rank.get("started")), default=time.time())
 
 
-def _reported_endpoints(nodes):
-    """Return the endpoints that the first node with any reported, or None."""
-    return next((node["endpoints"] for node in nodes if node.get("endpoints")), None)
-
-
-def clock_of(node):
+def clock_of(node: Json) -> dict[str, Any]:
     """Return {node, utc_offset, stopped_at} of a node.
 
     The node's own files do not say these.
@@ -298,14 +302,14 @@ def clock_of(node):
     }
 
 
-def endpoint_mismatch(planned, nodes):
+def endpoint_mismatch(planned: Sequence[str] | None, nodes: Iterable[Json]) -> str | None:
     """Return a sentence where Paddle reported other endpoints than planned, else None.
 
     The start port is read back, not believed (fact 1).
     """
     for node in nodes:
         reported = node.get("endpoints")
-        if planned and reported and not same_endpoints(planned, reported):
+        if planned and reported and not are_as_planned(planned, reported):
             return (
                 f"FAILED: the launcher on {node['node']} reports the endpoints"
                 f" {', '.join(reported)}, planned were {', '.join(planned)}; the start port or the"
@@ -314,18 +318,9 @@ def endpoint_mismatch(planned, nodes):
     return None
 
 
-def same_endpoints(planned, reported):
-    """Return whether reported endpoints are the planned ones.
-
-    A planned port of * was left to the launcher.
-    """
-    return len(planned) == len(reported) and all(
-        one == other or (one.endswith(":*") and one.rpartition(":")[0] == other.rpartition(":")[0])
-        for one, other in zip(planned, reported)
-    )
-
-
-def untrained(decided, ranks, saved, plan):
+def judge_untrained(
+    decided: dict[str, Any], ranks: Iterable[Json], saved: Sequence[str], plan: Json
+) -> dict[str, Any] | None:
     """Return a verdict for a training that ended well and did nothing, or None.
 
     PaddleOCR does that with too few images for one batch.
@@ -333,188 +328,19 @@ def untrained(decided, ranks, saved, plan):
     did_work = saved or any(
         rank.get("last_step") or rank.get("evaluation") or rank.get("saved_count") for rank in ranks
     )
-    if decided["outcome"] != "completed" or did_work or not _log_table(plan).get("step"):
+    if decided["outcome"] != Outcome.COMPLETED or did_work or not log_table(plan).get("step"):
         return None
-    cause = entry_of("no_step")
+    cause, code = entry_of("no_step"), "verdict.untrained"
     text = (
         "UNKNOWN: every rank ended with exit code 0, but none printed a training step, an"
         f" evaluation or a checkpoint; remedy: {cause['remedy']}"
     )
     return dict(
         decided,
-        outcome="unknown",
+        outcome=Outcome.UNKNOWN.value,
+        code=code,
         cause="no_step",
         text=text,
         meaning=cause["meaning"],
         remedy=cause["remedy"],
     )
-
-
-def _log_table(plan):
-    """Return what the suite's table says of its logs."""
-    return (plan.get("suite") or {}).get("logs") or {}
-
-
-def figure(step, key, form):
-    """Return a step record's figure as text, or '-'.
-
-    A value that is not a number (the nodes' logs are not ours) stays as it is.
-    """
-    value = (step or {}).get(key)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return form % value
-    if value is None:
-        return "-"
-    return str(value)[:20]
-
-
-def evaluation_keys(evaluation, plan):
-    """Return the names of an evaluation's figures.
-
-    The suite's main one comes first, the others as they were printed.
-    """
-    main = (_log_table(plan).get("evaluation") or {}).get("main")
-    names = [
-        key
-        for key in evaluation
-        if key not in ("line", "epoch", "step", "global_step", "samples", main)
-    ][:5]
-    if main in evaluation:
-        return [main, *names]
-    return names
-
-
-def rounded(value):
-    """Return a number with four digits that count.
-
-    A value that is not a number (the nodes' logs are not ours) stays as it is.
-    """
-    if isinstance(value, (int, float)):
-        return f"{value:.4g}"
-    return value
-
-
-def summary(decided, ranks, planned, nodes, shown_dir, saved, plan, note=""):
-    """Return the end of a run in lines.
-
-    The last one is the verdict. note: what is to be known of the trained model that came to the
-    controller.
-    """
-    by_rank = {rank["rank"]: rank for rank in ranks}
-    lines = ["", f"{_HEADER}{unit_of(plan) or 'speed':<12}  end"]
-    lines += [_rank_line(item, by_rank.get(item["rank"], {})) for item in planned]
-    lines += _silence_lines(decided, ranks, planned, plan)
-    lines += _result_lines(ranks, plan)
-    lines += _endpoint_lines(nodes, plan)
-    lines += _file_lines(shown_dir, saved, note)
-    if decided["outcome"] != "completed":
-        lines += [f"evidence     {line}" for line in decided.get("evidence", [])]
-    lines.append(decided["text"])
-    secrets = secrets_of(plan)
-    return [printable(line, *secrets) for line in lines]
-
-
-def _rank_line(planned, rank):
-    """Return the summary's line about one rank.
-
-    planned: its entry in the plan.
-    """
-    first, last = rank.get("first_step"), rank.get("last_step")
-    end = rank.get("signal")
-    if not end:
-        end = rank.get("state", "no findings")
-        if rank.get("exit_code") is not None:
-            end = f"exit code {rank['exit_code']}"
-    columns = (
-        f"{planned['rank']:>4}",
-        f"{planned['node']!s:<10}",
-        f"{planned['device']!s:<6}",
-        f"{planned['endpoint']!s:<22}",
-        f"{figure(first, 'loss', '%.4f'):>10}",
-        f"{figure(last, 'loss', '%.4f'):>9}",
-        f"{figure(last, 'ips', '%.2f'):>12}",
-        str(end),
-    )
-    return "  ".join(columns)
-
-
-def _silence_lines(decided, ranks, planned, plan):
-    """Return the summary's lines that explain why ranks printed no step."""
-    by_rank = {rank["rank"]: rank for rank in ranks}
-    rows = [by_rank.get(item["rank"]) for item in planned]
-    silent = [rank for rank in rows if rank and not rank.get("last_step")]
-    lines = []
-    speed = _first_speed(ranks)
-    if silent and speed is not None:
-        # Data-parallel ranks take equal batches in the same steps, so the first rank's speed is
-        # each one's.
-        lines.append(
-            "      (the suite prints steps on its first rank only; each of the"
-            f" {len(planned)} ranks goes at its pace: {speed * len(planned):.2f}"
-            f" {unit_of(plan) or ''} in all)"
-        )
-    all_silent = ranks and len(silent) == len(planned)
-    if all_silent and _log_table(plan).get("step") and decided["outcome"] == "completed":
-        lines.append(
-            "      (no rank printed a step: fewer iterations than the suite's log interval?)"
-        )
-    return lines
-
-
-def _first_speed(ranks):
-    """Return the speed of the first rank that printed one, or None.
-
-    It is in the suite's unit.
-    """
-    steps = [rank.get("last_step") or {} for rank in ranks]
-    return next((step["ips"] for step in steps if step.get("ips") is not None), None)
-
-
-def _result_lines(ranks, plan):
-    """Return the summary's lines about evaluation, published results and duration."""
-    lines = []
-    evaluation = next((rank["evaluation"] for rank in ranks if rank.get("evaluation")), None)
-    if evaluation:
-        figures = [f"{key} {rounded(evaluation[key])}" for key in evaluation_keys(evaluation, plan)]
-        lines.append("evaluation   " + "  ".join(figures))
-    for row in (plan.get("job") or {}).get("published") or []:
-        # what the upstream documentation measured with this job, beside what was measured now
-        lines.append(f"published    {published(row)}")
-    starts = [rank["started"] for rank in ranks if rank.get("started")]
-    ends = [rank["ended"] for rank in ranks if rank.get("ended")]
-    if starts and ends:
-        lines.append(
-            f"trained      {duration(max(ends) - min(starts))} from the first rank's start to the"
-            " last rank's end"
-        )
-    return lines
-
-
-def _endpoint_lines(nodes, plan):
-    """Return the summary's line about the endpoints that Paddle reports, if it does."""
-    endpoints = _reported_endpoints(nodes)
-    if not endpoints:
-        return []
-    line = f"endpoints    {', '.join(endpoints)}, as Paddle reports them"
-    if same_endpoints(plan.get("endpoints") or [], endpoints):
-        line += ": as planned"
-    return [line]
-
-
-def _file_lines(shown_dir, saved, note):
-    """Return the summary's lines about checkpoint, logs and record."""
-    checkpoint = "none"
-    if saved:
-        checkpoint = f"{shown_dir}/checkpoint/ ({', '.join(saved)})"
-    if note:
-        checkpoint += f"; {note}"
-    return [
-        f"checkpoint   {checkpoint}",
-        f"logs         {shown_dir}/rank-*.log",
-        f"run record   {os.path.dirname(shown_dir)}/run.json",
-    ]
-
-
-def unit_of(plan):
-    """Return the unit of the suite's speed figure, such as 'images/s'."""
-    return (_log_table(plan).get("step") or {}).get("unit")

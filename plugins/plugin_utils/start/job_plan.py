@@ -34,7 +34,7 @@ def plan_job(given: Given) -> dict[str, Any]:
     found += more
     if given["repair"]:
         found = checks.of_bringing(found)
-    done = resume_inputs.complete(
+    done = resume_inputs.completion_problem(
         given["resume"], given["suite"], given["inputs"].get("config") or {}
     )
     # a node that does not answer now is not waited for with nothing to train
@@ -94,7 +94,7 @@ def _complete(plan: Plan, found: Findings, given: Given, now: float) -> dict[str
     facts, report = given["facts"], given["report"]
     proving, remembered = _to_prove(plan, given, now)
     known = given["site"]["nodes"] + given["site"].get("spares", [])
-    todo = {**readiness.todo(plan, facts, now, known), **proving}
+    todo = {**readiness.pending_steps(plan, facts, now, known), **proving}
     keys, wrong = readiness.run_keys(plan, facts)
     # a look makes no key on a node that has no mesh yet
     if not (report and todo["trust"]):
@@ -130,7 +130,7 @@ def _complete(plan: Plan, found: Findings, given: Given, now: float) -> dict[str
 
 def _bytes_of(plan: Plan) -> dict[str, str]:
     """Return the text that nodes get of a plan, and its digest."""
-    return {"text": compiler.canonical(plan).decode("ascii"), "sha256": compiler.sha256(plan)}
+    return {"text": compiler.canonical_bytes(plan).decode("ascii"), "sha256": compiler.sha256(plan)}
 
 
 def _to_prove(plan: Plan, given: Given, now: float) -> tuple[dict[str, Any], Findings]:

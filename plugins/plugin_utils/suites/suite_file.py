@@ -43,7 +43,7 @@ def load(name, folder=None):
     table, lines, problems = yaml_source.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
     schema, _lines, schema_problems = yaml_source.read(os.path.join(HERE, "schema.yml"))
     problems = problems + schema_problems
-    problems = problems or yaml_source.check(table, schema, lines, shown)
+    problems = problems or yaml_source.validate(table, schema, lines, shown)
     problems = problems or _table_problems(table, shown)
     if problems:
         raise SuiteError("; ".join(str(problem) for problem in problems))

@@ -132,9 +132,8 @@ def verb(top, name, *words, seconds=SECONDS, answers=False, **environment):
         "ANSIBLE_LOCAL_TEMP": str(top / "tmp"),
         "ANSIBLE_SSH_TRANSFER_METHOD": "piped", "TMPDIR": str(top / "tmp"),
         "PYTHONDONTWRITEBYTECODE": "1", "USER": "operator",
-        "ANSIBLE_CALLBACK_PLUGINS": "{}:{}".format(ROOT / "plugins" / "callback",
-        HERE / "callback"),
-        "ANSIBLE_CALLBACKS_ENABLED": "trainyard_again,lying_witness",
+        "ANSIBLE_CALLBACK_PLUGINS": str(HERE / "callback"),
+        "ANSIBLE_CALLBACKS_ENABLED": "trainyard.cluster.restart,lying_witness",
     }  # fmt: skip
     (top / "tmp").mkdir(exist_ok=True)
     before, begun = tree(top), time.monotonic()

@@ -75,7 +75,7 @@ SCENES = {
             ready=True,
             ends="READY",
             shown="{node}",
-            spared=("node_probe",),
+            spared=("node_info",),
         ),
         Scene(
             "rehearse",
@@ -84,11 +84,13 @@ SCENES = {
             ready=True,
             ends="READY",
             shown="{node}",
-            spared=("node_probe", "network_proof"),
+            spared=("node_info", "network_check"),
         ),
-        Scene("sync", "sync", JOB, fatal=True, spared=("node_probe", "mesh_node")),
+        Scene("sync", "sync", JOB, fatal=True, spared=("node_info", "ssh_mesh_node")),
         Scene("trust", "trust", ("-e", "trust_accept=true"), ready=True, fatal=True),
-        Scene("provision", "provision", ready=True, fatal=True, spared=("placement", "mesh_node")),
+        Scene(
+            "provision", "provision", ready=True, fatal=True, spared=("placement", "ssh_mesh_node")
+        ),
         Scene("plan", "train", (*JOB, *QUICK, "--check"), ready=True, fatal=True),
         Scene("train", "train", (*JOB, *QUICK), ready=True, trains=True, fatal=True),
         Scene(
@@ -97,7 +99,7 @@ SCENES = {
             (*RUNS, *QUICK, "--check"),
             ready=True,
             files=True,
-            spared=("attempt_status", "slurp"),
+            spared=("attempt_monitor", "slurp"),
         ),
     )
 }

@@ -82,7 +82,7 @@ def machine(home, name):
         write(own / "sys" / "class" / "net" / "eth0" / file, text + "\n", 0o644)
     write(own / "var" / "lib" / "systemd" / "linger" / "trainer", "")
     given = user_manager.node_limits(
-        {name: limit(kind) for name, kind in LIMITS.items()}, user_manager.read
+        {name: limit(kind) for name, kind in LIMITS.items()}, user_manager.read_text
     )
     for path, text in user_manager.dropins(os.getuid(), given).items():
         write(own / path.lstrip("/"), text, 0o644)
@@ -160,7 +160,7 @@ def finished(top, name, nodes, plan, run, failed):
     raised, the others were stopped.
     """
     attempt = top / "nodes" / name / ".trainyard" / "runs" / run / "attempt-1"
-    rank, text = nodes.index(name), plans.canonical(plan).decode("ascii")
+    rank, text = nodes.index(name), plans.canonical_bytes(plan).decode("ascii")
     sample = SAMPLE / ("node2" if name == failed else "node1")
     code = 1 if name == failed else None
     begun = BEGAN + 0.01 * rank

@@ -150,7 +150,7 @@ def test_the_gate_lets_nothing_through_that_ansible_obeys_or_a_terminal_executes
                 told += 1
                 _through, why = lying_gate.said(module, answer, lie)
                 broken.update({lie["label"]: why} if why else {})
-    assert modules >= {"attempt_status", "rank_logs", "checkpoint", "attempt", "prune"}
+    assert modules >= {"attempt_monitor", "rank_logs_info", "checkpoint_info", "attempt", "prune"}
     report(told, broken)
 
 
@@ -209,9 +209,9 @@ def test_an_honest_answer_passes_the_gate(stage):
 @pytest.mark.timeout(7200)
 def test_what_is_no_answer_ends_that_node_alone(stage, project):
     scene = lying_scenes.SCENES["status"]
-    lies = lying_values.raw("attempt_status")
+    lies = lying_values.raw("attempt_monitor")
     lies = [
-        lying_values.flood("attempt_status", FLOOD_MIB),
+        lying_values.flood("attempt_monitor", FLOOD_MIB),
         *(lies if COUNT else random.Random(SEED).sample(lies, LIARS - 1)),
     ]
     broken = {}
@@ -222,11 +222,11 @@ def test_what_is_no_answer_ends_that_node_alone(stage, project):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.skipif(not COUNT, reason="the gate waits 120 s for attempt_status (make lies)")
+@pytest.mark.skipif(not COUNT, reason="the gate waits 120 s for attempt_monitor (make lies)")
 def test_a_node_that_never_answers_fails_alone_in_time(stage):
     scene = lying_scenes.SCENES["status"]
     base, _answers = stage.honestly(scene)
-    lie = dict(do="raw", module="attempt_status", path=[], sleep=600, label="never answers")
+    lie = dict(do="raw", module="attempt_monitor", path=[], sleep=600, label="never answers")
     began = time.monotonic()
     done = stage.play(scene, {stage.liars[0]: [lie]}, seconds=300)
     took = time.monotonic() - began
@@ -236,7 +236,7 @@ def test_a_node_that_never_answers_fails_alone_in_time(stage):
     )
     assert (
         done.code not in ("late", 0)
-        and took < answer_gate.definition("attempt_status")["seconds"] + base.seconds + 45
+        and took < answer_gate.definition("attempt_monitor")["seconds"] + base.seconds + 45
     )
     assert [text for text in stage.broken(scene, done, base) if not text.startswith("took ")] == []
     logins = [
@@ -275,7 +275,7 @@ def test_the_proof_sees_what_it_is_to_see(stage):
         lambda done: done.after.pop("home/.bashrc"),
         lambda done: done.after.update({f"runs/{lying_scenes.OTHER}/run.json": (1,)}),
         lambda done: setattr(done, "text", done.text + "\x1b]52;c;eA==\x07"),
-        lambda done: done.plays.add(("Look at the run", "localhost", "attempt_status", "None")),
+        lambda done: done.plays.add(("Look at the run", "localhost", "attempt_monitor", "None")),
         lambda done: done.contacted.append("UNKNOWN:localhost id"),
         lambda done: setattr(done, "code", "late"),
         lambda done: setattr(done, "peak", 8 << 30),

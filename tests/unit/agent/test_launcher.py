@@ -20,9 +20,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import openmpi, runner
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
 from core_support import RUN, agent_archive, attempt_files, gate_ssh, open_gate, program, put
 
 PYTHON = sys.executable
@@ -104,7 +102,7 @@ class Node:
         try:
             self.process.wait(timeout=seconds)
         finally:
-            self.left = attempt_dir.processes_of(RUN, 1)
+            self.left = pids_with_mark(RUN, 1)
             if self.process.poll() is None:
                 self.process.kill()
             for pid in self.left:
@@ -601,7 +599,7 @@ def test_a_unit_that_ends_before_its_daemon(peer):
     assert until(lambda: peer.events("start"))
     # systemd sends TERM to every process of the unit; the one that waits for the daemon first, or
     # it might still tell how that ended
-    for pid in sorted(attempt_dir.processes_of(RUN, 1)):
+    for pid in sorted(pids_with_mark(RUN, 1)):
         os.kill(pid, signal.SIGTERM)
     assert "ended before its daemon" in call.communicate(timeout=15)[0]
     assert call.returncode == 1

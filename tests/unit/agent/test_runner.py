@@ -33,6 +33,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     mesh_credential,
     status,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env,
 )
@@ -118,7 +119,7 @@ class Attempt:
         finally:
             if self.process.poll() is None:
                 self.process.kill()
-            for pid in attempt_dir.processes_of(RUN, 1):
+            for pid in pids_with_mark(RUN, 1):
                 os.kill(pid, signal.SIGKILL)
         return self.process.returncode
 
@@ -292,7 +293,7 @@ def test_a_stop_is_no_failure_of_this_node(tmp_path):
     while len(attempt.events("start")) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     attempt.process.send_signal(signal.SIGTERM)  # systemd sends TERM to every process of the unit
-    for pid in attempt_dir.processes_of(RUN, 1):
+    for pid in pids_with_mark(RUN, 1):
         os.kill(pid, signal.SIGTERM)
     assert attempt.end() == 0 and attempt.ends() == {2: (None, "SIGTERM"), 3: (None, "SIGTERM")}
 

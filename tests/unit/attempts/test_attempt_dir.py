@@ -18,6 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     guard_unit,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import CODE, DATA, RUN, compiled, gang, put
 
@@ -259,7 +260,7 @@ def node(tmp_path):
     made = plans.compile_plan(**arguments)
     attempt = attempt_dir.attempt_dir(str(base), RUN, 1)
     return attempt, {
-        "plan_text": plans.canonical(made).decode(),
+        "plan_text": plans.canonical_bytes(made).decode(),
         "plan_sha256": plans.sha256(made),
         "node": "node2",
         "run_id": RUN,
@@ -527,9 +528,9 @@ def test_processes_are_found_by_their_mark_and_no_others():
         for process in started:
             process.stdout.read(2)
         assert (
-            attempt_dir.processes_of(RUN, 1) == [started[0].pid]
-            and attempt_dir.processes_of(RUN, 11) == [started[1].pid]
-            and attempt_dir.processes_of(RUN, 2) == []
+            pids_with_mark(RUN, 1) == [started[0].pid]
+            and pids_with_mark(RUN, 11) == [started[1].pid]
+            and pids_with_mark(RUN, 2) == []
         )
     finally:
         for process in started:

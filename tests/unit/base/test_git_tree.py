@@ -142,7 +142,7 @@ def test_nothing_of_the_repository_runs(trap, lay):
     found = (
         manifest.git_files(str(root)),
         sources.git_state(str(root)),
-        remote_outline.commit_of(str(root)),
+        remote_outline.read_commit(str(root)),
     )
     assert not mark.exists(), mark.read_text()
     assert "train.py" in found[0]
@@ -168,15 +168,17 @@ def test_a_tree_of_another_account_is_walked(trap):
     put(root, {".gitignore": "*.bin\n"})
     git(root, "rm", "-q", "--cached", "w.bin")
     mark.unlink(missing_ok=True)
-    assert "w.bin" not in manifest.git_files(str(root)) and not sources.foreign(str(root))
+    assert "w.bin" not in manifest.git_files(str(root)) and not sources.is_foreign(str(root))
     for path in (root, root / ".git"):
         os.chown(path, 65534, 65534)
     entries, state = sources.code_tree(str(root), None)
-    assert state is None and "w.bin" in entries and sources.foreign(str(root)) and not mark.exists()
-    assert remote_outline.commit_of(str(root)) == (None, False)
-    assert describe.foreign_lines({"outline": {}}, str(root), state) and not describe.foreign_lines(
-        {"outline": {}}, "/tmp", None
+    assert (
+        state is None and "w.bin" in entries and sources.is_foreign(str(root)) and not mark.exists()
     )
+    assert remote_outline.read_commit(str(root)) == (None, False)
+    assert describe.foreign_owner_lines(
+        {"outline": {}}, str(root), state
+    ) and not describe.foreign_owner_lines({"outline": {}}, "/tmp", None)
 
 
 def test_the_users_own_filter_still_counts(trap, tmp_path):
@@ -202,7 +204,7 @@ def test_the_users_own_filter_still_counts(trap, tmp_path):
     git(root, "config", "filter.large.clean", "false")
     time.sleep(0.01)
     os.utime(root / "w.bin", (1, 1))  # git has to read it again
-    assert remote_outline.commit_of(str(root)) == (git(root, "rev-parse", "HEAD"), False)
+    assert remote_outline.read_commit(str(root)) == (git(root, "rev-parse", "HEAD"), False)
     assert sources.git_state(str(root))["dirty"] is False
 
 

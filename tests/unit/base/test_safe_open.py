@@ -2,8 +2,8 @@
 """What a hostile training leaves in its own directory: nothing outside of it is read, nothing
 waits, nothing of it is shown that a terminal obeys.
 
-rank_logs and the sender of logs have tests of their own (test_rank_logs.py, test_shipping.py); here
-are the live look and what they share.
+rank_logs_info and the sender of logs have tests of their own (test_rank_logs_info.py,
+test_shipping.py); here are the live look and what they share.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def test_a_log_that_is_no_file_is_not_shown(tmp_path, kind):
         if kind != "link":
             with pytest.raises(OSError):
                 manifest.file_sha256(place)
-            assert remote_outline.texts_of(tmp_path, place.name, [place.name]) == {}
+            assert remote_outline.read_config_texts(tmp_path, place.name, [place.name]) == {}
         # what is written in its place is whole, and what the link meant is as it was
         assert (
             collector.put(str(place), "text")

@@ -31,8 +31,7 @@ def pty(monkeypatch):
     opened = []
 
     def call(wide, rows):
-        callback_loader.add_directory(str(ROOT / "plugins" / "callback"))
-        plugin, real = callback_loader.get("trainyard"), Terminal(wide, rows)
+        plugin, real = callback_loader.get("trainyard.cluster.live"), Terminal(wide, rows)
         opened.extend((plugin, real))
         plugin.set_options()
         monkeypatch.setattr(plugin._display, "verbosity", 0)
@@ -208,7 +207,7 @@ PLAY = """
 - hosts: all
   gather_facts: false
   tasks:
-    - attempt_status: {node: "{{ inventory_hostname }}"}
+    - attempt_monitor: {node: "{{ inventory_hostname }}"}
       register: found
       until: found.status.ended
       retries: 1000
@@ -220,7 +219,7 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
     statuses = tmp_path / "statuses.json"
     statuses.write_text(json.dumps({"node1": at(0), "node2": at(0, "node2", 1)}), "utf-8")
     (tmp_path / "library").mkdir()
-    module = tmp_path / "library" / "attempt_status.py"
+    module = tmp_path / "library" / "attempt_monitor.py"
     module.write_text(MODULE % (sys.executable, str(statuses), str(statuses)), "utf-8")
     (tmp_path / "play.yml").write_text(PLAY, "utf-8")
     (tmp_path / "hosts").write_text(
@@ -228,8 +227,8 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
         "utf-8",
     )
     (tmp_path / "ansible.cfg").write_text(
-        "[defaults]\ninventory=hosts\nlibrary=library\nstdout_callback=trainyard\ncallback_plugins=%s\n"
-        "collections_path=%s\n" % (ROOT / "plugins" / "callback", ROOT / "collections"),
+        "[defaults]\ninventory=hosts\nlibrary=library\nstdout_callback=trainyard.cluster.live\n"
+        "collections_path=%s\n" % (ROOT / "collections"),
         "utf-8",
     )
     environment = {

@@ -159,7 +159,9 @@ def test_a_job_does_not_choose_what_every_process_loads(tmp_path, name):
     (problem,) = read(tmp_path, GOOD + f"env:\n  GOOD: 1\n  {name}: 1\n")[1]
     assert problem.startswith(f"mine.yml:6 env.{name}: is not for a ")
     old = dict(read(tmp_path, GOOD)[0], env={name: "1"})
-    assert jobs.recorded(old, "x")[0]["env"] == {name: "1"}  # a run that began with it goes on
+    assert jobs.read_recorded_job(old, "x")[0]["env"] == {
+        name: "1"
+    }  # a run that began with it goes on
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ def test_all_these_say_the_same(tmp_path, content):
 def test_a_job_that_was_recorded_is_read_again(tmp_path):
     job, _problems = read(tmp_path, GOOD + "max_restarts: 2\nenv: {A: '1'}\n")
     given = jobs.apply_command_line(job, {"nodes": "1", "max_restarts": "0"}, [])
-    again, problems = jobs.recorded(json.loads(json.dumps(given)), "runs/x/job.json")
+    again, problems = jobs.read_recorded_job(json.loads(json.dumps(given)), "runs/x/job.json")
     assert not problems and again == {
         key: value for key, value in given.items() if key != "from_command_line"
     }
@@ -305,9 +307,9 @@ def test_a_job_that_was_recorded_is_read_again(tmp_path):
     )
     # of an older Trainyard, whose jobs had fewer keys
     assert (
-        jobs.recorded({key: again[key] for key in ("suite", "launcher", "config", "name")}, "x")[0][
-            "max_restarts"
-        ]
+        jobs.read_recorded_job(
+            {key: again[key] for key in ("suite", "launcher", "config", "name")}, "x"
+        )[0]["max_restarts"]
         == 0
     )
 
@@ -324,7 +326,7 @@ def test_a_job_that_was_recorded_is_read_again(tmp_path):
 )
 def test_a_recorded_job_is_held_against_the_schema_again(tmp_path, changes, words):
     """It may have come from a node."""
-    job, problems = jobs.recorded(dict(read(tmp_path, GOOD)[0], **changes), "x")
+    job, problems = jobs.read_recorded_job(dict(read(tmp_path, GOOD)[0], **changes), "x")
     assert job is None and any(words in str(problem) for problem in problems), [
         str(problem) for problem in problems
     ]
@@ -436,10 +438,10 @@ def test_a_job_that_there_is_not(tmp_path, config, words):
 
 def test_a_misspelt_variable_is_named_with_the_near_one():
     allowed = {"config", "nodes", "devices", "start_port"}
-    assert not jobs.command_line(
+    assert not jobs.unknown_variables(
         {"config": "x", "nodes": "2", "trainyard_runs_dir": "/x", "ansible_user": "me"}, allowed
     )
-    problems = jobs.command_line({"confg": "x", "node": 2}, allowed)
+    problems = jobs.unknown_variables({"confg": "x", "node": 2}, allowed)
     assert [(problem.code, problem.key) for problem in problems] == [
         ("cli.unknown_option", "confg"),
         ("cli.unknown_option", "node"),

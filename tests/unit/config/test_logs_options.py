@@ -19,10 +19,8 @@ ALLOWED = {"run", "rank", "node", "lines", "follow", "query"}
 
 
 def said(**extra):
-    """Return what read_job says of a command line of logs.yml, as one text."""
-    problems = extra_vars.values(extra, ALLOWED, {}) + extra_vars.contradictions(
-        extra, "logs", False
-    )
+    """Return what job_config says of a command line of logs.yml, as one text."""
+    problems = extra_vars.validate(extra, ALLOWED, {}) + extra_vars.conflicts(extra, "logs", False)
     return "; ".join(map(str, problems))
 
 
@@ -102,11 +100,13 @@ def test_without_jmespath_it_says_what_to_install(monkeypatch):
 
 
 def test_numbers_given_as_text_are_numbers():
-    given = questions.question({"rank": "0,3", "lines": "200", "follow": "yes", "node": "node1"})
+    given = questions.parse_options(
+        {"rank": "0,3", "lines": "200", "follow": "yes", "node": "node1"}
+    )
     assert given == {"ranks": [0, 3], "node": "node1", "lines": 200, "follow": True, "query": None}
-    assert questions.question({"rank": 3})["ranks"] == [3]
-    assert questions.question({"rank": "launcher"})["ranks"] == ["launcher"]
-    assert questions.question({}) == {
+    assert questions.parse_options({"rank": 3})["ranks"] == [3]
+    assert questions.parse_options({"rank": "launcher"})["ranks"] == ["launcher"]
+    assert questions.parse_options({}) == {
         "ranks": None,
         "node": None,
         "lines": None,
@@ -125,7 +125,7 @@ def index():
 
 
 def test_the_issues_question(index):
-    lines, problem = questions.answer(index, "ranks[?state=='failed'].[rank,node,error]")
+    lines, problem = questions.answer_query(index, "ranks[?state=='failed'].[rank,node,error]")
     error = (
         '{"kind": "ValueError", "text": "image 000000012.jpg is truncated", "line": 26, "cause":'
         ' "python_exception"}'
@@ -140,14 +140,14 @@ def test_the_runbooks_examples_have_answers(index):
     for example in examples:
         expression = example.replace("\\|", "|")
         assert questions.expression_problem(expression) is None, expression
-        lines, problem = questions.answer(index, expression)
+        lines, problem = questions.answer_query(index, expression)
         assert (
             problem is None and lines and not [line for line in lines if line.startswith("# ")]
         ), (expression, lines, problem)
 
 
 def test_what_fails_with_the_values_is_said_in_jmespaths_words(index):
-    lines, problem = questions.answer(index, "sum(ranks[].state)")
+    lines, problem = questions.answer_query(index, "sum(ranks[].state)")
     assert lines == [] and "type for value: stopped, " in problem
     assert "In function sum()," in problem
 
@@ -157,16 +157,16 @@ def test_what_fails_with_the_values_is_said_in_jmespaths_words(index):
     ["ranks[?rank>='1']", "ranks[?last_time>'2026-11-20']", "ranks[::0]", "merge(ranks[0], `1`)"],
 )
 def test_a_slip_that_jmespath_has_no_word_for_is_refused_all_the_same(index, expression):
-    lines, problem = questions.answer(index, expression)
+    lines, problem = questions.answer_query(index, expression)
     assert (lines == []) == (problem is not None)
 
 
 def test_a_field_that_does_not_exist_is_named(index):
-    assert questions.answer(index, "ranks[].stat")[0][0] == "[]"
-    (comment,) = questions.answer(index, "ranks[].stat")[0][1:]
+    assert questions.answer_query(index, "ranks[].stat")[0][0] == "[]"
+    (comment,) = questions.answer_query(index, "ranks[].stat")[0][1:]
     assert comment.startswith("# ") and " stat; " in comment and comment.endswith("'state'?")
-    assert questions.answer(index, "rnks[].state")[0][0] == "null"
-    assert questions.answer(index, "ranks[?state=='done']")[0] == ["[]"], (
+    assert questions.answer_query(index, "rnks[].state")[0][0] == "null"
+    assert questions.answer_query(index, "ranks[?state=='done']")[0] == ["[]"], (
         "nothing is found, and nothing is misspelt"
     )
 
@@ -175,7 +175,9 @@ def test_an_answer_is_safe_to_show():
     hostile = {
         "ranks": [{"error": {"text": "\x1b[31mred\u202e and hunter2secret, token=abcdef123456"}}]
     }
-    (line,), _problem = questions.answer(hostile, "ranks[].error.text", ((), ("hunter2secret",)))
+    (line,), _problem = questions.answer_query(
+        hostile, "ranks[].error.text", ((), ("hunter2secret",))
+    )
     assert (
         "\x1b" not in line
         and "\u202e" not in line

@@ -347,13 +347,13 @@ def test_every_site_variable_of_the_product_is_known():
 
 def chosen(site, **job):
     """Return (the chosen nodes, problems as text) of a job on a site."""
-    nodes, problems = sites.choose(job_of(**job), site)
+    nodes, problems = sites.select_nodes(job_of(**job), site)
     return nodes, [str(problem) for problem in problems]
 
 
 def refused(site, **job):
     """Return the problems of a job on a site."""
-    return sites.choose(job_of(**job), site)[1]
+    return sites.select_nodes(job_of(**job), site)[1]
 
 
 def three(**changes):
@@ -509,7 +509,7 @@ def test_names_of_nodes_whose_logs_could_be_taken_for_each_others(names, said):
         {name: host(at) for at, name in enumerate(names)},
     )
     assert not problems  # what runs under such names already is followed and stopped
-    assert [problem.file for problem in sites.confusable(site)] == [
+    assert [problem.file for problem in sites.confusable_names(site)] == [
         f"inventory, host {name}" for name in said
     ]
 
@@ -528,21 +528,21 @@ def test_the_controllers_paths_start_at_home_or_at_the_project_and_the_nodes_sta
         "weights": {"path": "~/w"},
         "environment": {},
     }
-    made = sites.on_controller(source, "/project")
+    made = sites.resolve_paths(source, "/project")
     assert made["code"]["path"] == "/project/examples/x" and made["weights"]["path"] == "/home/me/w"
     assert {name: entry["path"] for name, entry in made["data"].items()} == {
         "coco": "/home/me/coco",
         "there": "/data/x",
         "abs": "/a",
     }
-    assert source["code"]["path"] == "examples/x" and sites.on_controller(
+    assert source["code"]["path"] == "examples/x" and sites.resolve_paths(
         {"code": {"git": "u", "version": "v"}}, "/p"
     ) == {"code": {"git": "u", "version": "v"}}
 
 
 def test_a_site_chooses_where_libraries_lie():
     problems, given = [], {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64", "PYTHONPATH": "/opt/lib"}
-    assert site_fields.environment(given, problems) == given and problems == []
+    assert site_fields.read_environment(given, problems) == given and problems == []
 
 
 @pytest.mark.parametrize(
@@ -559,7 +559,7 @@ def test_a_site_chooses_where_libraries_lie():
 )
 def test_a_git_address_with_a_login_is_refused_without_it(url):
     problems = []
-    site_fields.suite_entries(
+    site_fields.read_suites(
         {
             "paddledetection": {
                 "code": {"git": url, "version": "v"},
@@ -584,7 +584,7 @@ def test_a_git_address_with_a_login_is_refused_without_it(url):
 )
 def test_a_git_address_without_a_login_is_taken(url):
     problems = []
-    site_fields.suite_entries(
+    site_fields.read_suites(
         {
             "paddledetection": {
                 "code": {"git": url, "version": "v"},

@@ -36,17 +36,19 @@ def test_spares_are_read_like_nodes_and_never_taken_by_a_first_start():
         ("spare1", 22),
         ("spare2", 2222),
     ]
-    nodes, problems = sites.choose(job_of(), site)
+    nodes, problems = sites.select_nodes(job_of(), site)
     assert not problems and [node["name"] for node in nodes] == ["node1", "node2"]
     # three nodes are asked for, and two trainers are there: spares are for when one of them fails
-    assert "the site 'site' has 2" in str(sites.choose(job_of(nodes=3), site)[1][0])
+    assert "the site 'site' has 2" in str(sites.select_nodes(job_of(nodes=3), site)[1][0])
 
 
 def test_a_run_that_goes_on_takes_the_members_it_is_told_in_their_order():
     site = site_of(host(3))[0]
-    nodes, problems = sites.choose(job_of(nodes=2, min_nodes=2), site, members=["spare1", "node2"])
+    nodes, problems = sites.select_nodes(
+        job_of(nodes=2, min_nodes=2), site, members=["spare1", "node2"]
+    )
     assert not problems and [node["name"] for node in nodes] == ["spare1", "node2"]
-    nodes, problems = sites.choose(job_of(nodes=2, min_nodes=2), site, members=["node1"])
+    nodes, problems = sites.select_nodes(job_of(nodes=2, min_nodes=2), site, members=["node1"])
     assert not problems and [node["name"] for node in nodes] == ["node1"]
 
 
@@ -128,17 +130,17 @@ def test_a_site_without_spares_is_a_site(groups):
 )
 def test_who_could_stand_in_for_a_node(job, changes, words):
     site = site_of(host(3), **changes)[0]
-    assert (spares.unfit(job_of(**job), site["spares"][0], site["nodes"][0]) or "").startswith(
-        words or ""
-    )
-    assert (spares.unfit(job_of(**job), site["spares"][0], site["nodes"][0]) is None) == (
-        words is None
-    )
+    assert (
+        spares.replacement_problem(job_of(**job), site["spares"][0], site["nodes"][0]) or ""
+    ).startswith(words or "")
+    assert (
+        spares.replacement_problem(job_of(**job), site["spares"][0], site["nodes"][0]) is None
+    ) == (words is None)
 
 
 def test_a_spare_with_devices_that_no_trainer_has_is_named():
     site = site_of(host(3), host(4, trainyard_devices=4))[0]
-    said = spares.notes(site["nodes"], site["spares"])
+    said = spares.device_notes(site["nodes"], site["spares"])
     assert len(said) == 1 and "spare2 " in said[0] and "devices 0, 1, 2, 3, " in said[0]
 
 
@@ -155,7 +157,7 @@ def test_a_spare_with_devices_that_no_trainer_has_is_named():
     ],
 )
 def test_min_nodes_is_no_more_than_the_jobs_nodes(job, words):
-    problems = [str(problem) for problem in sites.choose(job_of(**job), site_of()[0])[1]]
+    problems = [str(problem) for problem in sites.select_nodes(job_of(**job), site_of()[0])[1]]
     assert len(problems) == (words is not None) and all(words in problem for problem in problems)
 
 

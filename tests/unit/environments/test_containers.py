@@ -41,10 +41,12 @@ def found(engine, **changes):
 
 def command(engine, environment=None, **more):
     """The whole command line and its environment, as an attempt starts it."""
-    entry = containers.entry(
+    entry = containers.plan_entry(
         found(engine, **more.pop("found", {})), BASE, environment or PLANNED, **more
     )
-    return containers.filled(entry, WORK, "trainyard-r-1", COMMAND, environment or PLANNED)
+    return containers.container_command(
+        entry, WORK, "trainyard-r-1", COMMAND, environment or PLANNED
+    )
 
 
 def test_podman_word_for_word():
@@ -136,7 +138,7 @@ def test_ascend_devices_of_the_node_alone():
     ],
 )
 def test_mounts_are_read_only_and_devices_are_devices(engine, words):
-    found = containers.mount_words(engine, BASE, ["/data", "/dev/infiniband"])
+    found = containers.mount_options(engine, BASE, ["/data", "/dev/infiniband"])
     assert (
         found[: len(words)] == words
         and found[-1] == "{attempt}:{attempt}"
@@ -220,14 +222,14 @@ def test_what_a_site_may_say():
 def test_a_process_is_held_by_its_unit_alone():
     unit = "trainyard-r-1.service"
     v1 = "9:name=systemd:/docker/0/user.slice/user@1000.service/app.slice/trainyard-r-1.service\n8:pids:/user.slice\n"
-    assert containers.held(v1, unit)
-    assert containers.held(
+    assert containers.is_in_unit(v1, unit)
+    assert containers.is_in_unit(
         "0::/user.slice/user@1000.service/app.slice/trainyard-r-1.service/payload\n", unit
     )
-    assert not containers.held(
+    assert not containers.is_in_unit(
         "0::/user.slice/user@1000.service/user.slice/podman-914.scope\n", unit
     )
-    assert not containers.held("0::/app.slice/x-trainyard-r-1.service\n", unit)
+    assert not containers.is_in_unit("0::/app.slice/x-trainyard-r-1.service\n", unit)
 
 
 def test_packages_by_the_images_own_path():
@@ -235,7 +237,7 @@ def test_packages_by_the_images_own_path():
         ["numpy-1.26.4.dist-info"],
         ["numpy-1.24.2.egg-info", "Some_Thing-1.0-py3.11.egg-info", "broken.dist-info"],
     ]
-    assert containers.packages_of(listing) == {"numpy": "1.26.4", "some-thing": "1.0"}
+    assert containers.parse_packages(listing) == {"numpy": "1.26.4", "some-thing": "1.0"}
 
 
 @pytest.mark.parametrize(

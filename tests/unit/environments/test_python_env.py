@@ -487,6 +487,6 @@ def test_a_list_may_name_what_has_no_wheel():
     text = "--no-binary seqeval\n--no-binary=Some_Thing, other  # pure Python\nseqeval==1.2.2\n"
     pins, problems = core.parse_requirements(text, "a.txt")
     assert [pin["name"] for pin in pins] == ["seqeval"] and problems == []
-    assert core.from_source([text, "numpy==1\n"]) == ["other", "seqeval", "some-thing"]
+    assert core.source_packages([text, "numpy==1\n"]) == ["other", "seqeval", "some-thing"]
     pins, (problem,) = core.parse_requirements("--no-binary :all:", "a.txt")
     assert pins == [] and problem.startswith("a.txt:1: ") and "pip options" in problem

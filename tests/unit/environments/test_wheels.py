@@ -391,7 +391,7 @@ def test_reasons_of_pip_in_words(text, words):
 
 
 def test_two_controllers_do_not_build_at_once(cache):
-    with wheels.locked(cache, 0):
+    with wheels.lock_cache(cache, 0):
         pass
     holder = subprocess.Popen(
         [
@@ -410,13 +410,15 @@ def test_two_controllers_do_not_build_at_once(cache):
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(
             wheels.WheelhouseError, match=r"in use by process 4711 for 0 s"
-        ), wheels.locked(cache, 0):
+        ), wheels.lock_cache(cache, 0):
             pass
     finally:
         holder.kill()
         holder.wait()
         holder.stdout.close()
-    with wheels.locked(cache, 0), open(os.path.join(cache, ".lock")) as handle:  # the kernel let go
+    with wheels.lock_cache(cache, 0), open(
+        os.path.join(cache, ".lock")
+    ) as handle:  # the kernel let go
         assert handle.read().strip() == str(os.getpid())
         with pytest.raises(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

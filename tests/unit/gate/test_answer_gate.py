@@ -80,12 +80,14 @@ def test_every_schema_is_closed_and_bounded(module):
 
 
 def test_an_honest_answer_passes_as_it_is():
-    assert answer_gate.validate("tree", dict(TREE, invocation={"module_args": {}}), {}) == TREE
+    assert (
+        answer_gate.validate("tree_install", dict(TREE, invocation={"module_args": {}}), {}) == TREE
+    )
 
 
 @pytest.mark.parametrize("key", answer_gate.OBEYED)
 def test_what_ansible_would_obey_is_refused(key):
-    found = fields("tree", dict(TREE, **{key: {"host_name": "x", "groups": ["trainers"]}}))
+    found = fields("tree_install", dict(TREE, **{key: {"host_name": "x", "groups": ["trainers"]}}))
     assert found == ([] if key == "ansible_facts" else [key])
 
 
@@ -97,18 +99,18 @@ def test_facts_never_come_through_but_for_the_interpreter_that_ansible_found():
             "discovered_interpreter_python": "/usr/bin/python3.11",
         },
     )
-    assert answer_gate.validate("tree", answer, {})["ansible_facts"] == {
+    assert answer_gate.validate("tree_install", answer, {})["ansible_facts"] == {
         "discovered_interpreter_python": "/usr/bin/python3.11"
     }
     assert fields(
-        "tree", dict(TREE, ansible_facts={"discovered_interpreter_python": "/bin/sh -c id"})
+        "tree_install", dict(TREE, ansible_facts={"discovered_interpreter_python": "/bin/sh -c id"})
     )
 
 
 def test_the_answer_is_about_what_was_asked():
-    assert fields("attempt_status", NONE, run_id=RUN, node="node1") == []
-    assert fields("attempt_status", NONE, run_id="", node="node1") == []
-    assert fields("attempt_status", NONE, run_id=RUN[:-1] + "f", node="node1") == ["status.run"]
+    assert fields("attempt_monitor", NONE, run_id=RUN, node="node1") == []
+    assert fields("attempt_monitor", NONE, run_id="", node="node1") == []
+    assert fields("attempt_monitor", NONE, run_id=RUN[:-1] + "f", node="node1") == ["status.run"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_the_answer_is_about_what_was_asked():
 def test_a_run_id_is_one(run):
     status = dict(NONE["status"], run=run)
     assert fields(
-        "attempt_status", {"changed": False, "status": status}, run_id="", node="node1"
+        "attempt_monitor", {"changed": False, "status": status}, run_id="", node="node1"
     ) == ["status.run"]
 
 
@@ -163,12 +165,13 @@ def test_a_checkpoints_file_name_is_one(name):
         "passed_over": [],
     }
     good = {"changed": False, "saved": dict(saved, files={"x.pdparams": ["f", 1, "0" * 64]})}
-    assert fields("checkpoint", good) == []
+    assert fields("checkpoint_info", good) == []
     assert fields(
-        "checkpoint", {"changed": False, "saved": dict(saved, files={name: ["f", 1, "0" * 64]})}
+        "checkpoint_info",
+        {"changed": False, "saved": dict(saved, files={name: ["f", 1, "0" * 64]})},
     )
     assert fields(
-        "checkpoint", {"changed": False, "saved": dict(saved, folder=name or "/", files={})}
+        "checkpoint_info", {"changed": False, "saved": dict(saved, folder=name or "/", files={})}
     )
 
 
@@ -178,23 +181,25 @@ def test_a_checkpoints_file_name_is_one(name):
     ids=["nan", "inf", "70 bits", "surrogate", "key"],
 )
 def test_what_json_cannot_hold_is_refused(value):
-    assert fields("tree", dict(TREE, differences=[value])) == ["answer"]
+    assert fields("tree_install", dict(TREE, differences=[value])) == ["answer"]
 
 
 def test_depth_and_size_are_bounded_before_anything_else():
     deep = []
     for _level in range(100_000):
         deep = [deep]
-    assert fields("tree", dict(TREE, differences=deep)) == ["answer"]
-    assert fields("tree", dict(TREE, differences=[0] * (answer_gate.MAX_VALUES + 1))) == ["answer"]
-    assert fields("tree", dict(TREE, place="/" + "x" * (answer_gate.MAX_CHARACTERS + 1))) == [
+    assert fields("tree_install", dict(TREE, differences=deep)) == ["answer"]
+    assert fields("tree_install", dict(TREE, differences=[0] * (answer_gate.MAX_VALUES + 1))) == [
         "answer"
     ]
+    assert fields(
+        "tree_install", dict(TREE, place="/" + "x" * (answer_gate.MAX_CHARACTERS + 1))
+    ) == ["answer"]
 
 
 def test_text_is_escaped_and_a_line_end_cannot_forge_a_line():
     answer = answer_gate.validate(
-        "tree", dict(TREE, differences=["a\nCOMPLETED: all\x1b]52;c;eA==\x07\u202e"]), {}
+        "tree_install", dict(TREE, differences=["a\nCOMPLETED: all\x1b]52;c;eA==\x07\u202e"]), {}
     )
     assert answer["differences"] == ["a\\nCOMPLETED: all\\x1b]52;c;eA==\\x07\\u202e"]
 
@@ -236,7 +241,7 @@ def test_an_address_is_one(address, sound):
     """The controller's own functions raise for others, and the message would name no node."""
     rows = [{"to": "node2", "port": 17000, "why": "error", "text": "", "you": address}]
     answer = {"seen_as": {"node2": address}, "unreached": rows}
-    assert sorted(fields("network_proof", answer)) == (
+    assert sorted(fields("network_check", answer)) == (
         [] if sound else ["seen_as.node2", "unreached.0.you"]
     )
 
@@ -288,7 +293,7 @@ def test_a_failed_answer_keeps_its_message_and_no_fields():
         "place": "/etc",
         "rc": 1,
     }
-    assert answer_gate.validate("tree", answer, {}) == {
+    assert answer_gate.validate("tree_install", answer, {}) == {
         "failed": True,
         "msg": "no\\x1b[2J",
         "rc": 1,
@@ -313,9 +318,9 @@ def test_of_ansibles_own_modules_only_what_is_read_is_kept():
 
 def test_the_refusal_holds_nothing_that_the_node_said():
     try:
-        answer_gate.validate("tree", dict(TREE, place="evil\x1b place"), {})
+        answer_gate.validate("tree_install", dict(TREE, place="evil\x1b place"), {})
     except answer_gate.InvalidAnswer as error:
-        result = answer_gate.refusal("tree", "node1", error)
+        result = answer_gate.refusal("tree_install", "node1", error)
     assert result["failed"] and result["code"] == "answer.invalid" and result["fields"] == ["place"]
     assert "\x1b" not in result["msg"]
 
@@ -330,7 +335,7 @@ class FakeConnection:
 class FakeTask:
     """What Gated reads of a task."""
 
-    action, args, delegate_to, check_mode = "tree", {}, None, False
+    action, args, delegate_to, check_mode = "tree_install", {}, None, False
 
 
 class Base:
@@ -380,7 +385,7 @@ def test_devices_with_a_process_that_cannot_be_seen_pass(table):
         told = devices.look(
             Smi(table, (folder / "apps.csv").read_text()), "/b", {"accelerator": "gpu"}
         )
-    full = answer_gate.schema("node_probe")
+    full = answer_gate.schema("node_info")
     part = dict(full["properties"]["facts"]["properties"]["devices"], **{"$defs": full["$defs"]})
     assert told["processes"] and list(jsonschema.Draft202012Validator(part).iter_errors(told)) == []
 
@@ -409,14 +414,14 @@ def test_what_runs_on_the_controller_is_not_a_nodes_answer():
 
 
 def test_a_module_that_does_not_answer_is_ended(monkeypatch):
-    monkeypatch.setitem(answer_gate.definition("tree"), "seconds", 1)
+    monkeypatch.setitem(answer_gate.definition("tree_install"), "seconds", 1)
     begun = time.monotonic()
     result = action(lambda: time.sleep(30))._execute_module(task_vars={})
     assert result["code"] == "answer.late" and time.monotonic() - begun < 10
 
 
 def test_a_login_that_waits_for_an_answer_ends_with_it_and_no_other(monkeypatch):
-    monkeypatch.setitem(answer_gate.definition("tree"), "seconds", 1)
+    monkeypatch.setitem(answer_gate.definition("tree_install"), "seconds", 1)
     started = [subprocess.Popen(["sleep", "60"])]
     time.sleep(0.05)  # two ticks of the kernel's clock
     try:
@@ -444,17 +449,17 @@ def test_an_endless_answer_costs_bounded_memory(monkeypatch):
 # Modules and actions of the product that run on the controller alone.
 CONTROLLERS = set(
     [
-        "check_report",
+        "findings_report",
         "checkpoint_compare",
         "checkpoint_install",
-        "conform",
+        "conformance",
         "drill",
-        "environment_compare",
+        "environment_differences",
         "fetch_files",
-        "host_keys",
+        "ssh_host_keys",
         "job_inputs",
         "mesh_authority",
-        "mesh_compile",
+        "ssh_mesh_config",
         "mesh_sign",
         "placement_compare",
         "plan",
@@ -462,12 +467,12 @@ CONTROLLERS = set(
         "prune_choice",
         "prune_controller",
         "prune_summary",
-        "rank_index",
-        "rank_table",
-        "read_job",
-        "replacement",
+        "log_index",
+        "hccl_rank_table",
+        "job_config",
+        "node_replacement",
         "resume_choice",
-        "resumed_run",
+        "resume_decision",
         "run_choice",
         "run_info",
         "run_logs",
@@ -489,12 +494,12 @@ def test_every_module_runs_on_the_controller_or_has_a_schema(root):
 
 
 # Actions that run modules too; conform on the controller alone.
-WITH_MODULES = {"conform", "drill", "run_logs"}
+WITH_MODULES = {"conformance", "drill", "run_logs"}
 
 
 def test_what_runs_on_the_controller_is_an_action_that_asks_no_node(root, load_plugin):
     """Such an action has no schema for answers, so no module of its task may reach a node."""
-    actions = CONTROLLERS - {"rank_table"}  # (a module; called by hand)
+    actions = CONTROLLERS - {"hccl_rank_table"}  # (a module; called by hand)
     for name in sorted(actions):
         module = (root / "library" / f"{name}.py").read_text(encoding="utf-8")
         assert f"{name} is an action plugin" in module, name
@@ -590,12 +595,12 @@ def test_every_task_on_a_node_passes_the_gate(root, load_plugin):
     }  # fmt: skip
     assert open_ == set()
     for name in (
-        "attempt_status",
+        "attempt_monitor",
         "command",
         "copy",
         "dnf",
         "drill",
-        "node_probe",
+        "node_info",
         "normal",
         "run_logs",
     ):

@@ -61,12 +61,14 @@ def test_redirects_are_bounded_and_never_followed_for_us():
         assert len(asked) < 50, "without end"
         raise urllib.error.HTTPError(url, 302, "moved", {"Location": "https://example.org/x"}, None)
 
-    with pytest.raises(download.Refused), download.opened("https://example.org/", [], open_url):
+    with pytest.raises(download.Refused), download.open_checked(
+        "https://example.org/", [], open_url
+    ):
         pass
     assert asked == ["none"] * (download.REDIRECTS + 1)
 
 
-@pytest.mark.parametrize("owner, bound", [(sources, "MOST_MEMBERS"), (download, "LARGEST")])
+@pytest.mark.parametrize("owner, bound", [(sources, "MOST_MEMBERS"), (download, "LARGEST_BYTES")])
 def test_an_archive_is_bounded_before_it_is_unpacked(tmp_path, monkeypatch, owner, bound):
     put(tmp_path / "x", {"a": "1", "b": "2"})
     with tarfile.open(tmp_path / "w.tar", "w") as archive:
@@ -79,11 +81,11 @@ def test_an_archive_is_bounded_before_it_is_unpacked(tmp_path, monkeypatch, owne
 
 
 def test_a_download_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "LARGEST", 10)
+    monkeypatch.setattr(download, "LARGEST_BYTES", 10)
     with open(tmp_path / "x", "wb") as handle, pytest.raises(download.Refused):
-        download.copy(io.BytesIO(b"x" * 11), handle)
+        download.copy_body(io.BytesIO(b"x" * 11), handle)
     with open(tmp_path / "x", "wb") as handle:
-        assert len(download.copy(io.BytesIO(b"x" * 10), handle)) == 64
-    monkeypatch.setattr(download, "FREE", 1 << 70)
+        assert len(download.copy_body(io.BytesIO(b"x" * 10), handle)) == 64
+    monkeypatch.setattr(download, "FREE_BYTES", 1 << 70)
     with open(tmp_path / "x", "wb") as handle, pytest.raises(OSError):
-        download.copy(io.BytesIO(b"x"), handle)
+        download.copy_body(io.BytesIO(b"x"), handle)

@@ -41,7 +41,7 @@ def told(tmp_path):
             "configs/b.yml": "snapshot_epoch: 2\n",
         },
     )
-    found = remote_outline.of(str(tmp_path / "base"), code, CONFIG, [])
+    found = remote_outline.describe_tree(str(tmp_path / "base"), code, CONFIG, [])
     suite = jobs.load_suite("paddledetection")
     given = {
         "suite": suite,
@@ -173,13 +173,13 @@ def test_a_link_in_the_cache_is_not_followed(told, tmp_path):
     (tmp_path / "cache").mkdir()
     os.symlink(tmp_path / "elsewhere", tmp_path / "cache/code-configs")
     with pytest.raises(OSError):
-        outline_files.keep(found["texts"], given["cache_dir"])
+        outline_files.keep_texts(found["texts"], given["cache_dir"])
     os.unlink(tmp_path / "cache/code-configs")
-    kept = outline_files.keep(found["texts"], given["cache_dir"])
+    kept = outline_files.keep_texts(found["texts"], given["cache_dir"])
     os.rename(kept, tmp_path / "moved")
     os.symlink(tmp_path / "elsewhere", kept)
     with pytest.raises(OSError):
-        outline_files.keep(found["texts"], given["cache_dir"])
+        outline_files.keep_texts(found["texts"], given["cache_dir"])
     assert files_of(tmp_path / "elsewhere") == []
 
 
@@ -259,7 +259,7 @@ def test_a_value_that_no_table_expects_is_a_refusal(told, monkeypatch):
         devices=1,
         resume={},
     )
-    monkeypatch.setattr(describe.suite_table, "wanted_data", lambda *_args, **_more: 1 / 0)
+    monkeypatch.setattr(describe.suite_table, "find_data", lambda *_args, **_more: 1 / 0)
     with pytest.raises(sources.SourceError):
         describe.describe(params, False, None)
 

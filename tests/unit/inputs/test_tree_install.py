@@ -38,7 +38,7 @@ def base(tmp_path):
 def send(base, source):
     """What rsync does: copy the tree to the staging place; return (final, staging)."""
     root, _entries, digest = source
-    final, staging = tree_install.place_of(base, "code", digest)
+    final, staging = tree_install.tree_paths(base, "code", digest)
     shutil.copytree(
         root,
         staging,
@@ -99,7 +99,7 @@ def test_a_tree_that_arrives_changed_leaves_the_old_one_usable(base, source, har
 
 def test_an_interrupted_sync_is_repaired(base, source):
     _root, entries, digest = source
-    _final, staging = tree_install.place_of(base, "code", digest)
+    _final, staging = tree_install.tree_paths(base, "code", digest)
     put(staging, {"tools/train.py": "pri", "tools/.train.py.Xy12": "p", "left/over": "1"})
     os.symlink("nowhere", os.path.join(staging, "dangling"))
     with pytest.raises(tree_install.TreeError, match="missing"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The live view as text: what is known in, lines out. The helpers make statuses as
-library/attempt_status.py returns them.
+library/attempt_monitor.py returns them.
 """
 
 from __future__ import annotations

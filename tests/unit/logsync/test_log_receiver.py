@@ -512,7 +512,7 @@ def test_a_file_that_begins_again_without_end_is_kept_so_often_and_no_more(home)
     with pytest.raises(quota.QuotaError, match="began again"):
         consume(receiver, (frame() + again) * 300)
     receiver.close()
-    assert len(list(home.glob(RANK0 + ".*"))) == quota.KEPT
+    assert len(list(home.glob(RANK0 + ".*"))) == quota.KEPT_COPIES
 
 
 def test_a_stream_that_was_cut_off_does_not_try_again(attempt, home, monkeypatch):

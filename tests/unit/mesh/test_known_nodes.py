@@ -242,9 +242,9 @@ def test_behind_an_authority_of_hosts_a_node_adds_nothing_but_keys(controller):
 def test_an_account_that_a_mesh_may_have_passes_the_gate(controller, user):
     said = node(2, user=user, site="s" * 200)
     answer = {"node": said, "state": STATE, "held": {}, "found": FOUND, "changed": False}
-    passed = answer_gate.validate("mesh_node", json.loads(json.dumps(answer)), {"name": "node2"})[
-        "node"
-    ]
+    passed = answer_gate.validate(
+        "ssh_mesh_node", json.loads(json.dumps(answer)), {"name": "node2"}
+    )["node"]
     assert passed == said and controller(node(1, user=user), passed)[1]["problems"] == []
 
 
@@ -260,7 +260,7 @@ def test_what_is_no_account_is_refused_by_gate_and_mesh(controller, user):
         "changed": False,
     }
     with pytest.raises(answer_gate.InvalidAnswer, match="node.user"):
-        answer_gate.validate("mesh_node", answer, {"name": "node2"})
+        answer_gate.validate("ssh_mesh_node", answer, {"name": "node2"})
     assert controller(node(1), node(2, user=user))[1]["problems"]
 
 

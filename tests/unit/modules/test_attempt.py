@@ -47,7 +47,7 @@ def node(tmp_path, monkeypatch):
             "state": "started",
             "run_id": RUN,
             "node": "node2",
-            "plan": plans.canonical(made).decode(),
+            "plan": plans.canonical_bytes(made).decode(),
             "plan_sha256": plans.sha256(made),
             "agent": zipapp.encoded(),
             "keys": trusted(home, ["node1", "node2"], "node2"),
@@ -233,13 +233,13 @@ def test_without_a_user_manager_what_is_named_is_ended_all_the_same(
 
 
 def test_what_runs_on_nodes_needs_no_pyyaml():
-    """Nodes have Python and nothing else (check, node_probe): a module that imports more fails
+    """Nodes have Python and nothing else (check, node_info): a module that imports more fails
     there, and only there.
     """
     code = (
         "import sys; sys.modules['yaml'] = sys.modules['jinja2'] = None; sys.path[:0] ="
         " ['library', 'collections']\nimport attempt,"
-        " attempt_status, prune, rehearsal, run_history"
+        " attempt_monitor, prune, rehearsal_wait, run_history_info"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

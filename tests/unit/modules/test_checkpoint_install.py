@@ -15,7 +15,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints impo
     checkpoint_copy,
 )
 from core_support import modes, put
-from unit.modules.test_checkpoint import SAVED, attempt
+from unit.modules.test_checkpoint_info import SAVED, attempt
 
 
 @pytest.fixture

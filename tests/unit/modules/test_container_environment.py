@@ -13,9 +13,7 @@ from pathlib import Path
 
 import container_environment
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import containers
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
@@ -99,16 +97,18 @@ def node(tmp_path, monkeypatch):
     monkeypatch.setattr(containers, "ENGINES", {"podman": containers.ENGINES["podman"]})
     yield tools
     deadline = time.monotonic() + 10  # what was killed may need a moment to be gone
-    while attempt_dir.processes_of(f"trial-{DIGEST}", 0) and time.monotonic() < deadline:
+    while pids_with_mark(f"trial-{DIGEST}", 0) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert attempt_dir.processes_of(f"trial-{DIGEST}", 0) == []
+    assert pids_with_mark(f"trial-{DIGEST}", 0) == []
 
 
 @pytest.fixture
 def in_unit(monkeypatch):
     """Programs that stand in for systemd make no control groups."""
     monkeypatch.setattr(
-        containers, "held", lambda groups, unit: bool(groups) and unit == f"trial-{DIGEST}.service"
+        containers,
+        "is_in_unit",
+        lambda groups, unit: bool(groups) and unit == f"trial-{DIGEST}.service",
     )
 
 

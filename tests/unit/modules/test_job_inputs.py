@@ -194,7 +194,7 @@ def test_the_script_is_where_the_suite_has_put_it():
     ],
 )
 def test_weights_that_come_by_url(values, overrides, found):
-    assert sources.weight_urls(SUITE, suite_table.overridden(values, overrides)) == found
+    assert sources.weight_urls(SUITE, suite_table.apply_overrides(values, overrides)) == found
 
 
 def test_one_place_for_a_url_and_no_two_urls_in_one():
@@ -466,12 +466,12 @@ def test_a_name_is_checked_as_it_is_resolved(monkeypatch):
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda *_args, **_more: [(socket.AF_INET, 1, 6, "", answers.pop(0))]
     )
-    with download.resolving([]):
+    with download.refuse_private_addresses([]):
         socket.getaddrinfo("example.org", 443)
         with pytest.raises(download.Refused):
             socket.getaddrinfo("example.org", 443)
     answers[:] = [("10.0.0.5", 443), ("127.0.0.1", 443)]
-    with download.resolving(["mirror"]):
+    with download.refuse_private_addresses(["mirror"]):
         assert socket.getaddrinfo("intranet", 443) and socket.getaddrinfo(
             "mirror", 443
         )  # a mirror behind a router is the site's business
@@ -533,7 +533,7 @@ def test_the_sha256_of_weights_is_compared_and_recorded(run_action, given, web):
 
 
 def test_a_download_has_a_largest_size(run_action, given, web, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "LARGEST", 3)
+    monkeypatch.setattr(download, "LARGEST_BYTES", 3)
     result = run_action(
         "job_inputs", dict(given, overrides={"pretrain_weights": web[0] + "/m.pdparams"})
     )

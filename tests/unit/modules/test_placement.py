@@ -88,8 +88,8 @@ def judged(facts, named=None):
 
 
 def by_name(facts, site, full=False, **place):
-    """Do what roles/preflight/tasks/unlike.yml does: ask whom, and ask them."""
-    whom = placement.unlike(facts)
+    """Do what roles/preflight/tasks/name_differences.yml does: ask whom, and ask them."""
+    whom = placement.find_differing_nodes(facts)
     given = {
         "key": "data/coco",
         "placement": "present",
@@ -99,7 +99,7 @@ def by_name(facts, site, full=False, **place):
     }
     return {
         name: {
-            key: paths.shown(site[2](name), dict(given, path=site[1](name)), parts, full)
+            key: paths.list_entries(site[2](name), dict(given, path=site[1](name)), parts, full)
             for key, parts in whom["buckets"].items()
         }
         for name in whom["nodes"]
@@ -146,7 +146,7 @@ def test_other_content_in_the_same_size_and_time_is_found_by_sample_and_by_every
         name: {
             "placement": {
                 "places": {
-                    "data/coco": paths.seen(
+                    "data/coco": paths.describe_path(
                         base(name), {"path": root(name), "placement": "present"}, "full"
                     )
                 }
@@ -164,19 +164,22 @@ def test_other_content_in_the_same_size_and_time_is_found_by_sample_and_by_every
 def test_content_is_remembered_by_inode_size_and_times_and_every_byte_is_read_where_asked(tmp_path):
     root, base = put(tmp_path / "data", FILES), str(tmp_path / "base")
     place = {"path": root, "placement": "present", "verify": "content"}
-    first = paths.seen(base, place)["content"]
-    cache = paths.cache_of(base, root)
+    first = paths.describe_path(base, place)["content"]
+    cache = paths.cache_path(base, root)
     kept = manifest.read_json(cache)
     manifest.write_json(
         cache, {name: record[:5] + ["f" * 64] for name, record in kept.items()}
     )  # content that changed under every time stamp
-    assert paths.seen(base, place)["content"] != first
-    assert paths.seen(base, place, "full")["content"] == first and manifest.read_json(cache) == kept
+    assert paths.describe_path(base, place)["content"] != first
+    assert (
+        paths.describe_path(base, place, "full")["content"] == first
+        and manifest.read_json(cache) == kept
+    )
     info = os.stat(root + "/train/1.jpg")
     put(root, {"train/1.jpg": "0ne"})
     os.utime(root + "/train/1.jpg", ns=(info.st_atime_ns, info.st_mtime_ns))
     assert (
-        paths.seen(base, place)["content"] != first
+        paths.describe_path(base, place)["content"] != first
     )  # ctime changes with every write, whatever touch says
 
 
@@ -254,14 +257,16 @@ def test_two_nodes_with_one_product_directory_are_refused_with_the_remedy(site):
     def one(name):
         return base("node1")
 
-    (found,) = placement.homes({name: fact["placement"] for name, fact in look(bases=one).items()})
+    (found,) = placement.judge_bases(
+        {name: fact["placement"] for name, fact in look(bases=one).items()}
+    )
     assert (
         found["level"] == "stop"
         and found["nodes"] == ["node1", "node2"]
         and ".trainyard/{{ inventory_hostname }}" in found["remedy"]
     )
     assert (
-        placement.homes(
+        placement.judge_bases(
             {
                 name: fact["placement"]
                 for name, fact in look(bases=lambda name: base("node1") + "/" + name).items()
@@ -273,21 +278,21 @@ def test_two_nodes_with_one_product_directory_are_refused_with_the_remedy(site):
 
 def test_a_nonce_tells_a_shared_directory_on_a_file_system_that_nobody_knows(tmp_path):
     names = ["node1", "node2"]
-    first = placement.nonce(str(tmp_path), "node1", names)
-    second = placement.nonce(str(tmp_path), "node2", names)
-    assert placement.sharing(
+    first = placement.exchange_nonces(str(tmp_path), "node1", names)
+    second = placement.exchange_nonces(str(tmp_path), "node2", names)
+    assert placement.find_shared(
         {"node1": ["a"], "node2": ["b"]}, {"node1": first, "node2": second}
     ) == {"node1": "node1", "node2": "node1"}
-    later = placement.nonce(str(tmp_path), "node1", names)
+    later = placement.exchange_nonces(str(tmp_path), "node1", names)
     assert (
         later["own"] != first["own"]
     )  # so a copied home's is out of date with the next look, on the node that it came from
     apart = {"node1": dict(later, seen={}), "node2": second}
-    assert placement.sharing({"node1": ["a"], "node2": ["b"]}, apart) == {
+    assert placement.find_shared({"node1": ["a"], "node2": ["b"]}, apart) == {
         "node1": "node1",
         "node2": "node2",
     }
-    assert placement.nonce(str(tmp_path / "bare"), "node1", names) == {
+    assert placement.exchange_nonces(str(tmp_path / "bare"), "node1", names) == {
         "own": "",
         "seen": {},
     } and not os.path.exists(tmp_path / "bare")
@@ -300,7 +305,7 @@ def test_pushed_trees_are_read_again_where_asked_and_the_sync_then_sees_what_was
     root, base = put(tmp_path / "source", FILES), str(tmp_path / "base")
     entries = manifest.scan(root)
     digest = manifest.digest(entries)
-    final, staging = tree_install.place_of(base, "data", digest)
+    final, staging = tree_install.tree_paths(base, "data", digest)
     shutil.copytree(root, staging)
     tree_install.switch_in(base, "data", digest, entries)
     path = os.path.join(final, "train/1.jpg")
@@ -330,16 +335,16 @@ def test_pushed_trees_are_read_again_where_asked_and_the_sync_then_sees_what_was
 
 def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_aloud_else(tmp_path):
     root, base = (
-        put(tmp_path / "source", {"1.bin": "1" * (paths.BLOCK + 5)}),
+        put(tmp_path / "source", {"1.bin": "1" * (paths.BLOCK_BYTES + 5)}),
         str(tmp_path / "base"),
     )
     digest = manifest.digest(manifest.scan(root))
-    shutil.copytree(root, tree_install.place_of(base, "data", digest)[0])
+    shutil.copytree(root, tree_install.tree_paths(base, "data", digest)[0])
     state = probe.tree_state(base, "data", digest, "estimate")
     assert (
         state["ok"] and state["rate"] > 0 and "rate" not in probe.tree_state(base, "data", digest)
     )
-    put(tree_install.place_of(base, "code", "c" * 64)[0], FILES)
+    put(tree_install.tree_paths(base, "code", "c" * 64)[0], FILES)
     small = probe.tree_state(base, "code", "c" * 64, "estimate")
     assert small["rate"] is None  # a few bytes tell nothing of a disk
 
@@ -359,7 +364,7 @@ def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_al
                 "{}/{}".format(t["kind"], t["digest"][:16]): states.get(t["kind"]) for t in items
             },
         }
-        return placement.estimates("node1", facts, items)
+        return placement.estimate_verification("node1", facts, items)
 
     def values(line):
         return re.findall(r"^\w+(?=:)|[\d.]+ [\w/]+|\w+ x", line)
@@ -409,7 +414,7 @@ def test_what_lies_on_the_nodes_is_linked_to_never_brought_and_in_the_plans_dige
         placed=[{"key": "data/coco", "path": "/data/coco", "placement": "shared"}],
     )
     made = compiler.compile_plan(**given)
-    assert made["links"]["dataset/coco"] == "/data/coco" and readiness.wanted_trees(made) == {
+    assert made["links"]["dataset/coco"] == "/data/coco" and readiness.required_trees(made) == {
         "code": [],
         "data": [],
         "weights": [],
@@ -425,7 +430,7 @@ def test_what_lies_on_the_nodes_is_linked_to_never_brought_and_in_the_plans_dige
     place = str(tmp_path / "base/runs/r/attempt-1")
     attempt_dir.prepare(
         place,
-        compiler.canonical(made).decode(),
+        compiler.canonical_bytes(made).decode(),
         compiler.sha256(made),
         node["name"],
         "20261120-103501-a-1f2e",
@@ -447,18 +452,20 @@ def test_the_outline_holds_the_config_chain_and_its_digest_every_file(tmp_path):
         "more/deep.yml": "a: 1\n",
     }
     root = put(tmp_path / "code", dict(code, **{"other.yml": "b: 1\n", "log/1": "x"}))
-    found = remote_outline.of(str(tmp_path / "base"), root, "configs/a.yml", ["log"])
+    found = remote_outline.describe_tree(str(tmp_path / "base"), root, "configs/a.yml", ["log"])
     assert (
         sorted(found["texts"]) == ["base.yml", "configs/a.yml", "more/deep.yml"]
         and "log/1" not in found["names"]
     )
     put(root, {"more/deep.yml": "a: 2\n"})
     assert (
-        remote_outline.of(str(tmp_path / "base"), root, "configs/a.yml", ["log"])["digest"]
+        remote_outline.describe_tree(str(tmp_path / "base"), root, "configs/a.yml", ["log"])[
+            "digest"
+        ]
         != found["digest"]
     )
     with pytest.raises(manifest.ManifestError, match="the code is not there"):
-        remote_outline.of(str(tmp_path / "base"), root + "x", "configs/a.yml", [])
+        remote_outline.describe_tree(str(tmp_path / "base"), root + "x", "configs/a.yml", [])
 
 
 # --- the module
@@ -529,7 +536,7 @@ def test_what_a_site_may_say_of_placement(said, words):
     entry = dict({"code": {"path": "/c"}, "environment": {"python": "/p"}}, **said)
     problems = [
         str(problem)
-        for problem in yaml_source.check(entry, jobs.load_schema("site"), {}, "inventory")
+        for problem in yaml_source.validate(entry, jobs.load_schema("site"), {}, "inventory")
     ]
     assert (len(problems), words in problems[0]) == (1, True) if words else problems == [], problems
 
@@ -541,7 +548,7 @@ def test_the_controller_needs_no_copy_of_what_lies_on_the_nodes(run_action, tmp_
         " dataset/coco, anno_path: a.json}\n"
     )
     code = put(tmp_path / "node", {"tools/train.py": "x", config: text})
-    told = remote_outline.of(str(tmp_path / "base"), code, config, [])
+    told = remote_outline.describe_tree(str(tmp_path / "base"), code, config, [])
     job = {
         "suite": "paddledetection",
         "launcher": "paddle",

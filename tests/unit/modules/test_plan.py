@@ -173,7 +173,7 @@ def test_overrides_and_weights():
         "dataset/coco": "data/" + DATA[:16],
         "weights/" + "a" * 16: "weights/" + "a" * 16,
     }
-    assert readiness.wanted_trees(made) == {
+    assert readiness.required_trees(made) == {
         "code": [CODE],
         "data": [DATA],
         "weights": ["a" * 64],
@@ -208,12 +208,14 @@ def test_the_checkpoints_folder_is_named_after_the_config():
 def test_equal_inputs_give_equal_bytes_in_any_order():
     arguments = gang(count=4, job={"env": {"A": "1", "B": "2"}})
     made = core.compile_plan(**arguments)
-    assert core.canonical(made) == core.canonical(core.compile_plan(**backwards(arguments)))
+    assert core.canonical_bytes(made) == core.canonical_bytes(
+        core.compile_plan(**backwards(arguments))
+    )
     assert (
         core.sha256(made)
-        == hashlib.sha256(core.canonical(json.loads(core.canonical(made)))).hexdigest()
+        == hashlib.sha256(core.canonical_bytes(json.loads(core.canonical_bytes(made)))).hexdigest()
     )
-    assert b"\n" not in core.canonical(made)
+    assert b"\n" not in core.canonical_bytes(made)
 
 
 def change(path, value):
@@ -423,7 +425,7 @@ def wanting(count=2, **facts):
     arguments["facts"]["node%d" % count].update(facts)
     return {
         kind: names
-        for kind, names in readiness.todo(made, arguments["facts"], now=1000.0).items()
+        for kind, names in readiness.pending_steps(made, arguments["facts"], now=1000.0).items()
         if names
     }
 
@@ -471,9 +473,12 @@ def test_a_mesh_for_other_addresses_is_made_again():
     for fact in arguments["facts"].values():
         fact["mesh"] = mesh
     made = core.compile_plan(**arguments)
-    assert readiness.todo(made, arguments["facts"], 1000.0, site)["trust"] == []
+    assert readiness.pending_steps(made, arguments["facts"], 1000.0, site)["trust"] == []
     site[1]["host"] = "10.9.9.9"
-    assert readiness.todo(made, arguments["facts"], 1000.0, site)["trust"] == ["node1", "node2"]
+    assert readiness.pending_steps(made, arguments["facts"], 1000.0, site)["trust"] == [
+        "node1",
+        "node2",
+    ]
 
 
 def test_the_margin_of_a_certificate_is_the_roles():
@@ -488,7 +493,9 @@ def test_a_single_node_needs_no_mesh():
 def test_a_python_of_the_users_own_is_never_provided():
     arguments = gang(count=1, environment={"python": "/opt/py/bin/python", "digest": None})
     arguments["facts"]["node1"]["environments"] = {}
-    assert not any(readiness.todo(core.compile_plan(**arguments), arguments["facts"], 0.0).values())
+    assert not any(
+        readiness.pending_steps(core.compile_plan(**arguments), arguments["facts"], 0.0).values()
+    )
 
 
 def test_a_tree_that_differs_is_named_with_its_files():
@@ -557,7 +564,9 @@ def test_the_summary_shows_command_ranks_and_what_comes_before():
         {"unit": "u", "state": "active", "description": "Trainyard run X"}
     ]
     text = "\n".join(
-        render.summary(made, arguments["facts"], readiness.todo(made, arguments["facts"], 0.0))
+        render.summary(
+            made, arguments["facts"], readiness.pending_steps(made, arguments["facts"], 0.0)
+        )
     )
     for words in (
         core.sha256(made)[:12],
@@ -904,7 +913,9 @@ def test_a_secret_is_not_shown_with_the_plan():
     arguments["site"]["env"] = {"MY_TOKEN": "abc123secret", "NCCL_DEBUG": "WARN"}
     made = core.compile_plan(**arguments)
     text = "\n".join(
-        render.summary(made, arguments["facts"], readiness.todo(made, arguments["facts"], 0.0))
+        render.summary(
+            made, arguments["facts"], readiness.pending_steps(made, arguments["facts"], 0.0)
+        )
     )
     assert "MY_TOKEN=***" in text and "abc123secret" not in text and "NCCL_DEBUG=WARN" in text
     assert made["env"]["MY_TOKEN"] == "abc123secret"

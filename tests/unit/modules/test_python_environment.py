@@ -308,14 +308,16 @@ def test_the_installer_inherits_the_lock(tmp_path):
     path = tmp_path / "lock"
     with open(path, "w") as lock:
         environment_install.wait_for_lock(lock, 0, DIGEST)
-        text = environment_install.run(["ls", "-l", "/proc/self/fd"], lock)
+        text = environment_install.run_program(["ls", "-l", "/proc/self/fd"], lock)
     assert str(path) in text
 
 
 def test_programs_see_a_small_environment(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     monkeypatch.setenv("SECRET_TOKEN", "x")
-    names = environment_install.run([sys.executable, "-c", "import os; print(sorted(os.environ))"])
+    names = environment_install.run_program(
+        [sys.executable, "-c", "import os; print(sorted(os.environ))"]
+    )
     assert "SECRET" not in names and "PYTHONPATH" not in names and "HOME" in names
 
 

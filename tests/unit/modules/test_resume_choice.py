@@ -152,7 +152,7 @@ def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(
     assert waits in said and bool(said) == bool(waits)
     # its last try, and a person, take what there is
     assert (
-        run_action("resume_choice", dict(asked, tries=restart_policy.TRIES))["waits"]
+        run_action("resume_choice", dict(asked, tries=restart_policy.MAX_TRIES))["waits"]
         == run_action("resume_choice", dict(asked, tries=0))["waits"]
         == ""
     )
@@ -171,7 +171,7 @@ def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
         {
             "hosts": "localhost",
             "gather_facts": False,
-            "tasks": [{"import_role": {"name": "preflight", "tasks_from": "point"}}],
+            "tasks": [{"import_role": {"name": "preflight", "tasks_from": "select_checkpoint"}}],
         }
     ]
     path = (

@@ -103,7 +103,7 @@ def bring(run_module, point, *sources, **more):
 
 
 def place_of(tmp_path, point):
-    return tree_install.place_of(
+    return tree_install.tree_paths(
         str(tmp_path / "home" / ".trainyard"), "checkpoints", point["digest"]
     )[0]
 
@@ -327,14 +327,14 @@ def test_the_suites_own_words_and_a_link_that_is_the_same_on_every_node():
     assert bare["resume"] is None and bare["suite"]["resume"] == {
         key: RULE[key] for key in ("holds", "names", "state")
     }
-    assert readiness.wanted_trees(made)["checkpoints"] == ["a" * 64]
+    assert readiness.required_trees(made)["checkpoints"] == ["a" * 64]
     facts = gang()["facts"]
     facts["node1"]["trees"]["checkpoints/aaaaaaaaaaaaaaaa"] = {
         "ok": True,
         "present": True,
         "differences": [],
     }
-    todo = readiness.todo(made, facts, 0)
+    todo = readiness.pending_steps(made, facts, 0)
     assert todo["checkpoints"] == todo["trees"] == ["node2"]
     shown = render.summary(made, facts, todo)
     (note,) = [line for line in shown if line.startswith("note: resumed ")]
@@ -374,11 +374,11 @@ def test_a_constant_rate_is_the_configs():
 )  # fmt: skip
 def test_a_training_that_has_reached_its_end_is_refused(name, point, config, words):
     suite, point = suite_file.load(name), dict(POINT, **point)
-    assert words in resume_inputs.problem(point, suite, config)
+    assert words in resume_inputs.resume_problem(point, suite, config)
     more = {key: value + 3 for key, value in config.items()}
     assert (
-        resume_inputs.problem(point, suite, more) is None
-        and resume_inputs.problem(point, suite, {}) is None
+        resume_inputs.resume_problem(point, suite, more) is None
+        and resume_inputs.resume_problem(point, suite, {}) is None
     )
     if name == "paddledetection":
         with pytest.raises(compiler.PlanError, match="has reached the last epoch"):
@@ -386,7 +386,7 @@ def test_a_training_that_has_reached_its_end_is_refused(name, point, config, wor
 
 
 def test_a_suite_that_knows_no_way_is_refused():
-    said = resume_inputs.problem(POINT, dict(suite_file.load("mindocr"), resume={}), {})
+    said = resume_inputs.resume_problem(POINT, dict(suite_file.load("mindocr"), resume={}), {})
     assert "does not say how" in said
 
 
@@ -400,7 +400,7 @@ def test_a_suite_that_knows_no_way_is_refused():
 def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
     suite, point = suite_file.load("mindocr"), dict(POINT, stem="train_resume")
     copy = resume_inputs.config_file(suite, "configs/rec/crnn/a.yaml", given, point)
-    found = resume_inputs.planned(point, suite, {"config": {}, "resume_config": copy})
+    found = resume_inputs.compile_resume(point, suite, {"config": {}, "resume_config": copy})
     path = "resume/aaaaaaaaaaaaaaaa/train_resume.ckpt"
     if "resume" in given["model"]:
         assert (
@@ -427,7 +427,7 @@ def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
 def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
     files = {"4.pdopt": ["f", 1, "b" * 64]}
     point = dict(POINT, files=files, digest=manifest.digest(files))
-    (tree,) = describe.point_tree(point, str(tmp_path))
+    (tree,) = describe.checkpoint_tree(point, str(tmp_path))
     assert tree == {
         "kind": "checkpoints",
         "name": "4 of attempt 1",
@@ -438,7 +438,7 @@ def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
     }
     assert (
         tmp_path / "manifests" / (point["digest"] + ".files")
-    ).read_text() == "./4.pdopt\n" and describe.point_tree({}, str(tmp_path)) == []
+    ).read_text() == "./4.pdopt\n" and describe.checkpoint_tree({}, str(tmp_path)) == []
     assert finder.said(dict(POINT, sources=[])).split(", ")[:2] == [
         "4 of attempt 1",
         "5 epochs done",

@@ -50,7 +50,7 @@ def test_whose_restart_may_wait(tmp_path, run_action):
     kept = {
         "a": decided("", now),
         "b": decided("", now, again=False),
-        "c": decided("", now - restart_policy.UNDER_WAY - 60),
+        "c": decided("", now - restart_policy.PENDING_SECONDS - 60),
         "d": decided("", now, more=[run_json.entry(2)]),
         "e": decided("", now, more=[refused]),
         "f": dict(decided("", now), version=9),

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "series"
 RUN = "20261120-190935-raise-1b3e"
@@ -32,7 +33,9 @@ def test_the_runs_own_file(run_action, arguments):
     done = run_action("run_metrics", arguments)
     assert done["changed"] and done["copy"] is None
     assert done["path"].endswith(f"{RUN}/metrics.prom") and mode(done["path"]) == 0o600
-    assert 'outcome="failed"} 1' in Path(done["path"]).read_text()
+    families = text_string_to_metric_families(Path(done["path"]).read_text())
+    outcomes = next(family for family in families if family.name == "trainyard_run_outcome")
+    assert [s.labels["outcome"] for s in outcomes.samples if s.value] == ["failed"]
     assert not run_action("run_metrics", arguments)["changed"]
 
 

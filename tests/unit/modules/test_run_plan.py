@@ -25,7 +25,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import su
 from core_support import ROOT, RUN, compiled, job_of, put
 
 PLAN = compiled()
-TEXT = compiler.canonical(PLAN)
+TEXT = compiler.canonical_bytes(PLAN)
 DIGEST = hashlib.sha256(TEXT).hexdigest()
 SITE = ["node1", "node2", "node3"]
 SLOW = r"^(\w+\s?)*$"
@@ -93,7 +93,7 @@ def test_what_the_nodes_agree_on_is_taken_with_the_shipped_tables(bring, here):
 
 
 def test_one_liar_of_three_is_outvoted_and_of_two_nothing_is_taken(bring, here):
-    other = compiler.canonical(dict(PLAN, env={"X": "1"}))
+    other = compiler.canonical_bytes(dict(PLAN, env={"X": "1"}))
     result = bring({"node1": (other, JOB), "node2": (TEXT, JOB)})
     assert (
         "plan.json" in result["lacking"]
@@ -108,7 +108,7 @@ def test_one_liar_of_three_is_outvoted_and_of_two_nothing_is_taken(bring, here):
 
 
 def test_bytes_of_another_digest_than_was_said_are_not_taken(bring, here):
-    other = compiler.canonical(dict(PLAN, env={"X": "1"}))
+    other = compiler.canonical_bytes(dict(PLAN, env={"X": "1"}))
     assert (
         "plan.json"
         in bring({"node1": (other, None)}, {"node1": DIGEST, "node2": DIGEST})["lacking"]
@@ -204,7 +204,7 @@ def test_a_link_in_the_way_is_not_read(bring, here, tmp_path, planted):
 
 def laid(folder, value, own):
     """Lay out a run whose plan.json is `value`; own: this controller has recorded its digest."""
-    text = compiler.canonical(value)
+    text = compiler.canonical_bytes(value)
     put(
         folder,
         {
@@ -300,7 +300,7 @@ def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):
 def test_the_patterns_of_a_node_are_not_taken_and_neither_are_nodes_that_the_site_does_not_have(
     bring, here
 ):
-    text = compiler.canonical(changed("suite", "logs", to={"step": {"line": SLOW}}))
+    text = compiler.canonical_bytes(changed("suite", "logs", to={"step": {"line": SLOW}}))
     assert "plan.json" in bring({"node1": (text, None)}, site=["node1"])["lacking"]
     assert bring({"node1": (text, None)})["lacking"].keys() == {"job.json"}
     assert (

@@ -10,7 +10,7 @@ import os
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt, summary
 from core_support import RUN, compiled, modes, put
 
 MADE = compiled(count=2, devices=1)
@@ -18,7 +18,7 @@ STEP = {"loss": 8.857, "ips": 10.0}
 
 
 def rank(number, **changes):
-    """Return what rank_logs says of a rank that ended well."""
+    """Return what rank_logs_info says of a rank that ended well."""
     return dict(
         {
             "rank": number,
@@ -68,7 +68,7 @@ def started(run_action, tmp_path):
         "runs_dir": runs,
         "run_id": RUN,
         "job": {"name": "ppyoloe", "nodes": "all"},
-        "plan": plans.canonical(MADE).decode(),
+        "plan": plans.canonical_bytes(MADE).decode(),
         "plan_sha256": plans.sha256(MADE),
         "code_diff": "-a\n+b\n",
         "code": {"commit": "c"},
@@ -120,7 +120,7 @@ def test_what_is_no_run_id_gets_no_directory(run_action, tmp_path, run):
 def test_the_start_keeps_plan_job_and_local_changes(started):
     runs, _arguments = started
     assert (
-        read(runs, "plan.json") == plans.canonical(MADE).decode()
+        read(runs, "plan.json") == plans.canonical_bytes(MADE).decode()
         and read(runs, "code.diff") == "-a\n+b\n"
         and json.loads(read(runs, "job.json"))["name"] == "ppyoloe"
     )
@@ -207,7 +207,7 @@ def test_what_the_nodes_say_of_their_clocks_is_kept(started):
         node("node1", rank(0), utc_offset=28800, exit=stopped),
         node("node2", rank(1), exit=None),
     ]
-    record_attempt.ended(dict(arguments, number=1, nodes=nodes))
+    record_attempt.record_end(dict(arguments, number=1, nodes=nodes))
     with open(os.path.join(runs, RUN, "run.json"), encoding="utf-8") as handle:
         (attempt,) = json.load(handle)["attempts"]
     assert attempt["nodes"] == [
@@ -275,9 +275,9 @@ def test_endpoints_that_were_not_taken_fail_a_run_that_completed(run_action, sta
 
 
 def test_a_port_that_was_left_to_the_launcher_may_be_any(started):
-    assert record_attempt.same_endpoints(["a:*", "b:17000"], ["a:35100", "b:17000"])
+    assert summary.are_as_planned(["a:*", "b:17000"], ["a:35100", "b:17000"])
     for reported in (["b:35100", "b:17000"], ["a:35100", "b:17001"], ["a:35100"]):
-        assert not record_attempt.same_endpoints(["a:*", "b:17000"], reported)
+        assert not summary.are_as_planned(["a:*", "b:17000"], reported)
 
 
 def test_a_training_that_did_nothing_is_no_success(run_action, started):

@@ -119,7 +119,7 @@ def test_the_probe_tells_how_a_node_runs_its_image(tmp_path):
 def test_the_agent_starts_what_containers_would_and_adds_nothing(tmp_path):
     mine = planned()["nodes"][0]
     given = {"TRAINYARD_ATTEMPT": RUN + "/1", "A": "1"}
-    wanted = containers.filled(
+    wanted = containers.container_command(
         mine["container"], str(tmp_path / "work"), f"trainyard-{RUN}-1", ["python", "x"], given
     )
     assert runner.inside(mine, str(tmp_path), ["python", "x"], given) == wanted

@@ -22,14 +22,14 @@ PLAY = """
 - hosts: all
   gather_facts: false
   tasks:
-    - trainyard.cluster.resumed_run:
+    - trainyard.cluster.resume_decision:
         {{runs_dir: runs, run_id: {run}, answers: {{}}, job: ["{secret}"]}}
       delegate_to: localhost
       run_once: true
       become: false
       register: resumed
       ignore_errors: true
-    - trainyard.cluster.rank_index: {{run_dir: ~/none, nodes: [], state: missing}}
+    - trainyard.cluster.log_index: {{run_dir: ~/none, nodes: [], state: missing}}
       delegate_to: localhost
       run_once: true
       become: false

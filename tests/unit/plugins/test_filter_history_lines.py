@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter history_lines; tests/unit/modules/test_run_history.py has the lines."""
+"""The filter history_lines; tests/unit/modules/test_run_history_info.py has the lines."""
 
 from __future__ import annotations
 

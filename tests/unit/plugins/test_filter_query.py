@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter trainyard_query: JMESPath over values as Ansible really hands them over."""
+"""The filter query: JMESPath over values as Ansible really hands them over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANKS = """
 
 @pytest.fixture
 def query(load_plugin):
-    return load_plugin("filter", "trainyard").FilterModule().filters()["trainyard_query"]
+    return load_plugin("filter", "query").FilterModule().filters()["query"]
 
 
 @pytest.fixture
@@ -53,6 +53,11 @@ def test_functions_work_on_tagged_values(query, tagged, expression, expected):
     assert type(result) in (int, float, str, list, type(None))
 
 
+def test_the_former_name_still_works(load_plugin):
+    filters = load_plugin("filter", "query").FilterModule().filters()
+    assert filters["trainyard_query"] is filters["query"]
+
+
 def test_the_plain_library_fails_on_tagged_values(tagged):
     """Why the filter is there; when this fails, it may go."""
     import jmespath
@@ -65,7 +70,7 @@ def test_the_plain_library_fails_on_tagged_values(tagged):
     "expression", ["[?", "sum(@)", "no_such_function(@)", "max_by([].node, &x)"]
 )
 def test_a_bad_expression_is_named(query, tagged, expression):
-    with pytest.raises(AnsibleFilterError, match="trainyard_query: ") as caught:
+    with pytest.raises(AnsibleFilterError, match="trainyard.cluster.query: ") as caught:
         query(tagged, expression)
     assert expression in str(caught.value)
 
@@ -76,17 +81,15 @@ def test_an_expression_that_is_no_text(query):
 
 
 def test_without_jmespath_it_says_what_to_install(load_plugin, monkeypatch):
-    module = load_plugin("filter", "trainyard")
+    module = load_plugin("filter", "query")
     monkeypatch.setattr(module, "jmespath", None)
     with pytest.raises(AnsibleFilterError, match="jmespath"):
-        module.trainyard_query([], "a")
+        module.query([], "a")
 
 
 def test_the_documented_examples_work_in_a_playbook(root, tmp_path):
     examples = yaml.safe_load(
-        yaml.safe_load((root / "plugins" / "filter" / "trainyard_query.yml").read_text())[
-            "EXAMPLES"
-        ]
+        yaml.safe_load((root / "plugins" / "filter" / "query.yml").read_text())["EXAMPLES"]
     )
     play = [
         {
@@ -106,7 +109,6 @@ def test_the_documented_examples_work_in_a_playbook(root, tmp_path):
         str(tmp_path / "play.yml"),
     ]
     settings = {
-        "ANSIBLE_FILTER_PLUGINS": str(root / "plugins" / "filter"),
         "ANSIBLE_COLLECTIONS_PATH": str(root / "collections"),
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),

@@ -129,7 +129,7 @@ def only(found):
 def test_what_a_node_says_of_its_server_passes_the_gate_as_it_is_described(sshd, passes):
     with pytest.raises(answer_gate.InvalidAnswer) as error:  # the rest of the answer is left out
         answer_gate.validate(
-            "node_probe", {"changed": False, "facts": {"machines": {"sshd": sshd}}}, {}
+            "node_info", {"changed": False, "facts": {"machines": {"sshd": sshd}}}, {}
         )
     named = [field for field, _text in error.value.problems if "sshd" in field]
     assert (named == []) is passes
@@ -181,7 +181,7 @@ def test_what_a_node_says_of_its_rsync_passes_the_gate_as_it_is_described(own, p
     if own == "DROP":
         del told["rsync"]
     with pytest.raises(answer_gate.InvalidAnswer) as error:  # the rest of the answer is left out
-        answer_gate.validate("node_probe", {"changed": False, "facts": {"machines": told}}, {})
+        answer_gate.validate("node_info", {"changed": False, "facts": {"machines": told}}, {})
     assert (
         [field for field, _text in error.value.problems if field.startswith("facts.machines")] == []
     ) is passes
@@ -581,7 +581,7 @@ def test_look_says_all_of_this_machine_and_changes_nothing(tmp_path):
 
 
 def test_the_controller_notes_when_it_asked_and_when_it_was_answered(load_plugin, monkeypatch):
-    plugin = load_plugin("action", "node_probe")
+    plugin = load_plugin("action", "node_info")
     clock = iter([100.0, 107.0])
     monkeypatch.setattr(plugin.time, "time", lambda: next(clock))
     monkeypatch.setattr(plugin.ActionBase, "run", lambda *_args, **_more: {})

@@ -75,7 +75,7 @@ def test_the_ports_that_each_launcher_listens_on(launcher, kind, nodes, meeting,
 def test_the_pool_is_what_the_launcher_is_told():
     need = ports.needs("paddle", "cpu", 2, "master", START, 2)
     said = launchers.rendezvous("paddle", "master")["env"]["PORT_RANGE"].format(
-        **launchers.values_of(["a"], ["0", "1"], "", START, 0)
+        **launchers.template_values(["a"], ["0", "1"], "", START, 0)
     )
     assert said == "%d:%d" % (need["pool"][0], need["pool"][-1])
 

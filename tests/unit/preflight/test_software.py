@@ -102,7 +102,7 @@ def two_nodes(tmp_path):
 
 
 def looked(nodes, **asked):
-    """Return the facts of the nodes, as node_probe does."""
+    """Return the facts of the nodes, as node_info does."""
     return {
         name: {"installed": installed.look(run, str(base), asked), "libc": "2.36"}
         for name, (base, _site) in nodes.items()
@@ -460,9 +460,13 @@ def test_versions_come_from_metadata_where_the_name_has_none(tmp_path):
     )
     (tmp_path / "empty.egg-info").mkdir()
     assert {
-        name: item["version"] for name, item in installed_files.found([str(tmp_path)]).items()
+        name: item["version"]
+        for name, item in installed_files.find_packages([str(tmp_path)]).items()
     } == {"tool": "3.2"}
-    assert Path(installed_files.found([str(tmp_path)])["tool"]["place"]).name == "tool.egg-info"
+    assert (
+        Path(installed_files.find_packages([str(tmp_path)])["tool"]["place"]).name
+        == "tool.egg-info"
+    )
 
 
 @pytest.mark.parametrize("other,level", [("3.11.9", "warn"), ("3.12.2", "stop")])

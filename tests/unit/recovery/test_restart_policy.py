@@ -57,7 +57,7 @@ def test_the_page_has_the_table_as_it_is():
 
 @pytest.mark.parametrize("cause", sorted(restart_policy.CLASSES))
 def test_what_each_class_does(cause):
-    kind, _why = restart_policy.class_of(cause)
+    kind, _why = restart_policy.restart_class(cause)
     stepped, before = decide(attempt(1, cause)), decide(attempt(1, cause, ranks=[]))
     assert (stepped["again"], before["again"]) == (
         kind != restart_policy.NEVER,
@@ -88,7 +88,7 @@ def test_what_the_issue_asks_for():
 def test_what_a_person_stopped_stays_stopped():
     found = decide(attempt(1, "stopped_by_guard", outcome="stopped"))
     assert (found["again"], found["reason"], found["cause"]) == (False, "never", "stopped_by_user")
-    assert restart_policy.sentence(found, RUN) == f"none: {found['why']}"
+    assert restart_policy.describe(found, RUN) == f"none: {found['why']}"
 
 
 def test_what_completed_or_has_no_end_is_no_question():
@@ -106,7 +106,7 @@ def test_the_limit_counts_restarts_over_the_whole_run():
     found = decide(first, second, limit=1)
     assert (found["again"], found["reason"]) == (False, "max_restarts")
     assert found["why"].startswith("1 of 1 restarts")
-    assert restart_policy.sentence(decide(attempt(1, "killed"), limit=0), RUN) == ""
+    assert restart_policy.describe(decide(attempt(1, "killed"), limit=0), RUN) == ""
 
 
 def test_it_waits_longer_as_long_as_nothing_comes_of_it():
@@ -121,7 +121,8 @@ def test_it_waits_longer_as_long_as_nothing_comes_of_it():
 
 def test_another_controller_leaves_the_first_turn_to_the_one_that_started_it():
     assert (
-        decide(dict(attempt(1, "killed"), started=None))["delay"] == 10 + restart_policy.SECOND_TURN
+        decide(dict(attempt(1, "killed"), started=None))["delay"]
+        == 10 + restart_policy.SECOND_TURN_SECONDS
     )
 
 
@@ -133,7 +134,7 @@ def test_three_restarts_without_progress_end_it():
     found = decide(*same, attempt(4, "killed", STEPPED, "a"))
     assert (found["again"], found["reason"]) == (False, "no_progress")
     assert found["why"].startswith("3 restarts in a row")
-    assert restart_policy.sentence(found, RUN).endswith(
+    assert restart_policy.describe(found, RUN).endswith(
         f"by hand: ansible-playbook playbooks/resume.yml -e run={RUN}"
     )
 
@@ -151,14 +152,14 @@ def test_progress_is_what_the_next_one_could_go_on_from():
     truncated = [attempt(1, "killed", SAVED, again=AGAIN)] + [
         attempt(number, "killed", SAVED, "a", AGAIN) for number in (2, 3, 4)
     ]
-    assert restart_policy.fruitless([*truncated, attempt(5, "killed", STEPPED, "a")]) == 4
+    assert restart_policy.count_fruitless([*truncated, attempt(5, "killed", STEPPED, "a")]) == 4
     moving = [
         attempt(1, "killed", SAVED),
         *(attempt(number, "killed", SAVED, "abcd"[number - 2]) for number in (2, 3, 4)),
     ]
     assert (
-        restart_policy.fruitless(moving) == 0
-        and restart_policy.fruitless([*moving, attempt(5, "killed", STEPPED, "d")]) == 1
+        restart_policy.count_fruitless(moving) == 0
+        and restart_policy.count_fruitless([*moving, attempt(5, "killed", STEPPED, "d")]) == 1
     )
 
 
@@ -168,5 +169,7 @@ def test_an_end_of_long_ago_starts_nothing():
 
 
 def test_tries_of_a_restart_end():
-    delays = [restart_policy.next_try(number) for number in range(1, restart_policy.TRIES + 1)]
+    delays = [
+        restart_policy.next_delay(number) for number in range(1, restart_policy.MAX_TRIES + 1)
+    ]
     assert delays == [20, 40, 80, 160, None]

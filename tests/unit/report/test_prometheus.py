@@ -6,22 +6,16 @@
 from __future__ import annotations
 
 import json
-import re
+import math
 from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import prometheus
+from prometheus_client.parser import text_string_to_metric_families
 
 RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "series"
 NAMES = sorted(path.name for path in RUNS.iterdir() if path.is_dir())
-# https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4; the textfile
-# collector refuses timestamps.
-SAMPLE = re.compile(
-    r'([a-z_:][a-z0-9_:]*)\{((?:[a-z_][a-z0-9_]*="(?:[^"\\\n]|\\\\|\\"|\\n)*",?)+)\}'
-    r" (-?[0-9.]+(?:e[+-]?[0-9]+)?|NaN|[+-]Inf)"
-)
-LABEL = re.compile(r'([a-z_][a-z0-9_]*)="((?:[^"\\\n]|\\.)*)"')
 
 
 def read(name):
@@ -29,66 +23,53 @@ def read(name):
 
 
 def parsed(text):
-    """{(metric, its labels beside run and job): value as text}; whatever the format does not allow
-    fails here.
+    """{(metric, its labels beside run and job in order of their names): value}.
+
+    What the format does not allow fails here.
     """
-    found, current, done = {}, None, set()
-    assert text.endswith("\n")
-    for line in text[:-1].split("\n"):
-        if line.startswith("# HELP "):
-            current = line.split(" ", 3)[2]
-            # The samples of one metric stand together.
-            assert current not in done
-            done.add(current)
-        elif line.startswith("# TYPE "):
-            assert line == f"# TYPE {current} gauge"
-        else:
-            match = SAMPLE.fullmatch(line)
-            assert match and match.group(1) == current, line
-            pairs = LABEL.findall(match.group(2))
-            labels = {
-                key: re.sub(r"\\(.)", lambda m: "\n" if m.group(1) == "n" else m.group(1), value)
-                for key, value in pairs
-            }
-            assert list(labels)[:2] == ["run", "job"] and len(labels) == len(pairs)
+    found, names = {}, []
+    for metric in text_string_to_metric_families(text):
+        assert metric.type == "gauge" and metric.documentation
+        names.append(metric.name)
+        for sample in metric.samples:
+            # The textfile collector refuses timestamps.
+            assert sample.name == metric.name and sample.timestamp is None
+            assert {"run", "job"} <= set(sample.labels)
             key = (
-                current,
-                *(value for name, value in labels.items() if name not in ("run", "job")),
+                sample.name,
+                *(value for name, value in sample.labels.items() if name not in ("run", "job")),
             )
             assert key not in found
-            found[key] = match.group(3)
+            found[key] = sample.value
+    # The samples of one metric stand together.
+    assert len(set(names)) == len(names)
     return found
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_run_is_valid_text(name):
-    found = parsed(prometheus.text_of(*read(name)))
+    found = parsed(prometheus.exposition_text(*read(name)))
     outcomes = {key[1]: value for key, value in found.items() if key[0] == "trainyard_run_outcome"}
-    assert set(outcomes) == set(prometheus.OUTCOMES) and sorted(outcomes.values()) == [
-        "0",
-        "0",
-        "0",
-        "0",
-        "1",
-    ]
+    assert set(outcomes) == set(prometheus.OUTCOMES)
+    assert sorted(outcomes.values()) == [0, 0, 0, 0, 1]
 
 
 def test_the_figures_of_a_run():
-    found = parsed(prometheus.text_of(*read("evaluated")))
+    found = parsed(prometheus.exposition_text(*read("evaluated")))
     expected = {
-        ("info", "paddleseg", "paddle", "molecule"): "1",
-        ("outcome", "completed"): "1",
-        ("ranks", "done"): "2",
-        ("ranks", "failed"): "0",
-        ("last_step",): "30",
-        ("loss",): "6.308",
-        ("learning_rate",): "0.000135",
-        ("throughput", "samples/s"): "5.398",  # rank 0's, times two
-        ("evaluation", "miou"): "0.0319",
-        ("restarts",): "0",
-        ("log_bytes",): str(8594 + 1282),
-        ("start_timestamp_seconds",): "1795201937.875374",
-        ("end_timestamp_seconds",): "1795201986.500858",
+        ("info", "paddle", "molecule", "paddleseg"): 1,
+        ("outcome", "completed"): 1,
+        ("ranks", "done"): 2,
+        ("ranks", "failed"): 0,
+        ("last_step",): 30,
+        ("loss",): 6.308,
+        ("learning_rate",): 0.000135,
+        ("throughput", "samples/s"): 5.398,  # rank 0's, times two
+        ("evaluation", "miou"): 0.0319,
+        ("restarts",): 0,
+        ("log_bytes",): 8594 + 1282,
+        ("start_timestamp_seconds",): 1795201937.875374,
+        ("end_timestamp_seconds",): 1795201986.500858,
     }
     assert {key: found.get(("trainyard_run_" + key[0], *key[1:])) for key in expected} == expected
 
@@ -96,28 +77,28 @@ def test_the_figures_of_a_run():
 def test_a_run_that_goes_on_and_one_that_was_started_again():
     plan, record = read("failed")
     record["attempts"].append(dict(record["attempts"][0], number=2, verdict=None))
-    found = parsed(prometheus.text_of(plan, record))
-    assert found["trainyard_run_restarts",] == "1" and {
+    found = parsed(prometheus.exposition_text(plan, record))
+    assert found["trainyard_run_restarts",] == 1 and {
         found["trainyard_run_outcome", name] for name in prometheus.OUTCOMES
-    } == {"0"}
+    } == {0}
     record["attempts"] = []
-    assert ("trainyard_run_loss",) not in parsed(prometheus.text_of(plan, record))
-    parsed(prometheus.text_of({}, {}))
+    assert ("trainyard_run_loss",) not in parsed(prometheus.exposition_text(plan, record))
+    parsed(prometheus.exposition_text({}, {}))
 
 
 def test_a_loss_that_is_lost_is_nan():
     plan, record = read("failed")
     rank = record["attempts"][0]["ranks"][0]
     rank["last_step"]["loss"], rank["nan"] = None, {"loss": "nan"}
-    assert parsed(prometheus.text_of(plan, record))["trainyard_run_loss",] == "NaN"
+    assert math.isnan(parsed(prometheus.exposition_text(plan, record))["trainyard_run_loss",])
 
 
 def test_labels_are_escaped_and_secrets_masked():
     plan, record = read("failed")
     plan["site"] = 'a"b\\c\nd\x1b é'
     plan["suite"]["name"], plan["env"]["MY_TOKEN"] = "hunter2hunter2", "hunter2hunter2"
-    text = prometheus.text_of(plan, record)
-    assert ("trainyard_run_info", MASK, "fleetrun", 'a"b\\c\\nd\\x1b é') in parsed(text)
+    text = prometheus.exposition_text(plan, record)
+    assert ("trainyard_run_info", "fleetrun", 'a"b\\c\\nd\\x1b é', MASK) in parsed(text)
     assert r'site="a\"b\\c\\nd\\x1b é"' in text and "hunter2" not in text
 
 

@@ -87,7 +87,7 @@ def test_a_path_with_braces_or_spaces_is_one_word():
     ],
 )
 def test_an_override_is_read_back_as_it_was_meant(value):
-    word = launchers.override_words("-o", {"key": value})[1]
+    word = launchers.override_arguments("-o", {"key": value})[1]
     assert (
         yaml.safe_load(word.partition("=")[2]) == value
     )  # the suites parse the right-hand side as YAML
@@ -110,7 +110,7 @@ def test_an_override_is_read_back_as_it_was_meant(value):
 )
 def test_a_python_override_is_read_back_as_it_was_meant(value):
     """paddleseg/cvlibs/config.py: what literal_eval cannot read is taken for a text."""
-    text = launchers.override_words("--opts", {"key": value}, "python")[1].partition("=")[2]
+    text = launchers.override_arguments("--opts", {"key": value}, "python")[1].partition("=")[2]
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -119,12 +119,12 @@ def test_a_python_override_is_read_back_as_it_was_meant(value):
 
 
 def test_overrides_keep_their_order_and_none_adds_no_flag():
-    assert launchers.override_words("-o", {"worker_num": 1, "a.b": "x y"}) == [
+    assert launchers.override_arguments("-o", {"worker_num": 1, "a.b": "x y"}) == [
         "-o",
         "worker_num=1",
         "a.b=x y",
     ]
-    assert launchers.override_words("-o", {}) == []
+    assert launchers.override_arguments("-o", {}) == []
 
 
 # --- MindSpore, and --master

@@ -181,7 +181,7 @@ def test_a_detectors_lines_and_epochs_without_steps(suite):
 def test_the_ranks_know_of_each_other_or_do_not_start(
     suite, config, world, given, switched, refused
 ):
-    overrides, problems = suite_table.settle(suite, config, given, "cpu", world)
+    overrides, problems = suite_table.settle_overrides(suite, config, given, "cpu", world)
     assert config["system"]["distribute"] is False, "as MindOCR's files for one device are"
     assert overrides.get("system.distribute") is switched and bool(problems) is refused
     assert overrides["system.amp_level"] == "O0"
@@ -200,20 +200,18 @@ def test_settings_are_read_from_the_config(suite, config):
 
 
 def test_the_data_appears_where_the_config_looks_for_it(suite, config, made):
-    overrides, _problems = suite_table.settle(suite, config, {}, "cpu", 2)
-    effective = suite_table.overridden(config, overrides)
-    assert suite_table.wanted_data(suite, effective, [], {"digits": str(made)}) == (["digits"], [])
+    overrides, _problems = suite_table.settle_overrides(suite, config, {}, "cpu", 2)
+    effective = suite_table.apply_overrides(config, overrides)
+    assert suite_table.find_data(suite, effective, [], {"digits": str(made)}) == (["digits"], [])
     (made.parent / "empty").mkdir(exist_ok=True)
     assert (
         "digits/training"
-        in suite_table.wanted_data(suite, effective, [], {"digits": str(made.parent / "empty")})[1][
-            0
-        ]
+        in suite_table.find_data(suite, effective, [], {"digits": str(made.parent / "empty")})[1][0]
     )
 
 
 def test_resume_is_an_override_that_the_bundles_config_takes(suite, config):
-    assert suite_table.resume_words(suite, "resume/train_resume") == (
+    assert suite_table.resume_options(suite, "resume/train_resume") == (
         [],
         {"model.resume": "resume/train_resume.ckpt"},
     )
@@ -221,7 +219,7 @@ def test_resume_is_an_override_that_the_bundles_config_takes(suite, config):
 
 
 def test_every_word_the_suite_passes_is_a_key_of_the_config(suite, config):
-    overrides, _problems = suite_table.settle(suite, config, {}, "cpu", 2)
+    overrides, _problems = suite_table.settle_overrides(suite, config, {}, "cpu", 2)
     keys = [*overrides, *suite["resume"]["overrides"], suite["distributed"]["key"]]
     assert [key for key in keys if suite_table.lookup(config, key) is None] == []
 
@@ -336,7 +334,7 @@ def test_the_pinned_list_is_complete_and_goes_with_mindspore(suite, python):
         and packages["numpy"].startswith("1.")
         and packages["huggingface-hub"] == "0.16.4"
     )
-    assert python_env.from_source([text]) == ["seqeval"]
+    assert python_env.source_packages([text]) == ["seqeval"]
     assert not {"opencv-python", "paddlepaddle", "torch"} & set(packages)
     assert set(suite["environment"]["packages"]) <= set(python_env.PACKAGES)
 

@@ -138,9 +138,9 @@ def config():
 
 
 def test_what_the_product_reads_of_a_config(config):
-    overrides, problems = suite_table.settle(SUITE, config, {}, "cpu", 2)
+    overrides, problems = suite_table.settle_overrides(SUITE, config, {}, "cpu", 2)
     assert (overrides, problems) == ({"Global.use_gpu": False}, [])
-    assert suite_table.settle(SUITE, config, {}, "gpu", 16) == ({}, [])
+    assert suite_table.settle_overrides(SUITE, config, {}, "gpu", 16) == ({}, [])
     assert suite_table.settings(SUITE, config, []) == {
         "epochs": 10, "iterations": None, "batch": 16, "learning_rate": 0.003,
         "save": "./output/rec/mv3_none_bilstm_ctc/",
@@ -155,7 +155,7 @@ def test_label_files_are_relative_to_the_working_directory(config, tmp_path):
         ("Eval.dataset.label_file_list", "train_data/ic15_data/rec_gt_test.txt"),
     ]
     (tmp_path / "rec_gt_train.txt").touch()
-    used, problems = suite_table.wanted_data(SUITE, config, [], {"ic15_data": str(tmp_path)})
+    used, problems = suite_table.find_data(SUITE, config, [], {"ic15_data": str(tmp_path)})
     assert used == ["ic15_data"]
     assert len(problems) == 1 and "rec_gt_test.txt is not" in problems[0]
 
@@ -172,15 +172,15 @@ def test_lmdb_sets_and_configs_that_read_all_of_train_data(config, tmp_path):
     }
     (tmp_path / "data_lmdb_release" / "training").mkdir(parents=True)
     (tmp_path / "val_list.txt").touch()
-    assert suite_table.wanted_data(SUITE, config, [], {"train_data": str(tmp_path)}) == (
+    assert suite_table.find_data(SUITE, config, [], {"train_data": str(tmp_path)}) == (
         ["train_data"],
         [],
     )
-    assert suite_table.place(SUITE, "data_lmdb_release") == "train_data/data_lmdb_release"
+    assert suite_table.data_path(SUITE, "data_lmdb_release") == "train_data/data_lmdb_release"
 
 
 def test_resume_is_an_override():
-    assert suite_table.resume_words(SUITE, "resume/latest") == (
+    assert suite_table.resume_options(SUITE, "resume/latest") == (
         [],
         {"Global.checkpoints": "resume/latest"},
     )

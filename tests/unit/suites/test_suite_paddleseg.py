@@ -235,13 +235,13 @@ def test_the_bundle_trains_the_published_network(config):
 
 
 def test_the_data_set_is_where_the_config_looks(suite, config, made):
-    assert suite_table.place(suite, "cityscapes") == "data/cityscapes"
-    assert suite_table.place(suite, "ade20k") == "data/ADEChallengeData2016"
-    assert suite_table.wanted_data(suite, config[1], ARGUMENTS, {"cityscapes": str(made)}) == (
+    assert suite_table.data_path(suite, "cityscapes") == "data/cityscapes"
+    assert suite_table.data_path(suite, "ade20k") == "data/ADEChallengeData2016"
+    assert suite_table.find_data(suite, config[1], ARGUMENTS, {"cityscapes": str(made)}) == (
         ["cityscapes"],
         [],
     )
-    _names, problems = suite_table.wanted_data(suite, config[1], ARGUMENTS, {"camvid": str(made)})
+    _names, problems = suite_table.find_data(suite, config[1], ARGUMENTS, {"camvid": str(made)})
     assert len(problems) == 2
     assert "trainyard_suites.paddleseg.data.cityscapes" in problems[0]
 
@@ -257,8 +257,8 @@ def test_lists_of_files_are_not_below_the_data_root(suite, tmp_path):
         }
     }
     values["val_dataset"] = {"dataset_root": "data/camvid", "val_path": "data/camvid/val.txt"}
-    assert suite_table.wanted_data(suite, values, [], {"camvid": str(tmp_path)}) == (["camvid"], [])
-    _names, problems = suite_table.wanted_data(
+    assert suite_table.find_data(suite, values, [], {"camvid": str(tmp_path)}) == (["camvid"], [])
+    _names, problems = suite_table.find_data(
         suite, values, ["--do_eval"], {"camvid": str(tmp_path)}
     )
     assert ["val_dataset.val_path" in problem for problem in problems] == [True], (
@@ -267,7 +267,7 @@ def test_lists_of_files_are_not_below_the_data_root(suite, tmp_path):
 
 
 def test_how_a_training_goes_on(suite):
-    assert suite_table.resume_words(suite, "resume/iter_40") == (
+    assert suite_table.resume_options(suite, "resume/iter_40") == (
         ["--resume_model", "resume/iter_40"],
         {},
     )

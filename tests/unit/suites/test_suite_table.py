@@ -84,7 +84,7 @@ def test_lookup(dotted, value):
 
 def test_overrides_reach_every_depth_and_leave_the_rest():
     values = {"a": {"b": 1, "c": {"d": 2}}}
-    assert suite_table.overridden(values, {"a.c.d": 3, "e.f": 4, "a.b": {"x": 1}}) == {
+    assert suite_table.apply_overrides(values, {"a.c.d": 3, "e.f": 4, "a.b": {"x": 1}}) == {
         "a": {"b": {"x": 1}, "c": {"d": 3}},
         "e": {"f": 4},
     }
@@ -95,12 +95,15 @@ def test_overrides_reach_every_depth_and_leave_the_rest():
 
 
 def test_the_suites_own_overrides_are_the_weakest():
-    assert suite_table.settle(DETECTION, {}, {"epoch": 3}, "cpu", 2) == (
+    assert suite_table.settle_overrides(DETECTION, {}, {"epoch": 3}, "cpu", 2) == (
         {"use_gpu": False, "epoch": 3},
         [],
     )
-    assert suite_table.settle(DETECTION, {}, {"use_gpu": True}, "cpu", 2) == ({"use_gpu": True}, [])
-    assert suite_table.settle(DETECTION, {}, {}, "gpu", 2) == ({}, [])
+    assert suite_table.settle_overrides(DETECTION, {}, {"use_gpu": True}, "cpu", 2) == (
+        {"use_gpu": True},
+        [],
+    )
+    assert suite_table.settle_overrides(DETECTION, {}, {}, "gpu", 2) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -116,23 +119,27 @@ def test_the_suites_own_overrides_are_the_weakest():
 def test_several_ranks_are_told_of_each_other(config, given, world, overrides):
     """Contract D2: the shipped config says distribute: False, and the job passes the override."""
     values = {"system": {"distribute": config}} if config is not None else {}
-    assert suite_table.settle(SWITCHED, values, given, "gpu", world) == (overrides, [])
+    assert suite_table.settle_overrides(SWITCHED, values, given, "gpu", world) == (overrides, [])
 
 
 @pytest.mark.parametrize(
     "given", [{"system": {"distribute": False}}, {"system": "x"}, {"system": []}]
 )
 def test_ranks_that_would_train_alone_by_an_override_of_the_whole_section(given):
-    problems = suite_table.settle(SWITCHED, {"system": {"distribute": True}}, given, "gpu", 2)[1]
+    problems = suite_table.settle_overrides(
+        SWITCHED, {"system": {"distribute": True}}, given, "gpu", 2
+    )[1]
     assert len(problems) == 1 and "2 ranks would" in problems[0]
 
 
 @pytest.mark.parametrize("said", [False, "no", 0, None])
 def test_ranks_that_would_train_alone_are_refused(said):
-    _overrides, problems = suite_table.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 2)
+    _overrides, problems = suite_table.settle_overrides(
+        SWITCHED, {}, {"system.distribute": said}, "gpu", 2
+    )
     assert len(problems) == 1 and "2 ranks would" in problems[0]
     assert problems[0].startswith("system.distribute is")
-    assert not suite_table.settle(SWITCHED, {}, {"system.distribute": said}, "gpu", 1)[1]
+    assert not suite_table.settle_overrides(SWITCHED, {}, {"system.distribute": said}, "gpu", 1)[1]
 
 
 ROOTED = dict(DETECTION, data=dict(DETECTION["data"], overrides={"data.root": "dataset"}))
@@ -143,7 +150,7 @@ ROOTED = dict(DETECTION, data=dict(DETECTION["data"], overrides={"data.root": "d
 )
 def test_only_an_absolute_path_is_replaced(root, overrides):
     values = {"data": {"root": root}} if root else {}
-    assert suite_table.settle(ROOTED, values, {}, "gpu", 1) == (overrides, [])
+    assert suite_table.settle_overrides(ROOTED, values, {}, "gpu", 1) == (overrides, [])
 
 
 @pytest.mark.parametrize(
@@ -164,7 +171,7 @@ def test_only_an_absolute_path_is_replaced(root, overrides):
     ],
 )
 def test_overrides_that_the_suites_script_cannot_read(limits, given, words):
-    problems = suite_table.settle(
+    problems = suite_table.settle_overrides(
         dict(DETECTION, override_limits=limits), {"a": {"b": 0, "n": None}}, given, "gpu", 1
     )[1]
     assert (
@@ -226,7 +233,7 @@ def test_the_folder_that_the_config_names():
 
 
 def find(values, data, arguments=(), there=()):
-    return suite_table.wanted_data(
+    return suite_table.find_data(
         DETECTION, values, list(arguments), data, exists=lambda path: path in there
     )
 
@@ -278,7 +285,7 @@ def test_the_remedy_names_the_data_set_that_is_missing(path, name):
     )
     assert (
         f"trainyard_suites.paddledetection.data.{name}.path"
-        in suite_table.wanted_data(suite, {"a": path}, [], {})[1][0]
+        in suite_table.find_data(suite, {"a": path}, [], {})[1][0]
     )
 
 
@@ -303,7 +310,7 @@ def test_a_config_that_names_the_folder_above():
     )
     values = {"dir": "./train_data/", "list": ["./train_data/a/x.txt", "./train_data/b/y.txt"]}
     there = {"/d/a/x.txt"}
-    names, problems = suite_table.wanted_data(
+    names, problems = suite_table.find_data(
         suite, values, [], {"a": "/d/a", "b": "/d/b"}, exists=lambda path: path in there
     )
     assert names == ["a", "b"] and len(problems) == 1
@@ -321,10 +328,10 @@ def test_the_deepest_data_set_has_a_path_and_none_lies_in_another():
         },
     )
     sets = {"all": "/all", "one": "/one"}
-    assert suite_table.wanted_data(
+    assert suite_table.find_data(
         suite, {"a": "d/one/x"}, [], sets, exists=lambda path: path == "/one/x"
     ) == (["one"], [])
-    names, problems = suite_table.wanted_data(
+    names, problems = suite_table.find_data(
         suite, {"a": "d/one/x", "b": "d/list.txt"}, [], sets, exists=lambda path: True
     )
     assert names == ["all", "one"] and "'all' and 'one'" in problems[0]
@@ -333,8 +340,8 @@ def test_the_deepest_data_set_has_a_path_and_none_lies_in_another():
 
 def test_a_list_in_the_code_tree_is_no_data_set():
     values = {"TrainDataset": {"anno_path": "mine/list.txt"}}
-    assert suite_table.wanted_data(DETECTION, values, [], {}, code={"mine/list.txt": 1}) == ([], [])
-    assert len(suite_table.wanted_data(DETECTION, values, [], {}, code={"other": 1})[1]) == 1
+    assert suite_table.find_data(DETECTION, values, [], {}, code={"mine/list.txt": 1}) == ([], [])
+    assert len(suite_table.find_data(DETECTION, values, [], {}, code={"other": 1})[1]) == 1
 
 
 @pytest.mark.parametrize("folder", [None, "output", "./output/rec/x/", "tmp_rec", "tools/out"])
@@ -349,9 +356,9 @@ def test_folders_that_no_checkpoint_would_come_home_from(folder):
 
 
 def test_resume_in_the_suites_own_words():
-    assert suite_table.resume_words(DETECTION, "output/x/3") == (["-r", "output/x/3"], {})
+    assert suite_table.resume_options(DETECTION, "output/x/3") == (["-r", "output/x/3"], {})
     by_override = dict(DETECTION, resume={"overrides": {"Global.checkpoints": "{path}"}})
-    assert suite_table.resume_words(by_override, "output/latest") == (
+    assert suite_table.resume_options(by_override, "output/latest") == (
         [],
         {"Global.checkpoints": "output/latest"},
     )

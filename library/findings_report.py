@@ -1,0 +1,60 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Show the findings of a check."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: findings_report
+short_description: Show all findings of a check as one table
+description:
+  - Runs on the controller. Fails with the table where a finding keeps a training from starting.
+options:
+  findings:
+    description: The findings, see plugins/module_utils/base/findings.py.
+    type: list
+    elements: dict
+    required: true
+attributes:
+  check_mode:
+    support: full
+    description: Shows only.
+author: Trainyard
+"""
+
+EXAMPLES = r"""
+- name: Show the findings
+  findings_report:
+    findings:
+      - check: clock
+        level: warn
+        nodes: [node1]
+        text: is 31 s ahead
+        remedy: start an NTP service
+"""
+
+RETURN = r"""
+lines:
+  description: The table, and READY or NOT READY as its last line.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main():
+    AnsibleModule(
+        argument_spec={"findings": {"type": "list", "elements": "dict", "required": True}},
+        supports_check_mode=True,
+    ).fail_json(
+        msg=(
+            "findings_report is an action plugin; plugins/action is missing from action_plugins in"
+            " ansible.cfg"
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

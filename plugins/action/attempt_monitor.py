@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run attempt_monitor on a node, and stop an attempt that failed elsewhere.
+
+See library/attempt_monitor.py for the documentation.
+
+The nodes stop each other over the mesh. Where that does not arrive (the mesh is cut, a node is too
+busy), the controller that follows stops what still runs. An `until` loop knows its own host only,
+so the hosts' workers exchange news through a directory of this process. Besides, a thread of the
+worker copies the node's logs to the controller. All looks of one `until` loop are made by one
+worker.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple
+
+from ansible import constants as C
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.site_fields import NAME
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import Result
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    log_receiver,
+    log_stream,
+)
+
+
+class Asked(NamedTuple):
+    """The subject of a task.
+
+    run: the run's id or ''. number: the attempt's, or 0. node: its name in the inventory.
+    """
+
+    run: str
+    number: int
+    node: str
+
+
+# Seconds that the mesh has before the controller steps in.
+MESH_SECONDS = 6
+# Seconds that an ended attempt waits for the rest of its logs here. Collect brings what is still
+# missing.
+REST_SECONDS = 5
+NUMBERS = range(10**6)
+_PARENTS: dict[int, int] = {}
+_STREAMS: dict[Asked, log_stream.Stream] = {}
+_WARNED: set[str] = set()
+
+
+class ActionModule(answer_gate.Gated, ActionBase):
+    """One look at a node.
+
+    Where another node of the run has failed a while ago, the attempt is stopped here, too.
+    """
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+        """Return the node's status, and what was done about it."""
+        result = super().run(tmp, task_vars)
+        _end_with_parent()
+        self._vars = task_vars
+        result.update(
+            self._execute_module(
+                module_name="trainyard.cluster.attempt_monitor", task_vars=task_vars
+            )
+        )
+        status, asked = result.get("status"), self._asked()
+        if result.get("failed") or status is None:
+            return result
+        problem = _differs(status, asked)
+        if problem:
+            return _refusal(asked, problem)
+        # A node that was renamed since answers with the name in its plan. Files and messages bear
+        # the inventory's.
+        status["node"] = asked.node
+        if not self._task.args.get("gang", False) or not status["found"]:
+            return result
+        if not (asked.run and asked.number):
+            raise AnsibleActionFail(
+                "gang needs the run and the attempt that are followed (run_id, number)"
+            )
+        stopped = self._keep_gang(asked, status)
+        if stopped is not None:
+            result["stopped_by_controller"] = stopped
+        status["stream"] = self._stream(asked, status["ended"])
+        self._warn_of_stream(asked, status["stream"])
+        return result
+
+    def _keep_gang(self, asked: Asked, status: dict[str, Any]) -> bool | None:
+        """Note a failure, or stop the attempt where another node failed a while ago.
+
+        Return whether it was stopped, None where nothing was to be stopped.
+        """
+        marker = os.path.join(C.DEFAULT_LOCAL_TMP, f"failed-{asked.run}-{asked.number}")
+        if status["ended"]:
+            if status["state"] in ("failed", "lost"):
+                _note(marker, asked.node)
+            return None
+        if not _older(marker, MESH_SECONDS) or self._task.check_mode:
+            return None
+        with open(marker, encoding="utf-8") as handle:
+            culprit = handle.read()
+        arguments = {
+            "state": "stopped",
+            "run_id": asked.run,
+            "number": asked.number,
+            "node": asked.node,
+            "base": self._task.args.get("base", ".trainyard"),
+            "reason": "peer",
+            "by": f"the controller, because {culprit} failed",
+        }
+        answer = self._execute_module(
+            module_name="trainyard.cluster.attempt",
+            module_args=arguments,
+            task_vars=self._vars,
+        )
+        return not answer.get("failed")
+
+    def _warn_of_stream(self, asked: Asked, stream: dict[str, Any] | None) -> None:
+        """Warn once of a node whose logs do not arrive."""
+        if not stream or not stream.get("problem") or asked.node in _WARNED:
+            return
+        _WARNED.add(asked.node)
+        problem = stream["problem"]
+        text = (
+            f"the logs of {asked.node} do not come home for now: {problem}; it is tried again, and"
+            " they are collected at the end"
+        )
+        if stream.get("cut"):
+            text = (
+                f"the logs of {asked.node} do not come home any more: {problem}; the rest stays on"
+                " the node"
+            )
+        self._display.warning(text)
+
+    def _asked(self) -> Asked:
+        """Return the run, the attempt and the node that the task names.
+
+        What a node answers never takes their place.
+        """
+        args = plain(self._task.args)
+        run, node = str(args.get("run_id") or ""), str(args.get("node") or "")
+        number = int(args.get("number") or 0)
+        if (run and not RUN_ID.match(run)) or not NAME.match(node) or number not in NUMBERS:
+            text = f"run_id, number or node cannot be one: {run!r}, {number!r}, {node!r}"
+            raise AnsibleActionFail(printable(text, limit=300))
+        return Asked(run, number, node)
+
+    def _stream(self, key: Asked, ended: bool) -> dict[str, Any] | None:
+        """Stream the node's logs to the controller while the attempt runs.
+
+        Return {bytes, restarts, problem, events}, or None without a stream.
+        """
+        try:
+            if key not in _STREAMS and not ended and self._may_stream():
+                _STREAMS[key] = self._begin(*key, quota.Quota.of_host(self._vars, key.node))
+            elif key in _STREAMS and ended:
+                _STREAMS[key].finish(REST_SECONDS)
+        except log_receiver.Busy:
+            return None  # asked again at the next look: the process that brings them may end
+        except Exception as error:  # no fault of the stream may end the follow
+            return {"bytes": 0, "restarts": 0, "problem": printable(str(error)), "events": []}
+        if key in _STREAMS:
+            return _STREAMS[key].state()
+        return None
+
+    def _may_stream(self) -> bool:
+        if not self._task.args.get("logs_dir") or self._task.check_mode:
+            return False
+        is_ssh = getattr(self._connection, "transport", None) == "ssh"
+        return is_ssh and self._connection.become is None
+
+    def _begin(self, run: str, number: int, node: str, bounds: quota.Quota) -> log_stream.Stream:
+        attempt = os.path.join("runs", run, f"attempt-{number}")
+        interpreter = (self._used_interpreter or "python3").lstrip("#!").split()[0]
+        spec = {
+            "attempt_dir": os.path.join(self._task.args.get("base", ".trainyard"), attempt),
+            "follow": True,
+        }
+        logs_dir = os.path.expanduser(self._task.args["logs_dir"])
+        home = os.path.join(logs_dir, run, f"attempt-{number}")
+        if os.path.islink(home) or os.path.islink(os.path.dirname(home)):
+            raise OSError(f"{home} is a link, and not a directory of a run")
+        stream = log_stream.Stream(
+            log_receiver.ssh_argv(self._connection, interpreter), spec, home, node, bounds
+        )
+        stream.start()
+        return stream
+
+
+def _refusal(asked: Asked, problem: str) -> Result:
+    """Return the failed result for an answer about something else."""
+    text = f"{asked.node} gave an answer about an attempt that is not valid: {problem}"
+    return {
+        "failed": True,
+        "changed": False,
+        "code": "answer.invalid",
+        "msg": printable(text, limit=500),
+    }
+
+
+def _differs(status: Any, asked: Asked) -> str:
+    """Return why a status is not about what was asked, or ''."""
+    if not isinstance(status, dict):
+        return "it is not a mapping"
+    if not isinstance(status.get("found"), bool) or not isinstance(status.get("ended"), bool):
+        return "found and ended are missing"
+    problem = _run_problem(status.get("run"), asked.run)
+    if problem or not status["found"]:
+        return problem
+    number = status.get("attempt")
+    if status.get("run") is None or not _is_number(number):
+        return "run or attempt is missing"
+    if asked.number and number != asked.number:
+        return f"it is about attempt {number}"
+    return ""
+
+
+def _run_problem(run: Any, asked: str) -> str:
+    """Return why a run is not the one that was asked for, or ''."""
+    if run is None:
+        return ""
+    if not isinstance(run, str) or not RUN_ID.match(run):
+        return "run is not the id of a run"
+    if asked and run != asked:
+        return f"it is about the run {run}"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    """Return true for the number of an attempt."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < len(NUMBERS)
+
+
+def _end_with_parent() -> None:
+    """End a worker whose ansible-playbook was killed.
+
+    It would sleep for ever, since Ansible gives every worker a session of its own.
+    """
+    parent = _PARENTS.setdefault(os.getpid(), os.getppid())
+    if parent != os.getppid():
+        os._exit(1)
+
+
+def _note(marker: str, node: str) -> None:
+    if not os.path.exists(marker):
+        with open(marker, "w", encoding="utf-8") as handle:
+            handle.write(node)
+
+
+def _older(marker: str, seconds: float) -> bool:
+    try:
+        return time.time() - os.stat(marker).st_mtime > seconds
+    except OSError:
+        return False

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Show the findings of a check. Documented in library/findings_report.py."""
+
+from __future__ import annotations
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+
+
+class ActionModule(ControllerAction):
+    """Make one table of all findings, and fail where one of them is a stop."""
+
+    ARGUMENTS = {"findings": {"type": "list", "elements": "dict", "required": True}}
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return the table with READY or NOT READY as its last line."""
+        found = arguments["findings"]
+        lines = [printable(line) for line in findings.lines(found)]
+        stops = len(findings.stops(findings.merged(found)))
+        if stops:
+            subject = f"{stops} findings keep"
+            if stops == 1:
+                subject = "1 finding keeps"
+            head = f"NOT READY: {subject} this job from starting"
+            self.fail(head, lines=[*lines, head])
+        return {
+            "changed": False,
+            "lines": [*lines, "READY: nothing keeps this job from starting"],
+        }

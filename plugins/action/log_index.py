@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Verify and index the logs of a run. Documented in library/log_index.py."""
+
+from __future__ import annotations
+
+import os
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.quota import Quota
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync.log_index import (
+    describe_left,
+    describe_mismatches,
+)
+
+
+class ActionModule(ControllerAction):
+    """Compare what is on the controller with what the nodes reported."""
+
+    ARGUMENTS = {
+        "state": {"type": "str", "choices": ["missing", "indexed"], "default": "indexed"},
+        "run_dir": {"type": "path", "required": True},
+        "nodes": {"type": "list", "elements": "dict", "required": True},
+        "strict": {"type": "bool", "default": True},
+        "left": {"type": "dict", "default": {}},
+        "bytes": {"type": "str", "default": "21474836480"},
+        "files": {"type": "int", "default": 2000},
+    }
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Return what is missing, or take in what was fetched."""
+        run_dir, nodes, refused = arguments["run_dir"], arguments["nodes"], {}
+        if not arguments["strict"]:
+            nodes, refused = collector.settled(nodes)
+        for node, why in refused.items():
+            self.warn(
+                f"{printable(node)}: its logs stay there, because its answer is not valid: {why}"
+            )
+        try:
+            if arguments["state"] == "missing":
+                found = self._find_missing(run_dir, nodes, arguments["bytes"], arguments["files"])
+                return {"changed": False, "refused": refused, **found}
+            if not os.path.isdir(run_dir):
+                self.fail(
+                    f"{run_dir} is no directory; collect makes it before the logs are brought"
+                )
+            result = collector.bring_home(
+                run_dir, nodes, not self.check_mode, left=arguments["left"]
+            )
+        except (collector.HomeError, OSError, ValueError) as error:
+            self.fail(f"{run_dir}: {error}")
+        result = dict(result, refused=refused)
+        self._report(result, arguments["strict"])
+        return dict(result, ranks_file=os.path.join(run_dir, "ranks.json"))
+
+    def _find_missing(self, run_dir: str, nodes: list[Result], bound: str, files: int) -> Result:
+        """Return what is missing, and warn of what a bound leaves on its node."""
+        missing, left = collector.lacking(
+            run_dir, nodes, Quota(bound, files, 0), not self.check_mode
+        )
+        for node, sizes in left.items():
+            if sizes:
+                self.warn(describe_left(node, sizes, bound, files))
+        return {"missing": missing, "left": left}
+
+    def _report(self, result: Result, strict: bool) -> None:
+        """Warn of files that were replaced. Fail, or warn, where files do not match."""
+        for item in result["replaced"]:
+            self.warn(
+                f"{item['node']}: {item['file']} was truncated or replaced; what was brought before"
+                f" is kept as {item['kept']}"
+            )
+        if result["mismatches"]:
+            text = describe_mismatches(result["mismatches"])
+            if strict:
+                self.fail(text, **result)
+            self.warn(text)

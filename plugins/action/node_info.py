@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run node_info on a node. Documented in library/node_info.py.
+
+Note the controller's time before and after: only the controller can.
+"""
+
+from __future__ import annotations
+
+import time
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+
+
+class ActionModule(answer_gate.Gated, ActionBase):
+    """Result of the module, with facts.sent and facts.received (unix seconds).
+
+    All its facts were read between these two times.
+    """
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp=None, task_vars=None):
+        result = super().run(tmp, task_vars)
+        sent = time.time()
+        result.update(
+            self._execute_module(module_name="trainyard.cluster.node_info", task_vars=task_vars)
+        )
+        if "facts" in result:
+            result["facts"].update(sent=sent, received=time.time())
+        return result

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ansible's own output on the terminal, with a live view and a verdict at the end."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: live
+type: stdout
+short_description: Ansible's default output with a live view of the training
+description:
+  - While an attempt is followed, shows how the run and its nodes are; redrawn in place on a
+    terminal, a few plain lines in a pipe.
+  - Under ansible-runner, whose own callback takes the place of this one,
+    C(ANSIBLE_STDOUT_CALLBACK=trainyard.cluster.live) in its C(env/envvars) makes its events hold
+    the plain lines; see docs/runbooks/live-view.md.
+  - After the recap it prints the run's summary; the last line is the verdict.
+  - Ctrl-C leaves the run alone and prints how to come back to it and how to stop it.
+extends_documentation_fragment:
+  - default_callback
+  - result_format_callback
+options:
+  live:
+    description: Redraw in place on a terminal; off means plain lines everywhere, as in a pipe and
+      with C(-v).
+    type: bool
+    default: true
+    env:
+      - name: TRAINYARD_LIVE
+"""
+
+import atexit
+import os
+import shlex
+import shutil
+import sys
+import threading
+import time
+
+from ansible import constants as C
+from ansible import context
+from ansible.plugins.callback.default import CallbackModule as Default
+from ansible.utils.color import stringc
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize, text_layout
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import (
+    model,
+    plain_lines,
+    screen,
+)
+
+printable = sanitize.printable
+answer_gate.prepare()
+
+COLOURS = {
+    "good": C.COLOR_OK,
+    "bad": C.COLOR_ERROR,
+    "warn": C.COLOR_WARN,
+    "gone": C.COLOR_UNREACHABLE,
+    "quiet": C.COLOR_SKIP,
+}
+# Of more nodes than this, not every answer is drawn at once: a picture costs about as much as the
+# answers of all of them.
+FEW_NODES, PAUSE_SECONDS = 8, 0.5
+# Modules whose arguments or results hold the plan, and in it the site's and the job's environment:
+# -v and -vvv must not print a secret of it.
+HOLD_SECRETS = (
+    "attempt",
+    "job_inputs",
+    "plan",
+    "proof",
+    "job_config",
+    "node_replacement",
+    "resume_decision",
+    "run_choice",
+    "run_info",
+    "run_record",
+    "stop_summary",
+)
+
+
+class Picture:
+    """The live view on the terminal.
+
+    The next picture is drawn over it. It makes room before other output is printed.
+    """
+
+    def __init__(self, display):
+        self._display, self._lock, self._pid = display, threading.RLock(), os.getpid()
+        # The widths of the lines on the terminal, the time of the last picture, and whether a new
+        # one is due.
+        self._widths, self.when, self.due = [], 0.0, False
+
+    def look(self):
+        """Return the terminal's size now, and whether it shows more than ASCII."""
+        try:
+            size = os.get_terminal_size(sys.stdout.fileno())
+        except (AttributeError, OSError, ValueError):
+            size = (0, 0)
+        if not all(size):
+            size = shutil.get_terminal_size((100, 24))
+        encoding = str(getattr(sys.stdout, "encoding", "utf-8")).lower().replace("-", "")
+        # The kernel's console has no font for more than ASCII.
+        return screen.Look(*size, encoding == "utf8" and os.environ.get("TERM") != "linux")
+
+    def draw(self, lines, look):
+        """Draw lines of (text, style) over the picture on the terminal."""
+        if not look.utf8:
+            lines = [
+                [(text.encode("ascii", "replace").decode(), style) for text, style in line]
+                for line in lines
+            ]
+        painted = [
+            "".join(paint(sanitize.escape(text), COLOURS.get(style)) for text, style in line)
+            for line in lines
+        ]
+        with self._lock:
+            self._display.display = self._display_beside
+            self._write(screen.repaint(self._widths, look.columns, painted))
+            self._widths = [sum(text_layout.width(text) for text, _style in line) for line in lines]
+            self.when, self.due = time.monotonic(), False
+
+    def _display_beside(self, *args, **kwargs):
+        """Replace Ansible's display() while a picture is on the terminal.
+
+        Warnings and errors come from everywhere, not from callbacks alone.
+        """
+        if os.getpid() != self._pid:  # a worker hands it to this process
+            return type(self._display).display(self._display, *args, **kwargs)
+        with self._lock:
+            if self._widths:
+                self._write(screen.repaint(self._widths, self.look().columns, ()))
+                self._widths, self.due = [], True
+            return type(self._display).display(self._display, *args, **kwargs)
+
+    def leave(self):
+        """Leave the picture on the terminal, and draw the next one below other output."""
+        with self._lock:
+            self._widths, self.due = [], False
+            self._display.__dict__.pop("display", None)
+
+    def _write(self, text):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def paint(text, colour):
+    """Return text in a colour, unless Ansible's settings or NO_COLOR forbid it.
+
+    NO_COLOR counts with any value (no-color.org).
+    """
+    if colour and not os.environ.get("NO_COLOR"):
+        return stringc(text, colour)
+    return text
+
+
+def _of_controller(result):
+    """Return whether a task ran on the controller.
+
+    A node's answer must not replace the verdict.
+    """
+    return "localhost" in (result.task.delegate_to, result.host.get_name())
+
+
+def _module_of(result):
+    """Return the name of a task's module without its collection."""
+    return result.task.action.split(".")[-1]
+
+
+class CallbackModule(Default):
+    """Ansible's default callback with a live view, a summary and help after Ctrl-C."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "trainyard.cluster.live"
+
+    def __init__(self):
+        super().__init__()
+        terminal.install()
+        if hasattr(sys.stdout, "reconfigure"):
+            # Display does not flush. A reader of a pipe gets every line when it is printed.
+            sys.stdout.reconfigure(line_buffering=True)
+        self._watch, self._ticker = model.Watch(), plain_lines.Ticker()
+        self._picture, self._summary = Picture(self._display), []
+        self._pid, self._following, self._secrets = os.getpid(), None, sanitize.Secrets((), ())
+        self._unshown = set()  # nodes whose status could not be shown
+        atexit.register(self._detached)
+
+    # --- live view
+
+    def _in_place(self):
+        # ansible-runner's callback inherits from this one, and has a pseudo-terminal whose bytes
+        # become events.
+        return (
+            self.CALLBACK_NAME == "trainyard.cluster.live"
+            and self.get_option("live")
+            and self._display.verbosity == 0
+            and sys.stdout.isatty()
+            and os.environ.get("TERM", "dumb") != "dumb"
+        )
+
+    def _show(self, name, status, last=False):
+        """Show a node's status.
+
+        A status that cannot be shown costs that node's line and nothing else.
+        """
+        try:
+            self._show_sound(name, status, last)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            self._watch.nodes.pop(name, None)
+            if name not in self._unshown:
+                self._unshown.add(name)
+                self._display.display(
+                    printable(f"{name} gave a status that cannot be shown"), color=C.COLOR_WARN
+                )
+
+    def _show_sound(self, name, status, last):
+        now, self._watch.secrets = time.monotonic(), self._secrets
+        if not self._watch.add(name, status, now, time.time()):
+            return
+        if status.get("found"):
+            self._following = None
+            if self._goes_on() and RUN_ID.match(status["run"]):
+                self._following = status["run"]
+        if not self._in_place():
+            for text, style in self._ticker.lines(self._watch, name, now):
+                self._display.display(printable(text, limit=4000), color=COLOURS.get(style))
+            return
+        self._picture.due = True
+        few_nodes = len(self._watch.order()) <= FEW_NODES
+        if last or few_nodes or now - self._picture.when >= PAUSE_SECONDS:
+            self._draw()
+
+    def _goes_on(self):
+        return any(not known["ended"] for known in self._watch.known())
+
+    def _draw(self):
+        for text in self._ticker.head(self._watch):
+            self._display.display(text)
+        look = self._picture.look()
+        self._picture.draw(screen.picture(self._watch, time.monotonic(), look), look)
+
+    def _leave(self):
+        """Leave the last picture above the output of the task that begins."""
+        if self._picture.due and self._watch.nodes:
+            self._draw()
+        self._picture.leave()
+
+    def _status_of(self, result):
+        """Return the status that a task returned, as plain data, or None."""
+        if _module_of(result) != "attempt_monitor":
+            return None
+        status = result.result.get("status")
+        if not isinstance(status, dict):
+            return None
+        return plain({key: status[key] for key in status if key in model.KEEP})
+
+    def v2_runner_retry(self, result):
+        status = self._status_of(result)
+        if status:
+            self._show(result.host.get_name(), status)
+        else:
+            super().v2_runner_retry(result)
+
+    def v2_runner_on_ok(self, result):
+        status = self._status_of(result)
+        if status:
+            self._show(result.host.get_name(), status, last=True)
+            return
+        if _of_controller(result) and result.result.get("summary") and "verdict" in result.result:
+            self._set_summary(result.result["summary"])
+            self._following = None
+        if _module_of(result) == "attempt":
+            stopped = result.result.get("stopped")
+            if isinstance(stopped, (list, tuple)) and self._following in stopped:
+                self._following = None  # stop.yml has just ended it
+        self._keep_table(result)
+        self._spare_secrets(result)
+        super().v2_runner_on_ok(result)
+
+    def v2_runner_on_failed(self, result, ignore_errors=False):
+        self._keep_table(result)
+        self._spare_secrets(result)
+        super().v2_runner_on_failed(result, ignore_errors)
+
+    def _dump_results(
+        self, result, indent=None, sort_keys=True, keep_invocation=False, serialize=True
+    ):
+        """Return what Ansible shows of a result, safe for a terminal.
+
+        However verbose it is, it has no secret of the plan and nothing that a terminal would obey.
+        """
+        # What a preflight refuses is in its message, for people.
+        shown = {key: result[key] for key in result if key not in ("stops", "refused", "codes")}
+        text = super()._dump_results(shown, indent, sort_keys, keep_invocation, serialize)
+        if not isinstance(text, str):
+            return text
+        return printable(text, *self._secrets, limit=len(text) + 1, newlines=True)
+
+    def v2_runner_on_unreachable(self, result):
+        self._watch.lose(result.host.get_name())
+        super().v2_runner_on_unreachable(result)
+
+    def _spare_secrets(self, result):
+        """Keep the plan's secrets out of the output of this task and of all later ones."""
+        if _module_of(result) == "plan" and isinstance(result.result.get("plan"), dict):
+            self._secrets = sanitize.secrets_of(plain(result.result["plan"]))
+            terminal.set_secrets(self._secrets)
+        if _module_of(result) in HOLD_SECRETS:
+            result.result["_ansible_verbose_override"] = True
+            result.result.pop("invocation", None)
+
+    def _set_summary(self, lines):
+        self._summary = [printable(line, *self._secrets) for line in plain(lines)]
+
+    def _keep_table(self, result):
+        """Keep the lines of a check for the end, and the path of a run's report.
+
+        check.yml's findings are shown once more at the very end. The report comes before the
+        verdict.
+        """
+        if _module_of(result) == "findings_report" and isinstance(result.result.get("lines"), list):
+            self._set_summary(result.result.pop("lines"))
+        if _module_of(result) == "run_report" and self._summary:
+            path = str(result.result.get("report") or "none")
+            relative = os.path.relpath(path)
+            if path != "none" and not relative.startswith(".."):
+                path = relative
+            self._summary.insert(-1, printable("report       " + path))
+
+    def v2_playbook_on_play_start(self, play):
+        self._leave()
+        super().v2_playbook_on_play_start(play)
+
+    def _task_start(self, task, prefix=None):
+        self._leave()
+        super()._task_start(task, prefix=prefix)
+
+    # --- the end
+
+    def v2_playbook_on_no_hosts_matched(self):
+        """Print nothing for a play without hosts.
+
+        It is a step that is not needed, and Ansible's 'skipping: no hosts matched' would only
+        worry.
+        """
+
+    def v2_playbook_on_stats(self, stats):
+        self._leave()
+        super().v2_playbook_on_stats(stats)
+        for line in self._summary:
+            self._display.display(line)
+
+    def _detached(self):
+        """Print how to come back to a run that still goes on.
+
+        That is after Ctrl-C, or any other end of this process.
+        """
+        if os.getpid() != self._pid or not self._following:
+            return
+        run = shlex.quote(self._following)
+        self._leave()
+        default_sources = [os.path.abspath(path) for path in C.DEFAULT_HOST_LIST]
+        inventory = "".join(
+            f"-i {shlex.quote(source)} "
+            for source in context.CLIARGS.get("inventory") or ()
+            if source not in default_sources
+        )
+        command = f"ansible-playbook {inventory}playbooks"
+        text = (
+            f"\nThe run {run} goes on without this terminal."
+            f"\n  follow it again:  {command}/follow.yml -e run={run}"
+            f"\n  how it stands:    {command}/status.yml -e run={run}"
+            f"\n  stop it:          {command}/stop.yml -e run={run}\n"
+        )
+        sys.stdout.write(sanitize.escape(text, newlines=True))
+        sys.stdout.flush()
