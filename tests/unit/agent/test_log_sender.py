@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shipping: the real sender as a process, on real files that grow, shrink, are renamed, removed, or
-are not what they seem.
+"""log_sender: the real sender as a process, on real files that grow, shrink, are renamed, removed,
+or are not what they seem.
 """
 
 from __future__ import annotations
