@@ -16,7 +16,7 @@ import stat
 import subprocess
 import time
 
-from . import heartbeat, peer_monitor, phase_watchdog, runner
+from . import attempt_files, heartbeat, peer_monitor, peers, phase_watchdog
 
 TICK = 1.0
 # If the guard was not scheduled for this long, the node was frozen: ignore the gap.
@@ -107,7 +107,7 @@ class Guard:
 
     def __init__(self, attempt, node):
         self.attempt, self.node = attempt, node
-        self.plan, self.record = runner.read_plan(attempt)
+        self.plan, self.record = attempt_files.read_plan(attempt)
         now = time.monotonic()
         self.unit = heartbeat.Unit(self.record["unit"])
         self.neighbour = None
@@ -122,7 +122,7 @@ class Guard:
         self.mine = [item for item in printers if item["node"] == node]
         self.phases = self.plan_phases(patterns, now)
         self.teardown = self.plan_teardown({item["node"] for item in printers})
-        saved = heartbeat.load(attempt, "guard.json")
+        saved = attempt_files.read_mapping(attempt, "guard.json")
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
             self.boot = handle.read().strip()
         if self.phases and saved.get("boot") == self.boot and saved.get("phases"):
@@ -162,7 +162,7 @@ class Guard:
         if size == self.notes_size:
             return False
         self.notes_size, self.pids, self.over = size, {}, False
-        for event in runner.read_notes(self.attempt):
+        for event in attempt_files.read_events(self.attempt):
             if event.get("event") == "start" and event.get("rank") is not None:
                 self.pids[event["rank"]] = event.get("pid")
             elif event.get("event") == "end" and event.get("rank") in self.pids:
@@ -263,7 +263,7 @@ class Guard:
         Where the disk is full, the attempt is watched and ended all the same.
         """
         try:
-            runner.write(self.attempt, name, value)
+            attempt_files.write_json(self.attempt, name, value)
         except OSError as error:
             print(f"trainyard: {name} cannot be written: {error.strerror}", flush=True)
 
@@ -308,7 +308,7 @@ class Guard:
             self.note_loss(base, reason, finding, now)
             if reason == "lost" and self.neighbour.failed:
                 lost_peer = source
-        if not runner.read_stop(self.attempt):
+        if not attempt_files.read_stop(self.attempt):
             stop_note = {"by": "guard", "reason": reason, "from": source, "time": base["time"]}
             self.note("stop.json", stop_note)
         names = [item["name"] for item in self.plan["nodes"]]
@@ -318,7 +318,7 @@ class Guard:
         deadline = time.monotonic() + STOP_SECONDS
         if reason == "hang":
             deadline = time.monotonic() + HANG_SECONDS
-            runner.keep_evidence(self.attempt)
+            peers.dump_stacks(self.attempt)
         self.await_peers(calls, deadline)
         environment = dict(os.environ, XDG_RUNTIME_DIR=f"/run/user/{os.getuid()}")
         subprocess.call(

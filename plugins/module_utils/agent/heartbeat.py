@@ -12,22 +12,12 @@ import os
 import subprocess
 import time
 
+from .attempt_files import read_mapping
+
 SECONDS = 2.0
 # Seconds for which it goes on after the attempt's end. The neighbour does not listen much longer.
 AFTER = 60.0
 ACTIVE = ("active", "activating", "deactivating", "reloading")
-
-
-def load(attempt, name):
-    """Return the mapping in a JSON file of the attempt's directory, else {}."""
-    try:
-        with open(os.path.join(attempt, name), encoding="utf-8", errors="replace") as handle:
-            value = json.load(handle)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(value, dict):
-        return {}
-    return value
 
 
 def launcher_code(attempt):
@@ -117,7 +107,8 @@ def look(attempt, unit):
     state = unit.state()
     if state in ACTIVE or state == "unknown":
         return {"state": state, "holds": True, "ended": None}
-    ended, ending, stop = None, load(attempt, "exit.json"), load(attempt, "stop.json")
+    ended = None
+    ending, stop = (read_mapping(attempt, name) for name in ("exit.json", "stop.json"))
     if ending or stop:
         ok = (
             ending.get("service_result") == "success"

@@ -28,9 +28,9 @@ def _run(words):
 
 
 def _ended(words):
-    from . import runner
+    from . import attempt_end
 
-    return runner.ended(*words)
+    return attempt_end.finish(*words)
 
 
 def _guard(words):

@@ -34,6 +34,8 @@ import subprocess
 import sys
 import time
 
+from .attempt_files import read_json
+
 # Below the attempt's directory. It is always used by a relative path, since an address of a socket
 # has no more than 107 bytes.
 SOCKET = "daemon.sock"
@@ -99,12 +101,6 @@ def rsh(attempt, node, host, orted_argv):
             sys.stderr.write(refusal)
             return code
         time.sleep(0.5)
-
-
-def read_json(attempt, name):
-    """Return the value in a JSON file of the attempt's directory."""
-    with open(os.path.join(attempt, name), encoding="utf-8") as handle:
-        return json.load(handle)
 
 
 def call_door(argv):
@@ -269,7 +265,7 @@ def daemon_problem(orted_argv):
     attempt = os.path.abspath(os.pardir)
     try:
         plan, node = read_json(attempt, "plan.json"), read_json(attempt, "attempt.json")["node"]
-    except (OSError, ValueError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError) as error:
         return f"the attempt's plan cannot be read: {error}"
     problem = settings_problem(orted_argv, plan, node)
     if problem:

@@ -31,7 +31,7 @@ from ..mesh.mesh_gate import (
     read_json,
     split,
 )
-from . import heartbeat, openmpi, runner
+from . import attempt_files, heartbeat, openmpi, peers
 
 REASONS = ("peer", "lost", "hang")
 PLAN_SECONDS = 60
@@ -62,7 +62,7 @@ def wait_for_plan(attempt):
     until = time.monotonic() + PLAN_SECONDS
     while True:
         try:
-            return runner.read_plan(attempt)[0]
+            return attempt_files.read_plan(attempt)[0]
         except (OSError, ValueError, KeyError, TypeError) as error:
             if time.monotonic() >= until or os.path.exists(os.path.join(attempt, "stop.json")):
                 raise Refused("the attempt has no plan here") from error
@@ -82,7 +82,7 @@ def answer_call(credential, run, number, peer, words):
     attempt = os.path.join(machine["base"], "runs", run, f"attempt-{attempt_number}")
     unit = f"trainyard-{run}-{attempt_number}.service"
     if verb == "stop" and len(words) == 3 and words[2] in REASONS:
-        return runner.stop(attempt, peer, unit, words[2])
+        return peers.stop_for_peer(attempt, peer, unit, words[2])
     if verb == "beat" and len(words) == 2:
         return heartbeat.main(attempt, unit)
     if verb == "door" and len(words) > 2:

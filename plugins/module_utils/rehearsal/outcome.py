@@ -16,7 +16,7 @@ import json
 import os
 import re
 
-from ..agent.runner import as_planned
+from ..agent.rank_watch import match_endpoints
 from ..base.findings import finding, named
 from ..gate.isolation import judge_apart
 
@@ -293,7 +293,8 @@ def _describe_differences(plan, rank, expected):
         texts.append(f"rank {number} is rank {rank['joined_rank']} to the framework")
     given, planned = rank["endpoints"], plan["endpoints"]
     # A single node's launcher takes any free ports, which no other node has to find.
-    if planned and len(plan["nodes"]) > 1 and given is not None and not as_planned(planned, given):
+    shared = planned and len(plan["nodes"]) > 1
+    if shared and given is not None and not match_endpoints(planned, given):
         difference = "other endpoints"
         if sorted(planned) == sorted(given):
             difference = "the ranks in another order"

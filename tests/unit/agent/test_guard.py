@@ -623,8 +623,8 @@ def test_the_program_ends_with_75_when_the_unit_has_gone(site, monkeypatch):
 def test_a_disk_that_is_full_keeps_no_hang_alive(site, monkeypatch, capsys):
     made = site(1, step=5)
     monkeypatch.setattr(
-        guard.runner,
-        "write",
+        guard.attempt_files,
+        "write_json",
         lambda *_given: (_ for _ in ()).throw(OSError(28, "No space left on device")),
     )
     assert hung(made) is True and made.over()

@@ -19,7 +19,11 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import openmpi, runner
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
+    attempt_end,
+    launcher,
+    openmpi,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
 from core_support import RUN, agent_archive, attempt_files, gate_ssh, open_gate, program, put
 
@@ -175,14 +179,14 @@ def test_ranks_have_succeeded_only_where_all_have(tmp_path):
 def test_a_rank_is_not_collected_before_its_end_was_seen(tmp_path):
     node = Node(tmp_path, "ranks", argv=["true"])
     ranks = node.plan["ranks"][:1]
-    launcher = runner.Launcher(
+    started = launcher.Launcher(
         node.path, node.plan, node.plan["nodes"][0], ranks, {"PATH": "/usr/bin:/bin"}
     )
-    pid = launcher.processes[0].pid
+    pid = started.processes[0].pid
     assert until(lambda: not alive(pid))
     # The zombie stays. Its exit code would be gone with it.
-    assert launcher.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid)
-    assert launcher.poll({}) == 0
+    assert started.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid)
+    assert started.poll({}) == 0
 
 
 def test_a_rank_that_cannot_be_started(tmp_path):
@@ -646,13 +650,12 @@ def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):
 )
 def test_what_a_peer_says_without_end_takes_no_memory(says):
     code = (
-        "import openmpi, sys; code, kept = openmpi.call_door(sys.argv[1:]); print(code, len(kept) <"
-        " 100000)"
+        "import sys; sys.path.insert(0, sys.argv[1]); from trainyard.agent import openmpi;"
+        " code, kept = openmpi.call_door(sys.argv[2:]); print(code, len(kept) < 100000)"
     )
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
     done = subprocess.run(
-        [PYTHON, "-c", code, "sh", "-c", f"({says}) >&2; exit 7"],
-        env=dict(os.environ, PYTHONPATH=os.path.dirname(openmpi.__file__)),
+        [PYTHON, "-c", code, agent_archive(), "sh", "-c", f"({says}) >&2; exit 7"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         preexec_fn=limit,
@@ -807,7 +810,7 @@ def test_the_end_of_the_unit_sweeps(tmp_path):
             "stop.json": json.dumps({"by": "user"}),
         },
     )
-    assert runner.ended(node.path, "node1") == 0 and not session.exists()
+    assert attempt_end.finish(node.path, "node1") == 0 and not session.exists()
 
 
 def test_an_unknown_verb_says_how_it_is_used():

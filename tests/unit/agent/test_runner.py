@@ -6,6 +6,7 @@ as it does.
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -20,12 +21,18 @@ from pathlib import Path
 import container_environment
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
+    attempt_end,
     heartbeat,
+    launcher,
     log_sender,
     main,
     openmpi,
-    runner,
+    peers,
+    rank_watch,
     stack_dump,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
+    attempt_files as files,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
@@ -251,7 +258,7 @@ def test_a_plan_that_was_changed_is_refused(tmp_path):
         and not Path(attempt.path, "work", "launcher.env").exists()
     )
     with pytest.raises(ValueError, match="plan.json has sha256"):
-        runner.read_plan(attempt.path)
+        files.read_plan(attempt.path)
 
 
 def test_a_command_that_is_not_there(tmp_path):
@@ -320,7 +327,7 @@ def ending(tmp_path, monkeypatch):
         )
         for name, value in told.items():
             monkeypatch.setenv(name, value)
-        assert runner.ended(path, NODE) == 0
+        assert attempt_end.finish(path, NODE) == 0
         return json.loads(Path(path, "exit.json").read_text(encoding="utf-8")), recorded(ssh, "ssh")
 
     end.path, end.bin = path, ssh
@@ -376,7 +383,7 @@ def test_the_peers_get_the_order_to_stop_with_the_key_of_the_attempt(ending):
 
 
 def test_a_peer_whose_start_is_under_way_is_told_as_soon_as_it_lets_anybody_in(ending, monkeypatch):
-    monkeypatch.setattr(runner, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(peers, "RETRY_SECONDS", 0.1)
     program(
         ending.bin,
         "ssh",
@@ -388,7 +395,7 @@ def test_a_peer_whose_start_is_under_way_is_told_as_soon_as_it_lets_anybody_in(e
         result["peers"] == {"node1": "stopped", "node3": "stopped"}
         and sorted(said) == ["node1"] * 3 + ["node3"] * 3
     )
-    monkeypatch.setattr(runner, "PEER_SECONDS", 0.3)
+    monkeypatch.setattr(peers, "PEER_SECONDS", 0.3)
     program(ending.bin, "ssh", 'echo "$3: Permission denied (publickey)."; exit 255')
     assert "Permission denied" in ending(**FAILED)[0]["peers"]["node1"]
 
@@ -400,7 +407,7 @@ def test_systemd_gives_the_peers_the_time_that_they_are_called_for(ending, tmp_p
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         assert ending(**FAILED)[0]["peers"]["node1"] == "stopped"
         name, value = systemd.recv(100).decode().split("=")
-        assert name == "EXTEND_TIMEOUT_USEC" and int(value) > runner.PEER_SECONDS * 1e6
+        assert name == "EXTEND_TIMEOUT_USEC" and int(value) > peers.PEER_SECONDS * 1e6
     assert ending(**FAILED)[0]["peers"]["node1"] == "stopped", "nobody listens"
 
 
@@ -431,7 +438,7 @@ def in_containers(ending, log, removes):
 def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(
     ending, tmp_path, monkeypatch, files, order
 ):
-    log, asked, given = tmp_path / "order", runner.ask_for_time, []
+    log, asked, given = tmp_path / "order", attempt_end.ask_for_time, []
 
     def ask(seconds):
         given.append(seconds)
@@ -439,18 +446,18 @@ def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(
             handle.write("time\n")
         asked(seconds)
 
-    monkeypatch.setattr(runner, "ask_for_time", ask)
-    monkeypatch.setattr(runner, "REMOVE_SECONDS", 1)
+    monkeypatch.setattr(attempt_end, "ask_for_time", ask)
+    monkeypatch.setattr(launcher, "REMOVE_SECONDS", 1)
     program(ending.bin, "ssh", f'echo "ssh" >>{log}')
     in_containers(ending, log, "exec sleep 60")
-    monkeypatch.setattr(runner, "SPARE_SECONDS", 1)
+    monkeypatch.setattr(attempt_end, "SPARE_SECONDS", 1)
     program(ending.bin, "systemctl", "exec sleep 60")
     begun = time.monotonic()
     result, _said = ending(files, **FAILED)
     # The agent gives up engine and systemd.
     assert time.monotonic() - begun < 20
     assert log.read_text(encoding="ascii").split() == order
-    assert given[0] > runner.PEER_SECONDS + runner.REMOVE_SECONDS
+    assert given[0] > peers.PEER_SECONDS + launcher.REMOVE_SECONDS
     assert set(result["peers"].values()) == ({"stopped"} if "ssh" in order else set())
 
 
@@ -462,7 +469,7 @@ def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
         "node3": "no route to node3",
     }
     program(ending.bin, "ssh", "exec sleep 30")
-    monkeypatch.setattr(runner, "PEER_SECONDS", 0.3)
+    monkeypatch.setattr(peers, "PEER_SECONDS", 0.3)
     assert ending(**FAILED)[0]["peers"] == {
         "node1": "no answer within 0 s",
         "node3": "no answer within 0 s",
@@ -564,7 +571,7 @@ def test_a_line_that_is_not_an_event_is_passed_over(tmp_path):
     good = {"event": "start", "rank": 0, "pid": os.getpid()}
     lines = [json.dumps(event) for event in [good, *ODD_EVENTS]]
     (tmp_path / "ranks.jsonl").write_text("\n".join(lines) + "\n")
-    assert runner.read_notes(str(tmp_path)) == [good]
+    assert files.read_events(str(tmp_path)) == [good]
     assert status.read_events(str(tmp_path)) == [good]
     assert stack_dump.ranks_of(str(tmp_path), "r/1") == {}
     (tmp_path / "ranks.jsonl").write_text('["launcher_end"]\n')
@@ -581,9 +588,9 @@ def test_a_stack_that_is_not_a_list_is_none(where):
 @pytest.mark.parametrize(
     "read, none",
     [
-        (lambda folder: runner.read_stop(folder), {}),
-        (lambda folder: runner.read_notes(folder), []),
-        (lambda folder: heartbeat.load(folder, "exit.json"), {}),
+        (lambda folder: files.read_stop(folder), {}),
+        (lambda folder: files.read_events(folder), []),
+        (lambda folder: files.read_mapping(folder, "exit.json"), {}),
         (lambda folder: heartbeat.launcher_code(folder), None),
         (lambda folder: mesh_gate.read_json(os.path.join(folder, "machine.json")), {}),
         (lambda folder: mesh_credential.machine_of(folder), {}),
@@ -634,7 +641,7 @@ def test_a_file_that_is_nested_too_deep_is_as_good_as_none(tmp_path, read, none)
 
 @pytest.mark.parametrize("name", ["plan.json", "attempt.json"])
 def test_a_plan_that_is_nested_too_deep_is_none(tmp_path, monkeypatch, name):
-    sha256 = runner.hashlib.sha256(DEEP.encode()).hexdigest()
+    sha256 = hashlib.sha256(DEEP.encode()).hexdigest()
     put(
         tmp_path,
         dict(
@@ -642,7 +649,7 @@ def test_a_plan_that_is_nested_too_deep_is_none(tmp_path, monkeypatch, name):
         ),
     )
     with pytest.raises(ValueError):
-        runner.read_plan(str(tmp_path))
+        files.read_plan(str(tmp_path))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     assert openmpi.daemon_problem(["orted"])
@@ -655,7 +662,7 @@ def full_disk(monkeypatch):
     def full(value, handle, **_options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(runner.json, "dump", full)
+    monkeypatch.setattr(files.json, "dump", full)
 
 
 def test_on_a_full_disk_the_peers_are_told_all_the_same(ending, full_disk, capfd):
@@ -691,7 +698,7 @@ def peer(tmp_path, monkeypatch):
         monkeypatch.setenv("STATE", state)
         old = os.umask(0o022)
         try:
-            return runner.stop(path, "node2", unit)
+            return peers.stop_for_peer(path, "node2", unit)
         finally:
             os.umask(old)
 
@@ -781,4 +788,4 @@ def test_an_unknown_verb_says_how_it_is_used(words):
     ],
 )
 def test_ports_that_were_left_to_the_launcher_may_be_any(reported, good):
-    assert runner.as_planned(["a:*", "b:*"], reported) is good
+    assert rank_watch.match_endpoints(["a:*", "b:*"], reported) is good

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import runner
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import attempt_end
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
     guard_unit,
@@ -97,6 +97,6 @@ def test_the_end_of_the_attempt_ends_a_guard_that_is_stuck(tmp_path, monkeypatch
     monkeypatch.setenv("SERVICE_RESULT", "success")
     attempt = attempt_files(tmp_path, compiled(), "node2")
     put(attempt, {"stop.json": '{"by": "user"}'})
-    assert runner.ended(attempt, "node2") == 0
+    assert attempt_end.finish(attempt, "node2") == 0
     # Nobody waits for it.
     assert recorded(tools, "systemctl") == [f"--user stop --no-block yardguard-{RUN}-1.service"]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import runner
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import launcher
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     containers,
     python_env,
@@ -122,8 +122,11 @@ def test_the_agent_starts_what_containers_would_and_adds_nothing(tmp_path):
     wanted = containers.container_command(
         mine["container"], str(tmp_path / "work"), f"trainyard-{RUN}-1", ["python", "x"], given
     )
-    assert runner.inside(mine, str(tmp_path), ["python", "x"], given) == wanted
-    assert runner.inside({}, str(tmp_path), ["python", "x"], given) == (["python", "x"], given)
+    assert launcher.wrap_command(mine, str(tmp_path), ["python", "x"], given) == wanted
+    assert launcher.wrap_command({}, str(tmp_path), ["python", "x"], given) == (
+        ["python", "x"],
+        given,
+    )
 
 
 @pytest.mark.parametrize("engine", ["podman", "docker"])
