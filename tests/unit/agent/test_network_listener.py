@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import netprobe
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import network_listener
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import client, node_check
 
 ADDRESSES = {"node1": "127.0.0.2", "node2": "127.0.0.3", "node3": "127.0.0.4"}
@@ -56,7 +56,7 @@ def site(tmp_path):
             "expected": expected,
             "directory": str(folder),
         }
-        listener = netprobe.Listener(dict(spec, **changes))
+        listener = network_listener.Listener(dict(spec, **changes))
         thread = threading.Thread(target=listener.serve, daemon=True)
         thread.start()
         started[name] = (listener, thread)
@@ -135,7 +135,7 @@ def test_all_reach_all_measure_and_leave_nothing(site, tmp_path, monkeypatch):
 
 
 def test_the_ends_of_the_ephemeral_range_are_listened_on(site):
-    first, last = netprobe.ephemeral_range()
+    first, last = network_listener.ephemeral_range()
     low, middle, high, _any = site[0]("node1").book()["ephemeral"]
     assert low - first < 32 and last - high < 32 and first < middle < last
 
@@ -231,7 +231,7 @@ def test_a_stranger_gets_nothing_done(site):
 
 def test_only_so_many_are_served_at_once(site, monkeypatch):
     start, _started, port = site
-    monkeypatch.setattr(netprobe, "CONNECTIONS", 2)
+    monkeypatch.setattr(network_listener, "CONNECTIONS", 2)
     start("node1")
     with contextlib.ExitStack() as stack:
         answers = []
@@ -294,7 +294,7 @@ def test_who_has_not_come_is_waited_for_once_and_rounds_have_an_end(site, monkey
         listener.meet("node1", 1, 2, 30) == {"came": 1, "late": False}
         and time.monotonic() - started < 5
     )
-    monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", 0)
+    monkeypatch.setattr(network_listener, "ROUNDS_SECONDS", 0)
     assert listener.meet("node1", 2, 64, 30)["late"] and time.monotonic() - started < 5
 
 
@@ -306,7 +306,7 @@ def test_ways_that_there_is_no_time_for_are_said_to_be_unmeasured(monkeypatch):
     peers = [{"node": "b"}, {"node": "c"}]
     found = client.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, "own")
     assert found == {"b": {"gbits": 1.0, "together": 3}, "c": {"late": True}}
-    monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", -1)  # nor where nobody can be met
+    monkeypatch.setattr(network_listener, "ROUNDS_SECONDS", -1)  # nor where nobody can be met
     assert client.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, None)["b"] == {
         "late": True
     }
@@ -324,7 +324,7 @@ def test_a_sender_that_ends_later_gets_its_answer_all_the_same(site, tmp_path):
     call.ask(do="take", seconds=0.2)
     until = time.monotonic() + 1
     while time.monotonic() < until:
-        call.socket.send(bytes(netprobe.BLOCK))
+        call.socket.send(bytes(network_listener.BLOCK))
     call.socket.shutdown(socket.SHUT_WR)
-    assert netprobe.read_line(call.stream)["bytes"] > 0
+    assert network_listener.read_line(call.stream)["bytes"] > 0
     call.close()
