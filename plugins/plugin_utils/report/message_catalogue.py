@@ -32,7 +32,9 @@ Every message has a stable code `<area>.<reason>`. Read codes in scripts. The se
 FINDINGS = """\
 ## Findings of a check
 
-`check.yml` shows them, and so does every start. The part before the dot is the field `check`.
+`check.yml` shows them, and so does every start. The part before the dot is the field `check`. A
+`STOP` prevents the start. An automatic restart is tried again after it, five times in all
+([resume](runbooks/resume.md)).
 """
 PROBLEMS = """\
 ## Problems of job, site and command line
