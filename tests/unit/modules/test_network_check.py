@@ -15,9 +15,7 @@ import time
 import network_check
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import netprobe
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     check_lock,
     node_check,
@@ -53,9 +51,7 @@ def node(tmp_path, monkeypatch):
         (bin_dir / name).write_text(text % {"log": tmp_path / "log", "units": tmp_path / "units"})
         (bin_dir / name).chmod(0o755)
     monkeypatch.setenv("PATH", "{}:{}".format(bin_dir, os.environ["PATH"]))
-    monkeypatch.setattr(
-        attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(runtime)}
-    )
+    monkeypatch.setattr(commands, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(runtime)})
     return tmp_path
 
 
