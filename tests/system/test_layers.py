@@ -53,7 +53,7 @@ ON_CONTROLLER = {
     "logsync": ("agent attempts base logs records", "config"),
     "drills": ("agent base", "base logsync"),
     "runs": (
-        "attempts base checkpoints diagnosis logs plan records recovery runs",
+        "attempts base checkpoints diagnosis logs plan records recovery runs suites",
         "config logsync plan suites",
     ),
     "report": ("attempts base logs records recovery", "plan runs suites"),

@@ -380,8 +380,8 @@ def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
             if look.get("look")
         }
         decided = prune_rules.decide(rule, looks, "test", 1e9)
-        prune_report.plan_lines(rule, looks, decided, 1e9)
-        prune_report.last_line(looks, decided, {}, True)
+        prune_report.describe_choice(rule, looks, decided, 1e9)
+        prune_report.verdict_line(looks, decided, {}, True)
 
     every("prune", honest, judge)
 

@@ -44,8 +44,8 @@ def summarize_removal(arguments: Arguments, now: float) -> dict[str, Any]:
     asked, confirmed = arguments["asked"], arguments["confirmed"]
     silent = [place for place, look in looks.items() if place in asked and look is None]
     problems = [f"{place}: {text}" for place, result in done.items() for text in result["problems"]]
-    last = prune_report.last_line(looks, decided, done, confirmed, silent)
-    lines = prune_report.plan_lines(rule, looks, decided, now, silent)
+    last = prune_report.verdict_line(looks, decided, done, confirmed, silent)
+    lines = prune_report.describe_choice(rule, looks, decided, now, silent)
     lines += [f"not removed: {text}" for text in problems] + [last]
     outcome = "shown"
     if problems or silent:

@@ -289,5 +289,5 @@ def test_a_note_of_a_stop_that_is_a_pipe_starts_nothing(tmp_path):
 def test_a_mark_of_a_plan_that_is_a_pipe_is_none(tmp_path):
     os.mkfifo(tmp_path / plan_origin.MARK)
     signal.alarm(20)
-    assert plan_origin.ours(b"", {"plan_sha256": "x"}, 1, tmp_path) is False
+    assert plan_origin.is_trusted(b"", {"plan_sha256": "x"}, 1, tmp_path) is False
     signal.alarm(0)
