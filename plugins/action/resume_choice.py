@@ -15,25 +15,20 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints impo
     model_collector,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import unseen_checkpoints
+from ansible_collections.trainyard.cluster.plugins.modules.resume_choice import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 
 
 class ActionModule(ControllerAction):
     """Compare the checkpoints of all machines."""
 
-    ARGUMENTS = {
-        "runs_dir": {"type": "path", "required": True},
-        "run_id": {"type": "str", "required": True},
-        "rule": {"type": "dict", "required": True},
-        "found": {"type": "dict", "required": True},
-        "silent": {"type": "list", "elements": "str", "default": []},
-        "tries": {"type": "int", "default": 0},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:

@@ -6,24 +6,19 @@ from __future__ import annotations
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import resume_decision
+from ansible_collections.trainyard.cluster.plugins.modules.resume_decision import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 
 
 class ActionModule(ControllerAction):
     """Compare the controller's record of a run with what its nodes answered."""
 
-    ARGUMENTS = {
-        "runs_dir": {"type": "path", "required": True},
-        "run_id": {"type": "str", "required": True},
-        "answers": {"type": "dict", "required": True},
-        # its environment may hold secrets
-        "job": {"type": "list", "elements": "str", "default": [], "no_log": True},
-        "after": {"type": "int", "default": 0},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION, secrets=("job",))
     FAILURES = (OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:

@@ -18,6 +18,8 @@ TAKE_CODE = (
     "floored",
     "add_finding",
     "Obstacle",
+    "DrillProblem",
+    "add_problem",
     "AttemptError",
     "BrokenFile",
     "CheckpointError",
@@ -35,7 +37,9 @@ TAKE_CODE = (
 TAKE_KEYWORD = (
     "Problem",
     "RestartDecision",
+    "RefusedError",
     "_Refused",
+    "_problem",
     "_inventory_problem",
     "_no_job",
     "_refuse",
