@@ -56,20 +56,20 @@ def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, 
     attempt_files(
         tmp_path, dict(plan, site="s" * 200, job=dict(plan["job"], config=config)), "node1"
     )
-    found = status.look(lambda _argv: (0, "active\n", ""), str(tmp_path), RUN, 1, "node1")
+    found = status.read_status(lambda _argv: (0, "active\n", ""), str(tmp_path), RUN, 1, "node1")
     shown = gated("attempt_monitor", {"status": found}, run_id=RUN, number=1, node="node1")[
         "status"
     ]
     assert (shown["found"], shown["job"]) == (True, name)
     past = gated(
         "run_history_info",
-        {"history": history.look(str(tmp_path), RUN, "node1")},
+        {"history": history.read_history(str(tmp_path), RUN, "node1")},
         run_id=RUN,
         node="node1",
     )
     assert [item["number"] for item in past["history"]["attempts"]] == [1]
-    found = prune_scan.look(
-        str(tmp_path / "runs"), lambda run: prune_scan.on_node(str(tmp_path), run, {})
+    found = prune_scan.scan_runs(
+        str(tmp_path / "runs"), lambda run: prune_scan.describe_node_run(str(tmp_path), run, {})
     )
     (kept,) = gated("prune", {"look": found})["look"]["runs"]
     assert (kept["job"], kept["odd"]) == (f"{name}/paddledetection/{config}", "")

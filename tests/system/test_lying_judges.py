@@ -371,11 +371,11 @@ def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
     honest = {"look": {"runs": [run, dict(run, run=RUN[:-1] + "0")],
         "strange": [{"name": "x", "why": "y"}], "unfinished": [".pruning-x"],
                        "bytes": 9}}  # fmt: skip
-    rule = prune_rules.rule_of("0", "", "")
+    rule = prune_rules.build_rule("0", "", "")
 
     def judge(lied):
         looks = {
-            name: prune_rules.sound(look["look"])
+            name: prune_rules.valid_scan(look["look"])
             for name, look in ((HONEST, honest), (LIAR, lied))
             if look.get("look")
         }

@@ -180,7 +180,7 @@ def is_child(said, rank):
     )
 
 
-def state_of(rank, ended, unit):
+def rank_state(rank, ended, unit):
     """Return a rank's state from its findings.
 
     It is waiting, starting, training, done, failed, killed or stopped. `ended`: whether its end was
@@ -250,7 +250,7 @@ def _is_rank(entry):
     )
 
 
-def launcher_notes(root, folder):
+def read_launcher_log(root, folder):
     """Return (endpoints, environment) that Paddle's launcher has logged.
 
     They are from the newest default.<pod>.log: None and {} where it does not have them. The
@@ -425,7 +425,7 @@ def _collect(attempt, names):
     attempt.scan_strays(template, {_rank_log(entry, template) for entry in mine})
     scheduler = _scan_schedulers(attempt, launcher)
     _scan_other_files(attempt, mine, plan)
-    endpoints, environment = launcher_notes(attempt.root, template.rpartition("/")[0])
+    endpoints, environment = read_launcher_log(attempt.root, template.rpartition("/")[0])
     secrets = secrets_of(
         dict(plan, secret_env=[*names, *(plan.get("secret_env") or ())]), more=[environment]
     )
@@ -442,7 +442,9 @@ def _collect(attempt, names):
         },
         "scheduler": scheduler,
         "problems": attempt.problems,
-        "guard": guard_findings.found(lambda name: _parse_json(_read_bytes(attempt.root, name))),
+        "guard": guard_findings.read_findings(
+            lambda name: _parse_json(_read_bytes(attempt.root, name))
+        ),
         "restarted": unit is None and was_rebooted(attempt.read_mapping("attempt.json")),
         "free": free_bytes(attempt.root),
     }
@@ -504,7 +506,7 @@ def _scan_other_files(attempt, mine, plan):
         redirects = _mapping(_mapping(plan.get("suite")).get("redirects"))
         for name, controller_name in records(attempt.root, redirects.values(), attempt.node):
             attempt.scan(name, controller_name, Table())
-    for name, controller_name in guard_findings.files(attempt.node, mine):
+    for name, controller_name in guard_findings.evidence_files(attempt.node, mine):
         attempt.scan(name, controller_name, Table())
 
 
@@ -556,4 +558,6 @@ def _judge_rank(rank, children, unit):
             rank["exit_code"] = code
         else:
             rank["signal"] = signal_name(-code)
-    rank["state"] = state_of(rank, rank["ended"] is not None or rank["observed"] is not None, unit)
+    rank["state"] = rank_state(
+        rank, rank["ended"] is not None or rank["observed"] is not None, unit
+    )

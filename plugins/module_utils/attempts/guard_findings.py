@@ -49,7 +49,7 @@ _HALTED = ("T", "t", "D", "Z")
 FRAMES = 3
 
 
-def files(node, ranks):
+def evidence_files(node, ranks):
     """Return [(file below the attempt, name on the controller)] of agent and guard.
 
     ranks: the node's entries of plan["ranks"]. The files need not exist.
@@ -75,7 +75,7 @@ def _pick_fields(value, keys):
     return fields
 
 
-def found(read):
+def read_findings(read):
     """Return {stall, loss, seen} of a node, each None or [] where nothing was found.
 
     read(name) returns a JSON file's value or None.
@@ -109,7 +109,7 @@ def _select(answers, key):
     }
 
 
-def stalled(answers):
+def first_stall(answers):
     """Return (node, stall) of the stall that was noticed first, or None.
 
     asked: {node: its findings}.
@@ -120,7 +120,7 @@ def stalled(answers):
     return min(stalls.items(), key=lambda item: item[1]["time"])
 
 
-def odd(answers):
+def find_odd_rank(answers):
     """Return (rank, node, words) of the only rank that does not wait as the others.
 
     Return None where none differs or more than one does.
@@ -164,7 +164,7 @@ def _minority(entries):
     return [item for item in entries if item not in largest]
 
 
-def step_words(step):
+def describe_step(step):
     """Return the position of a training, as words that go on a sentence.
 
     For example ' after epoch 1, step 3 of 4', and '' where no step is known.
@@ -186,10 +186,10 @@ def step_words(step):
     return " after " + ", ".join(words)
 
 
-def hang_words(node, stall):
+def describe_hang(node, stall):
     """Return one sentence about a stall."""
     phase = stall.get("phase")
-    after = step_words(stall.get("step"))
+    after = describe_step(stall.get("step"))
     if not after and phase in ("rendezvous", "first_step"):
         after = " before the first step"
     return (
@@ -198,7 +198,7 @@ def hang_words(node, stall):
     )
 
 
-def lost(answers):
+def find_lost(answers):
     """Return (nodes that were lost, sentence, mutual) or None.
 
     A node that is cut off says that its neighbour is gone, and its other neighbour says the same of
@@ -245,17 +245,17 @@ def _mutual_pair(losses, accused):
     return sorted(names)[:2]
 
 
-def halt(answers):
+def find_halt(answers):
     """Return the finding for which a guard ended the training, or None.
 
     It is {outcome, cause, nodes, rank, by, time, text}. nodes: those that were lost. rank: the one
     that does not wait where the others do, or None. by, time: the clock and the moment from which
     on nothing counts.
     """
-    loss = lost(answers)
+    loss = find_lost(answers)
     if loss:
         return _loss_halt(answers, *loss)
-    stall = stalled(answers)
+    stall = first_stall(answers)
     if stall:
         return _stall_halt(answers, *stall)
     return None
@@ -278,7 +278,7 @@ def _loss_halt(answers, names, text, mutual):
 
 
 def _stall_halt(answers, node, stall):
-    text, rank, different = hang_words(node, stall), None, odd(answers)
+    text, rank, different = describe_hang(node, stall), None, find_odd_rank(answers)
     if different:
         rank, rank_node, difference = different
         text += f"; rank {rank:d} on {rank_node} {difference}"
@@ -293,10 +293,10 @@ def _stall_halt(answers, node, stall):
     }
 
 
-def lines(answers):
+def evidence_lines(answers):
     """Return evidence lines: each guard's finding and each rank's state."""
     stall_lines = [
-        f"{hang_words(name, stall)} (stall.{name}.json)"
+        f"{describe_hang(name, stall)} (stall.{name}.json)"
         for name, stall in _select(answers, "stall").items()
     ]
     loss_lines = [

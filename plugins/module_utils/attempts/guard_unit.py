@@ -22,7 +22,7 @@ def unit_name(unit):
     return "yardguard-" + unit[len("trainyard-") :]
 
 
-def argv(attempt, node, unit):
+def start_argv(attempt, node, unit):
     """Return the systemd-run command that starts the guard of a running attempt.
 
     Requisite, not BindsTo: a guard that is started again must never start the attempt with it. The
@@ -65,7 +65,7 @@ def start(run_command, attempt, node, unit):
     """
     if not os.path.exists(os.path.join(attempt, "guard.py")):
         return ""
-    code, _out, err = run_command(argv(attempt, node, unit))
+    code, _out, err = run_command(start_argv(attempt, node, unit))
     # An attempt may be over before its guard is there, and then Requisite does not hold.
     if not code or run_command(["systemctl", "--user", "is-active", unit])[1].strip() != "active":
         return ""

@@ -22,7 +22,7 @@ from . import (
     guard_findings,
     ownership,
 )
-from .evidence import launcher_notes
+from .evidence import read_launcher_log
 
 MAX_EVENTS = 4 << 20
 MAX_JSON = 64 << 20
@@ -85,7 +85,7 @@ def parse_mapping(data):
     return value
 
 
-def unit_state(run_command, unit):
+def read_unit_state(run_command, unit):
     """Return ActiveState of a unit, 'inactive' also where systemd has forgotten it."""
     _code, out, _err = run_command(
         ["systemctl", "--user", "show", "--property=ActiveState", "--value", unit]
@@ -181,13 +181,13 @@ def _step_table(plan):
     return (plan["suite"].get("logs") or {}).get("step") or {}
 
 
-def look(run_command, base, run_id, number, node):
+def read_status(run_command, base, run_id, number, node):
     """Return the attempt's state on this node, see library/attempt_monitor.py.
 
     An empty run_id means the run that holds the node, else the newest. A number of 0 means the
     run's latest attempt.
     """
-    known = attempt_dir.runs_on(base)
+    known = attempt_dir.list_attempts(base)
     if not run_id:
         candidates = _active_attempts(run_command) or known
         if not candidates:
@@ -202,7 +202,7 @@ def look(run_command, base, run_id, number, node):
         return _absent_run(base, run_id, known)
     if not any(item["name"] == node for item in plan["nodes"]):
         node = record["node"]
-    unit_active = unit_state(run_command, record["unit"])
+    unit_active = read_unit_state(run_command, record["unit"])
     ending, events = read_json(attempt, "exit.json"), read_events(attempt)
     state = _attempt_state(unit_active, ending, events)
     answer = {
@@ -210,7 +210,7 @@ def look(run_command, base, run_id, number, node):
         "run": run_id,
         "attempt": number,
         "attempts": attempt_numbers(base, run_id),
-        "noted": noted_of(base, run_id),
+        "noted": early_stops(base, run_id),
         "undone": (read_json(attempt, "stop.json") or {}).get("from") in attempt_dir.UNDONE,
         "node": node,
         "unit": record["unit"],
@@ -223,14 +223,14 @@ def look(run_command, base, run_id, number, node):
         "now": time.time(),
         "exit": ending,
         "ranks": rank_states(attempt, plan, node, events),
-        "disk": disk_of(attempt),
-        "guard": read_guard(attempt),
+        "disk": disk_space(attempt),
+        "guard": read_guard_state(attempt),
         "console_tail": [],
     }
     answer.update(_planned_facts(plan))
     answer.update(_reported_endpoints(plan, events))
     if state == "lost":
-        answer["lost"] = how_lost(record, events)
+        answer["lost"] = describe_loss(record, events)
     if state in ("failed", "lost"):
         answer["console_tail"] = console_tail(attempt, plan["launcher"]["console"])
     environments = []
@@ -256,7 +256,7 @@ def _absent_run(base, run_id, known):
         "run": run_id,
         "known": [item[0] for item in known][-5:],
         "attempts": attempt_numbers(base, run_id),
-        "noted": noted_of(base, run_id),
+        "noted": early_stops(base, run_id),
         "processes": processes.of_run(run_id),
         "stopped": bool(stops),
     }
@@ -324,7 +324,7 @@ def attempt_numbers(base, run_id):
     return sorted(int(match.group(1)) for match in matches if match)
 
 
-def noted_of(base, run_id):
+def early_stops(base, run_id):
     """Return the numbers of attempts that a person stopped before they began here.
 
     A restart that waits must not start after such a note.
@@ -338,7 +338,7 @@ def noted_of(base, run_id):
     return numbers
 
 
-def how_lost(record, events):
+def describe_loss(record, events):
     """Return the reason why an attempt whose unit is gone wrote no end.
 
     Such an attempt does not hold the node: only an active unit does. The boot mark distinguishes a
@@ -355,7 +355,7 @@ def how_lost(record, events):
     return "the node was restarted, or " + reason
 
 
-def read_guard(attempt):
+def read_guard_state(attempt):
     """Return {phase, budget, quiet, stall, loss} of the attempt's guard.
 
     phase, budget, quiet: its latest observation (guard.json). stall, loss: the reason why it ended
@@ -363,7 +363,7 @@ def read_guard(attempt):
     """
     observation = read_json(attempt, "guard.json") or {}
     answer = {key: observation.get(key) for key in ("phase", "budget", "quiet")}
-    findings = guard_findings.found(lambda name: read_json(attempt, name))
+    findings = guard_findings.read_findings(lambda name: read_json(attempt, name))
     answer.update(stall=findings["stall"], loss=findings["loss"])
     return answer
 
@@ -375,12 +375,12 @@ def launcher_environment(attempt, plan):
     except OSError:
         return {}
     try:
-        return launcher_notes(root, plan["launcher"]["rank_log"].rpartition("/")[0])[1]
+        return read_launcher_log(root, plan["launcher"]["rank_log"].rpartition("/")[0])[1]
     finally:
         os.close(root)
 
 
-def disk_of(path):
+def disk_space(path):
     """Return {free, total} of a path's file system in bytes, or None.
 
     free: as a user without privileges may use it (statvfs).

@@ -47,7 +47,7 @@ FULL = 1 << 20  # bytes free below which a log that breaks off did so because th
 _FAR = float("inf")
 
 
-def succeeded(unit, node):
+def has_succeeded(unit, node):
     """Return whether an attempt ended well on a node, and nothing stopped it.
 
     Unit and launcher must both have ended well. unit: what systemd says of the unit. node: what
@@ -62,7 +62,7 @@ def succeeded(unit, node):
     return well and not unit.get("stopped_by")
 
 
-def clocks(asked):
+def measure_clocks(asked):
     """Return {node: seconds that its clock is ahead of the middle one}.
 
     Differences that asking the nodes explains count as 0.
@@ -344,11 +344,11 @@ class Weighing:
         to talk to itself over loopback.
         """
         self.answers, self.alone = asked, alone
-        self.ahead = clocks(asked)
+        self.ahead = measure_clocks(asked)
         self.units = {name: node.get("exit") for name, node in asked.items()}
         known = {name: unit for name, unit in self.units.items() if unit}
         self.stopped = {name: unit for name, unit in known.items() if unit.get("stopped_by")}
-        self.fine = [name for name, unit in known.items() if succeeded(unit, asked[name])]
+        self.fine = [name for name, unit in known.items() if has_succeeded(unit, asked[name])]
         self.failed = [name for name in known if name not in self.stopped and name not in self.fine]
         self.ranks = [
             dict(rank, node=name)

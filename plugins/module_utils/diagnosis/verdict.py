@@ -167,7 +167,7 @@ class _Case:
         }
         if user_stops and not self._failed_before(user_stops) and not self._decided_before_stop():
             return self._stopped(user_stops)
-        halt = guard_findings.halt(self.answers)
+        halt = guard_findings.find_halt(self.answers)
         if halt and not self._failed_by_then(halt):
             return self._halted(halt)
         if self.decided:
@@ -538,7 +538,7 @@ class _Case:
             *self._same_error_lines(),
             *self._nan_lines(),
             *self._memory_lines(),
-            *guard_findings.lines(self.answers),
+            *guard_findings.evidence_lines(self.answers),
             *(_stop_line(name, unit) for name, unit in self.stopped.items()),
             *(f"{name} was not asked: {reason}" for name, reason in self.missing.items()),
             *(

@@ -11,8 +11,8 @@ from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import age
 from ansible_collections.trainyard.cluster.plugins.module_utils.records.prune_rules import (
-    HOME,
-    begun,
+    CONTROLLER,
+    start_time,
 )
 
 MANY = 40  # runs and entries that are listed; the rest is counted
@@ -83,7 +83,7 @@ def describe_choice(
     """Return the lines about what would go, what stays all the same, and why.
 
     They go place by place and run by run, and name what is left because nothing in it is a run's.
-    rule: from prune_rules.rule_of. scans, choice: as prune_rules.decide takes and returns them.
+    rule: from prune_rules.build_rule. scans, choice: as prune_rules.decide takes and returns them.
     now: unix seconds. silent: places that were asked and did not answer.
     """
     lines = [f"rule: {describe_rule(rule)}"]
@@ -131,7 +131,7 @@ def _run_rows(scans: Scans, choice: Json, now: float) -> list[str]:
             for place, names in choice["remove"].items()
             if name in names
         )
-        rows.append(f"  {name:<44} {age(max(0, now - begun(name))):<8} ago  {sizes}")
+        rows.append(f"  {name:<44} {age(max(0, now - start_time(name))):<8} ago  {sizes}")
     return rows
 
 
@@ -159,8 +159,8 @@ def verdict_line(
 ) -> str:
     """Return the end in one line.
 
-    done: {place: what prune_scan.remove returned}, {} where nothing was removed. confirmed: whether
-    it was to be removed.
+    done: {place: what prune_scan.remove_runs returned}, {} where nothing was removed. confirmed:
+    whether it was to be removed.
     """
     if confirmed:
         text = _describe_removal(done)
@@ -190,7 +190,7 @@ def _describe_removal(done: Json) -> str:
     names = {name for result in done.values() for name in result["removed"]}
     total = format_bytes(sum(result["freed"] for result in done.values()))
     sizes = ", ".join(f"{place} {format_bytes(result['freed'])}" for place, result in done.items())
-    text = f"REMOVED {_count_runs(len(names))}, {total} freed ({sizes or HOME})"
+    text = f"REMOVED {_count_runs(len(names))}, {total} freed ({sizes or CONTROLLER})"
     problems = sum(len(result["problems"]) for result in done.values())
     if problems:
         text += f"; {problems} not, see above"

@@ -20,8 +20,10 @@ def test_what_is_shown():
         "node2": None,
         "home": place(entry(9, bytes=2048), entry(1, bytes=0), unfinished=[".pruning-x"]),
     }
-    found = prune_rules.decide(prune_rules.rule_of(keep=1), looks, "lab", NOW)
-    lines = prune_report.describe_choice(prune_rules.rule_of(keep=1), looks, found, NOW, ["node2"])
+    found = prune_rules.decide(prune_rules.build_rule(keep=1), looks, "lab", NOW)
+    lines = prune_report.describe_choice(
+        prune_rules.build_rule(keep=1), looks, found, NOW, ["node2"]
+    )
     assert lines[0].startswith("rule: ") and "newest 1 of their job" in lines[0]
     assert lines[2].split()[:10] == [run_id(9), *"9 days ago".split()] + [
         *["node1", "3.0", "GiB,"],
