@@ -7,6 +7,10 @@ rank (docs/runbooks/watchdog.md).
 
 from __future__ import annotations
 
+import typing
+
+from .states import Outcome
+
 # The files of guards and agent that are fetched, with flat names as all of an attempt's files have.
 _FILES = (
     ("ranks.jsonl", "ranks.{}.jsonl"),
@@ -47,6 +51,18 @@ WAITS = (
 # States in which a process does not wait for another one of its own accord (proc(5)).
 _HALTED = ("T", "t", "D", "Z")
 FRAMES = 3
+
+
+class Halt(typing.NamedTuple):
+    """The finding for which a guard ended the training."""
+
+    outcome: Outcome
+    cause: str  # of the failure catalogue
+    nodes: list[str]  # the nodes that were lost
+    rank: int | None  # the rank that does not wait where the others do
+    by: str  # the node whose clock `time` is of
+    time: float  # unix seconds, from which on nothing counts
+    text: str
 
 
 def evidence_files(node, ranks):
@@ -246,12 +262,7 @@ def _mutual_pair(losses, accused):
 
 
 def find_halt(answers):
-    """Return the finding for which a guard ended the training, or None.
-
-    It is {outcome, cause, nodes, rank, by, time, text}. nodes: those that were lost. rank: the one
-    that does not wait where the others do, or None. by, time: the clock and the moment from which
-    on nothing counts.
-    """
+    """Return the Halt of an attempt, None where no guard ended it."""
     loss = find_lost(answers)
     if loss:
         return _loss_halt(answers, *loss)
@@ -263,18 +274,10 @@ def find_halt(answers):
 
 def _loss_halt(answers, names, text, mutual):
     by, loss = next(item for item in _select(answers, "loss").items() if item[1]["node"] in names)
-    outcome = "lost"
+    outcome = Outcome.LOST
     if mutual:
-        outcome = "failed"
-    return {
-        "outcome": outcome,
-        "cause": "node_lost",
-        "nodes": names,
-        "rank": None,
-        "by": by,
-        "time": loss["since"],
-        "text": text,
-    }
+        outcome = Outcome.FAILED
+    return Halt(outcome, "node_lost", names, None, by, loss["since"], text)
 
 
 def _stall_halt(answers, node, stall):
@@ -282,15 +285,7 @@ def _stall_halt(answers, node, stall):
     if different:
         rank, rank_node, difference = different
         text += f"; rank {rank:d} on {rank_node} {difference}"
-    return {
-        "outcome": "failed",
-        "cause": "hang",
-        "nodes": [],
-        "rank": rank,
-        "by": node,
-        "time": stall["time"],
-        "text": text,
-    }
+    return Halt(Outcome.FAILED, "hang", [], rank, node, stall["time"], text)
 
 
 def evidence_lines(answers):

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import time
+import typing
 
 from ..base import processes
 from ..base.safe_open import DIRECTORY, open_in, read_in
@@ -23,10 +24,81 @@ from . import (
     ownership,
 )
 from .evidence import read_launcher_log
+from .states import AttemptState, RankState
 
 MAX_EVENTS = 4 << 20
 MAX_JSON = 64 << 20
 CONSOLE_BYTES = 8192
+_Json = typing.Dict[str, typing.Any]
+
+
+class RankStatus(typing.TypedDict):
+    """The status of one rank. An unknown value is None."""
+
+    rank: int
+    local_rank: int
+    pid: int | None
+    state: str  # of RankState
+    exit_code: int | None
+    signal: str | None
+    step: _Json | None  # the log's latest step record
+    evaluation: _Json | None
+    nan: _Json | None  # the first step in the log's end whose loss is not a number
+    log_bytes: int
+    log_time: float | None  # the log's last change, unix seconds of the node
+    fraction: float | None  # of the training that is done
+
+
+class _FoundOrNot(typing.TypedDict):
+    found: bool
+    ended: bool
+    state: str  # of AttemptState
+
+
+class AbsentStatus(_FoundOrNot, total=False):
+    """The status of a run that this node does not have."""
+
+    run: str
+    known: list[str]  # ids of the runs that this node has, the oldest first
+    attempts: list[int]
+    noted: list[int]  # attempts that a person stopped before they began here
+    processes: list[int]  # pids that bear the run's mark
+    stopped: bool
+
+
+class AttemptStatus(_FoundOrNot):
+    """The status of an attempt on this node. Times are unix seconds of the node."""
+
+    run: str
+    attempt: int
+    attempts: list[int]
+    noted: list[int]  # attempts that a person stopped before they began here
+    undone: bool  # whether a failed start took it back
+    node: str
+    unit: str
+    plan_sha256: str
+    lost: str | None  # why it wrote no end (LOST only)
+    by: str | None  # user@controller of the start
+    started: float
+    now: float
+    exit: _Json | None  # exit.json
+    ranks: list[RankStatus]
+    disk: dict[str, int] | None
+    guard: _Json
+    console_tail: list[str]
+    job: str
+    nodes: list[str]
+    endpoints: list[str]
+    endpoints_as_planned: bool
+    endpoints_reported: list[str] | None
+    epochs: int | None
+    first_step: _Json
+    unit_of_speed: str
+    accelerator: str | None
+    ranks_in_all: int
+    only_first_prints: bool
+    main_figure: str | None
+    checkpoints: _Json | None
 
 
 def read_events(attempt):
@@ -94,13 +166,7 @@ def read_unit_state(run_command, unit):
 
 
 def rank_states(attempt, plan, node, events):
-    """Return the states of this node's ranks, as a list of mappings.
-
-    Keys: {rank, local_rank, pid, state, exit_code, signal, step, evaluation, nan, log_bytes,
-    log_time, fraction}. step: the log's latest step record or None. nan: the first step in the
-    log's end whose loss is not a number, or None. log_time: the log's last change (unix seconds of
-    the node), or None.
-    """
+    """Return the RankStatus of each of this node's ranks."""
     table = parser.Table(plan["suite"].get("logs"))
     starts = {event.get("rank"): event for event in events if event.get("event") == "start"}
     ends = {event.get("rank"): event for event in events if event.get("event") == "end"}
@@ -117,7 +183,7 @@ def rank_states(attempt, plan, node, events):
                 "rank": entry["rank"],
                 "local_rank": entry["local_rank"],
                 "pid": start.get("pid"),
-                "state": _rank_state(plan, entry, start, end, step, finished),
+                "state": _rank_state(plan, entry, start, end, step, finished).value,
                 "exit_code": end.get("exit_code"),
                 "signal": end.get("signal"),
                 "step": step,
@@ -148,7 +214,7 @@ def _read_log_tail(attempt, plan, entry, table):
 
 
 def _rank_state(plan, entry, start, end, step, finished):
-    """Return done, failed, ended, waiting, training, running or starting for one rank.
+    """Return the RankState of one rank.
 
     start, end: its events, {} without one. step: its latest step record or None. finished:
     the launcher ended with exit code 0.
@@ -156,25 +222,25 @@ def _rank_state(plan, entry, start, end, step, finished):
     if end:
         return _ended_rank_state(end, finished)
     if not start:
-        return "waiting"
+        return RankState.WAITING
     if step:
-        return "training"
+        return RankState.TRAINING
     # A suite that prints steps on its first rank only leaves the others' phase unknown.
     if _step_table(plan).get("ranks") == "first" and entry["rank"] > 0:
-        return "running"
-    return "starting"
+        return RankState.RUNNING
+    return RankState.STARTING
 
 
 def _ended_rank_state(end, finished):
     if end.get("exit_code") == 0:
-        return "done"
+        return RankState.DONE
     if end.get("exit_code") is not None or end.get("signal"):
-        return "failed"
+        return RankState.FAILED
     # msrun collects its ranks before their exit status can be read. Where msrun itself ended well,
     # they did.
     if finished:
-        return "done"
-    return "ended"
+        return RankState.DONE
+    return RankState.ENDED
 
 
 def _step_table(plan):
@@ -182,7 +248,7 @@ def _step_table(plan):
 
 
 def read_status(run_command, base, run_id, number, node):
-    """Return the attempt's state on this node, see library/attempt_monitor.py.
+    """Return the AttemptStatus or AbsentStatus on this node, see library/attempt_monitor.py.
 
     An empty run_id means the run that holds the node, else the newest. A number of 0 means the
     run's latest attempt.
@@ -191,7 +257,7 @@ def read_status(run_command, base, run_id, number, node):
     if not run_id:
         candidates = _active_attempts(run_command) or known
         if not candidates:
-            return {"found": False, "ended": True, "state": "none", "known": []}
+            return AbsentStatus(found=False, ended=True, state=AttemptState.NONE.value, known=[])
         run_id, number = candidates[-1]
     if not number:
         number = max([item[1] for item in known if item[0] == run_id] or [1])
@@ -215,7 +281,7 @@ def read_status(run_command, base, run_id, number, node):
         "node": node,
         "unit": record["unit"],
         "plan_sha256": hashlib.sha256(plan_bytes).hexdigest(),
-        "state": state,
+        "state": state.value,
         "lost": None,
         "by": record.get("by"),
         "ended": unit_active not in attempt_dir.ACTIVE,
@@ -229,9 +295,9 @@ def read_status(run_command, base, run_id, number, node):
     }
     answer.update(_planned_facts(plan))
     answer.update(_reported_endpoints(plan, events))
-    if state == "lost":
+    if state == AttemptState.LOST:
         answer["lost"] = describe_loss(record, events)
-    if state in ("failed", "lost"):
+    if state in (AttemptState.FAILED, AttemptState.LOST):
         answer["console_tail"] = console_tail(attempt, plan["launcher"]["console"])
     environments = []
     if answer["console_tail"]:
@@ -252,7 +318,7 @@ def _absent_run(base, run_id, known):
     return {
         "found": False,
         "ended": True,
-        "state": "none",
+        "state": AttemptState.NONE.value,
         "run": run_id,
         "known": [item[0] for item in known][-5:],
         "attempts": attempt_numbers(base, run_id),
@@ -263,25 +329,25 @@ def _absent_run(base, run_id, known):
 
 
 def _attempt_state(unit_active, ending, events):
-    """Return the state of the whole attempt on this node.
+    """Return the AttemptState on this node.
 
-    One of running, stopping, lost, stopped, completed and failed. unit_active: the unit's
+    unit_active: the unit's
     ActiveState. ending: exit.json or None.
     """
     if unit_active == "deactivating":
-        return "stopping"
+        return AttemptState.STOPPING
     if unit_active in attempt_dir.ACTIVE:
-        return "running"
+        return AttemptState.RUNNING
     if ending is None:
         # The unit is gone and wrote no end: the node was restarted, or the user's manager was
         # killed.
-        return "lost"
+        return AttemptState.LOST
     if ending.get("stopped_by") == "user":
-        return "stopped"
+        return AttemptState.STOPPED
     succeeded = ending.get("service_result") == "success" and _launcher_succeeded(events)
     if succeeded and not ending.get("stopped_by"):
-        return "completed"
-    return "failed"
+        return AttemptState.COMPLETED
+    return AttemptState.FAILED
 
 
 def _planned_facts(plan):

@@ -26,6 +26,7 @@ import itertools
 import os
 import re
 import stat
+import typing
 
 from ..base import manifest
 from ..base.safe_open import DIRECTORY, open_below
@@ -45,6 +46,38 @@ LARGEST = 2**53
 MOST_ATTEMPTS = 200  # of a run, the newest
 MOST_ENTRIES = 20_000  # of a folder and the folders in it
 MOST_READ = 50  # checkpoints of an attempt, the newest; reading one may take seconds
+
+
+class SkippedCheckpoint(typing.TypedDict):
+    """A checkpoint or directory that cannot be used."""
+
+    attempt: int
+    name: str  # of the checkpoint, empty for a directory
+    why: str
+    code: str
+
+
+class ResumePoint(typing.TypedDict, total=False):
+    """A complete checkpoint from which a run can go on. An unknown number is None."""
+
+    attempt: int  # that saved it
+    name: str
+    stem: str
+    path: str  # of its folder on the machine
+    instead: bool  # whether its name fits the patterns of `instead`
+    saved: float  # unix seconds
+    epoch: int | None  # epochs that are done
+    step: int | None  # steps that are done
+    lr: float | None  # the learning rate there
+    paths: list[str]  # of its files, before they are described
+    files: dict[str, list[typing.Any]]  # path: ['f', bytes, sha256]
+    bytes: int
+    digest: str  # of the files
+    first: str  # the node of rank 0
+    # Of the chosen one, as resume_choice.choose makes them:
+    source: str  # the machine that it is taken from
+    sources: list[dict[str, str]]  # [{source, path}] of all machines with the same files
+    note: str
 
 
 # --- one checkpoint
@@ -241,15 +274,12 @@ def _fits(name, patterns):
 
 
 def describe_skipped(code, number, why, name=""):
-    """Return an entry of `skipped`.
-
-    code: of the message. number: the attempt's. name: of the checkpoint, empty for a directory.
-    """
+    """Return the SkippedCheckpoint of attempt `number`."""
     return {"attempt": number, "name": name, "why": why, "code": code}
 
 
 def find_in_attempt(attempt_dir, number, folders, rule):
-    """Return (point or None, skipped) of an attempt.
+    """Return (ResumePoint or None, skipped) of an attempt.
 
     The point is the newest complete checkpoint, without its digest. skipped: entries about newer
     ones that are not complete. folders: below attempt_dir, the likeliest first.

@@ -330,6 +330,31 @@ _CANDIDATE_KEYS = (
 )
 
 
+class _CandidateFields(typing.TypedDict):
+    rank: int | None  # None for a launcher or scheduler
+    node: str
+    local_rank: int | None
+    pid: int | None
+    exit_code: int | None
+    signal: str | None
+    observed: str | None  # what saw the end: agent or launcher
+    ended: float | None  # by the node's clock
+    home: str | None  # the log's name on the controller
+    lines: int | None
+    last_line: str | None
+    weight: int
+    why: str  # the reason for the weight, as a predicate
+    error: dict[str, typing.Any] | None  # the first error of its log
+    when: float | None  # the end by the middle clock, in unix seconds
+
+
+class Candidate(_CandidateFields, total=False):
+    """A failure on one rank, launcher or scheduler that may be the beginning of all."""
+
+    who: str  # scheduler, where it is not a launcher
+    started: bool  # whether a rank of the node had started (launcher and scheduler only)
+
+
 class Weighing:
     """The candidates of one attempt, from {node: what rank_logs_info returned}.
 
@@ -615,7 +640,7 @@ class Weighing:
         return dict(candidate, who="scheduler", started=True)
 
     def _build_candidate(self, rank, weight, why, error):
-        """Return a candidate: its rank's findings and the corrected time."""
+        """Return the Candidate with a rank's findings and the corrected time."""
         when = rank.get("ended")
         if when is None and error:
             when = error.get("time") or rank.get("mtime")
