@@ -62,18 +62,20 @@ def on_node(given, run, write):
     base = os.path.join(os.path.expanduser("~"), os.path.expanduser(given["folder"]))
     folder = os.path.join(base, "runs")
     if given["state"] == "looked":
-        running = prune_scan.held_here(run)
-        found = prune_scan.look(folder, lambda name: prune_scan.on_node(base, name, running))
+        running = prune_scan.find_held(run)
+        found = prune_scan.scan_runs(
+            folder, lambda name: prune_scan.describe_node_run(base, name, running)
+        )
         return {"changed": False, "look": printable_data(found)}
     if not write:
         return {"changed": bool(given["names"]), "removed": [], "freed": 0, "problems": []}
     # no start may come between the look and the removal
-    with attempt_dir.hold(base):
-        found = prune_scan.remove(
+    with attempt_dir.lock_node(base):
+        found = prune_scan.remove_runs(
             folder,
             given["names"],
-            lambda name: prune_scan.on_node(base, name, {}),
-            lambda: prune_scan.held_here(run),
+            lambda name: prune_scan.describe_node_run(base, name, {}),
+            lambda: prune_scan.find_held(run),
         )
     return dict(printable_data(found), changed=bool(found["removed"]))
 

@@ -83,7 +83,7 @@ def find(given):
     home = os.path.expanduser("~")
     base = os.path.join(home, given["base"])
     mesh_credential.register(home, base)
-    found = finder.of_run(os.path.join(base, "runs", given["run_id"]), given["rule"])
+    found = finder.find_in_run(os.path.join(base, "runs", given["run_id"]), given["rule"])
     return {"changed": False, "found": printable_data(found)}
 
 
@@ -92,7 +92,7 @@ def result(given, run, write):
     if given["state"] == "found":
         return find(given)
     home = os.path.expanduser("~")
-    changed, brought, said = checkpoint_transfer.bring(
+    changed, brought, said = checkpoint_transfer.fetch(
         run, home, os.path.join(home, given["base"]), given["node"], given["point"], write
     )
     return {"changed": changed, "brought": brought, "said": [printable(line) for line in said]}

@@ -30,9 +30,9 @@ class ActionModule(ControllerAction):
         held = functools.partial(controller_runs.held_runs, runs_dir)
         if arguments["state"] == "looked":
             in_use = held()
-            found = prune_scan.look(runs_dir, lambda name: describe(name, in_use))
+            found = prune_scan.scan_runs(runs_dir, lambda name: describe(name, in_use))
             return {"changed": False, "look": printable_data(found)}
         if self.check_mode:
             return {"changed": bool(names), "removed": [], "freed": 0, "problems": []}
-        removal = prune_scan.remove(runs_dir, names, lambda name: describe(name, {}), held)
+        removal = prune_scan.remove_runs(runs_dir, names, lambda name: describe(name, {}), held)
         return dict(printable_data(removal), changed=bool(removal["removed"]))
