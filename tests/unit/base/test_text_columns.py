@@ -4,15 +4,25 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import text_columns
 
 
 @pytest.mark.parametrize(
     "text, wide",
-    [("", 0), ("job", 3), ("训练", 4), ("ﾊﾞ", 2), ("ＡＢ", 4), ("é", 1), ("e\u0301", 1)],
+    [
+        ("", 0),
+        ("job", 3),
+        ("训练", 4),
+        ("ﾊﾞ", 2),
+        ("ＡＢ", 4),
+        ("é", 1),
+        ("e\u0301", 1),
+        ("👍🏽", 2),
+        ("\u200b", 0),
+    ],
 )
 def test_widths(text, wide):
-    assert text_layout.width(text) == wide
+    assert text_columns.width(text) == wide
 
 
 @pytest.mark.parametrize(
@@ -27,7 +37,7 @@ def test_widths(text, wide):
     ],
 )
 def test_cut_and_filled(text, room, cut, filled):
-    assert text_layout.cut(text, room) == cut and text_layout.fill(text, room) == filled
+    assert text_columns.cut(text, room) == cut and text_columns.fill(text, room) == filled
 
 
 @pytest.mark.parametrize(
@@ -42,7 +52,7 @@ def test_cut_and_filled(text, room, cut, filled):
     ],
 )
 def test_bars(fraction, text):
-    assert text_layout.bar(fraction, 4) == text
+    assert text_columns.bar(fraction, 4) == text
 
 
 @pytest.mark.parametrize(
@@ -59,11 +69,11 @@ def test_bars(fraction, text):
     ],
 )
 def test_curves(values, room, text):
-    assert text_layout.curve(values, room) == text
+    assert text_columns.curve(values, room) == text
 
 
 def test_samples_stand_for_the_whole_time_in_bounded_memory():
-    kept = text_layout.Samples(most=8)
+    kept = text_columns.Samples(most=8)
     for value in range(1000):
         kept.add(float(value))
     assert (

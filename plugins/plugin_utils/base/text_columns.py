@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text in the columns of a terminal.
-
-Pure. The module measures, cuts and fills text, and draws bars and small curves.
-"""
+"""Text in the columns of a terminal: measure, cut and fill it, draw bars and small curves. Pure."""
 
 from __future__ import annotations
 
 import math
-import unicodedata
+from collections.abc import Sequence
+
+import wcwidth
 
 BAR = ("█", "░")
 BAR_ASCII = ("#", ".")
@@ -16,25 +15,12 @@ CURVE_ASCII = "_.:-=+*#"
 NOT_FINITE = "x"
 
 
-def width(text):
-    """Return the columns that a text takes.
-
-    That is two for a wide character (Unicode TR11: W and F), none for one that is put over another.
-    """
-    if text.isascii():
-        return len(text)
-    return sum(_columns(char) for char in text)
+def width(text: str) -> int:
+    """Return the columns that a text takes: two for a wide character, none for an accent."""
+    return wcwidth.width(text, control_codes="ignore")
 
 
-def _columns(char):
-    if unicodedata.combining(char):
-        return 0
-    if unicodedata.east_asian_width(char) in "WF":
-        return 2
-    return 1
-
-
-def cut(text, columns, end=".."):
+def cut(text: str, columns: int, end: str = "..") -> str:
     """Return a text that takes at most so many columns.
 
     `end` replaces the rest, where it fits.
@@ -43,22 +29,23 @@ def cut(text, columns, end=".."):
         return text
     if columns <= 2 * len(end):
         end = ""
-    taken, room = [], columns - len(end)
-    for char in text:
-        room -= _columns(char)
+    taken: list[str] = []
+    room = columns - len(end)
+    for character in wcwidth.iter_graphemes(text):
+        room -= width(character)
         if room < 0:
             break
-        taken.append(char)
+        taken.append(character)
     return "".join(taken) + end
 
 
-def fill(text, columns):
+def fill(text: str, columns: int) -> str:
     """Return a text of exactly so many columns: filled with spaces, or cut."""
     text = cut(text, columns)
     return text + " " * (columns - width(text))
 
 
-def bar(fraction, columns=20, signs=BAR_ASCII):
+def bar(fraction: float | None, columns: int = 20, signs: Sequence[str] = BAR_ASCII) -> str:
     """Return a bar of so many columns and two brackets.
 
     An unknown fraction (None) gives a bar of spaces.
@@ -69,7 +56,7 @@ def bar(fraction, columns=20, signs=BAR_ASCII):
     return "[" + signs[0] * full + signs[1] * (columns - full) + "]"
 
 
-def curve(values, columns, signs=CURVE_ASCII):
+def curve(values: Sequence[float | None], columns: int, signs: str = CURVE_ASCII) -> str:
     """Return values as a line of at most so many signs.
 
     The lowest value is the first sign, the highest the last one. None (not a number) shows as x. Of
@@ -96,29 +83,31 @@ def curve(values, columns, signs=CURVE_ASCII):
     return "".join(line)
 
 
-def _shares(values, count):
+def _shares(values: Sequence[float | None], count: int) -> list[Sequence[float | None]]:
     edges = [index * len(values) // count for index in range(count + 1)]
     return [values[begin:end] for begin, end in zip(edges, edges[1:])]
 
 
-def _mean(values):
+def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean, or None where one of the values is not a number.
 
     A NaN must not vanish among others.
     """
-    if None in values:
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values):
         return None
-    return sum(values) / len(values)
+    return sum(numbers) / len(numbers)
 
 
 class Samples:
     """At most `most` values in their order, thinned over the whole time."""
 
-    def __init__(self, most=240):
-        self.values, self._most = [], most
-        self._share, self._open = 1, []
+    def __init__(self, most: int = 240) -> None:
+        self.values: list[float | None] = []
+        self._most, self._share = most, 1
+        self._open: list[float | None] = []
 
-    def add(self, value):
+    def add(self, value: float | None) -> None:
         """Add a number, or None for one that is not finite."""
         if value is not None and not math.isfinite(value):
             value = None
