@@ -26,7 +26,7 @@ def test_a_tree_that_was_changed_is_not_whole(run_module, tmp_path):
     entries = manifest.scan(source)
     digest = manifest.digest(entries)
     base = str(tmp_path / "base")
-    place, staging = tree_install.place_of(base, "code", digest)
+    place, staging = tree_install.tree_paths(base, "code", digest)
     put(staging, {"train.py": "print(1)"})
     tree_install.switch_in(base, "code", digest, entries)
     given = {"base": base, "trees": [{"kind": "code", "digest": digest}]}
