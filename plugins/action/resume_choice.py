@@ -29,12 +29,11 @@ class ActionModule(ControllerAction):
     """Compare the checkpoints of all machines."""
 
     ARGUMENTS = arguments_of(DOCUMENTATION)
-    FAILURES = (model_collector.CheckpointError, OSError, ValueError)
+    FAILURES = (OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the best checkpoint, and why a restart should wait."""
-        if not attempt_dir.RUN_ID.match(arguments["run_id"]):
-            raise ValueError(f"{arguments['run_id']!r} is no run id")
+        attempt_dir.check_run_id(arguments["run_id"])
         run_dir = os.path.join(arguments["runs_dir"], arguments["run_id"])
         at_home = finder.of_run(run_dir, arguments["rule"], at_home=True)
         found = {finder.HOME: printable_data(at_home), **arguments["found"]}

@@ -41,9 +41,9 @@ from ansible import context
 from ansible.plugins.callback.default import CallbackModule as Default
 from ansible.utils.color import stringc
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize, text_layout
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal, text_columns
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import (
     model,
@@ -119,7 +119,9 @@ class Picture:
         with self._lock:
             self._display.display = self._display_beside
             self._write(screen.repaint(self._widths, look.columns, painted))
-            self._widths = [sum(text_layout.width(text) for text, _style in line) for line in lines]
+            self._widths = [
+                sum(text_columns.width(text) for text, _style in line) for line in lines
+            ]
             self.when, self.due = time.monotonic(), False
 
     def _display_beside(self, *args, **kwargs):

@@ -72,7 +72,7 @@ class ControllerAction(ActionBase):
     REQUIRED_IF: Sequence[tuple[Any, ...]] = ()
     # Paths that are not made absolute: they may be a node's, or the name of a library.
     PATHS_AS_GIVEN: Sequence[str] = ()
-    # Exceptions of `execute` that say in words what is wrong.
+    # Further exceptions of `execute`, beside CodedError, whose message is for the user.
     FAILURES: tuple[type[Exception], ...] = ()
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
@@ -86,10 +86,10 @@ class ControllerAction(ActionBase):
             result.update(self.execute(arguments))
         except ActionFailed as error:
             result.update(error.result)
+        except CodedError as error:
+            result.update(failed=True, msg=self.describe(error), code=error.code)
         except self.FAILURES as error:
             result.update(failed=True, msg=self.describe(error))
-            if isinstance(error, CodedError):
-                result["code"] = error.code
         if self._warnings:
             result["warnings"] = self._warnings
         if secrets:

@@ -25,6 +25,7 @@ import hashlib
 import os
 import re
 import stat
+from typing import Any
 
 from .error_patterns import LITERALS, any_of
 from .error_scanner import ErrorScan
@@ -190,7 +191,7 @@ def _first_match(patterns, text):
 class LogScan:
     """Feed bytes in any pieces with `feed`, get the findings from `finish`."""
 
-    def __init__(self, table, digest=True, line_numbers=True):
+    def __init__(self, table: Table, digest: bool = True, line_numbers: bool = True) -> None:
         self.table = table
         self.errors = ErrorScan()
         self.bytes = 0
@@ -211,7 +212,7 @@ class LogScan:
         self._rest = b""  # the beginning of the line that the last chunk broke off
         self._last = b""
 
-    def feed(self, chunk):
+    def feed(self, chunk: bytes) -> None:
         """Read the next bytes."""
         if not chunk:
             return
@@ -262,7 +263,7 @@ class LogScan:
         if not self._match(number, text):
             self.errors.line(self.number, text)
 
-    def _match(self, number, text):
+    def _match(self, number: int, text: str) -> bool:
         """Note a line that one of the table's patterns fits and return whether one does."""
         table = self.table
         for index, pattern in enumerate(table.step):
@@ -290,7 +291,7 @@ class LogScan:
             return True
         return False
 
-    def _step(self, number, text, match):
+    def _step(self, number: int, text: str, match: re.Match[str]) -> None:
         self.steps += 1
         self._latest, self._read = (number, text, match), None
         if self.first_step is None:
@@ -324,7 +325,7 @@ class LogScan:
         record = self.last_step or {}
         return {key: record[key] for key in ("epoch", "step", "global_step") if key in record}
 
-    def _evaluated(self, number, values):
+    def _evaluated(self, number: int, values: dict[str, Any]) -> None:
         current = self.evaluation
         # A value again: the next evaluation begins. Suites repeat the best one so far, at the end
         # once more.
@@ -332,7 +333,7 @@ class LogScan:
             current = self.evaluation = dict(self._position(), line=number)
         current.update(values)
 
-    def finish(self):
+    def finish(self) -> dict[str, Any]:
         """Return the findings. The last line need not have an end."""
         count = self.number
         if self._rest:

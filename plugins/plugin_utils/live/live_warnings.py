@@ -7,12 +7,17 @@ clock only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import guard_findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
     folded,
     ranges,
     span,
 )
+
+from .model import Json, Node, Pace, Watch
 
 # A pause is a stall if it is so many times as long as usual, and at least so many seconds.
 STALL_TIMES, STALL_SECONDS = 5, 30
@@ -26,16 +31,23 @@ GIB = 1 << 30
 DISK_SHARE, DISK_MUCH, DISK_LITTLE = 0.05, 20 * GIB, 2 * GIB
 
 
-def warnings(watch, seconds):
-    """Return [(kind, nodes, text)] of a model.Watch, the gravest first.
+Stall = tuple[float, float | None, bool]  # seconds, usual seconds, the log grows
 
-    kind and nodes tell one warning from another. The text changes with time. seconds: the clock
-    that Watch.add was given.
-    """
-    knowing = [node for node in watch.nodes.values() if node["status"].get("found")]
-    running = [node for node in knowing if not node["status"]["ended"]]
-    reached = [node for node in running if not node["unreachable"]]
-    silences = [(watch.silent(node["name"], seconds), node["name"]) for node in running]
+
+class LiveWarning(NamedTuple):
+    """A warning. kind and nodes tell one from another. The text changes with time."""
+
+    kind: str
+    nodes: tuple[str, ...]
+    text: str
+
+
+def warnings(watch: Watch, seconds: float) -> list[LiveWarning]:
+    """Return the warnings of a run, the gravest first. seconds: the clock of Watch.add."""
+    knowing = [node for node in watch.nodes.values() if node.status.get("found")]
+    running = [node for node in knowing if not node.status["ended"]]
+    reached = [node for node in running if not node.unreachable]
+    silences = [(watch.silent(node.name, seconds), node.name) for node in running]
     results = [
         _warn_of_halt(watch.nodes.values()),
         _warn_of_hang(reached),
@@ -51,27 +63,27 @@ def warnings(watch, seconds):
     return [warning for warning in results if warning]
 
 
-def _warn_of_halt(nodes):
+def _warn_of_halt(nodes: Iterable[Node]) -> LiveWarning | None:
     """Warn of the reason for which a node's guard ends the attempt, or has ended it."""
-    guarded = {node["name"]: node["status"] for node in nodes if node["status"].get("guard")}
+    guarded = {node.name: node.status for node in nodes if node.status.get("guard")}
     lost, stalled = guard_findings.lost(guarded), guard_findings.stalled(guarded)
     if lost:
-        return "lost", tuple(lost[0]), lost[1]
+        return LiveWarning("lost", tuple(lost[0]), lost[1])
     if stalled:
-        return "hang", (stalled[0],), guard_findings.hang_words(*stalled)
+        return LiveWarning("hang", (stalled[0],), guard_findings.hang_words(*stalled))
     return None
 
 
-def _warn_of_hang(nodes):
+def _warn_of_hang(nodes: Iterable[Node]) -> LiveWarning | None:
     """Warn of a node that a guard will soon take for hanging."""
     late = []
     for node in nodes:
-        report = node["status"].get("guard") or {}
+        report = node.status.get("guard") or {}
         quiet, budget = report.get("quiet"), report.get("budget")
         if not isinstance(quiet, (int, float)) or not isinstance(budget, (int, float)):
             continue
         if quiet > max(STALL_SECONDS, budget / 2):
-            late.append((quiet, budget, str(report.get("phase")), node["name"]))
+            late.append((quiet, budget, str(report.get("phase")), node.name))
     if not late:
         return None
     quiet, budget, phase, name = max(late)
@@ -79,57 +91,60 @@ def _warn_of_hang(nodes):
         f"no sign of life for {span(quiet)} in the phase {guard_findings.PHASES.get(phase, phase)}"
         f" (seen by {name}); at {span(budget)} it is ended as a hang"
     )
-    return "hanging", (name,), text
+    return LiveWarning("hanging", (name,), text)
 
 
-def _warn_of_nan(watch):
+def _warn_of_nan(watch: Watch) -> LiveWarning | None:
     if not watch.nan:
         return None
-    loss, when, rank, node = (watch.nan[key] for key in ("loss", "at", "rank", "node"))
-    return "nan", (), f"loss is {loss} since {when} (rank {rank} on {node})"
+    nan = watch.nan
+    return LiveWarning(
+        "nan", (), f"loss is {nan.loss} since {nan.step} (rank {nan.rank} on {nan.node})"
+    )
 
 
-def _warn_of_lost_attempt(nodes):
-    lost = [(node["status"]["lost"], node["name"]) for node in nodes if node["status"].get("lost")]
+def _warn_of_lost_attempt(nodes: Iterable[Node]) -> LiveWarning | None:
+    lost = [(node.status["lost"], node.name) for node in nodes if node.status.get("lost")]
     if not lost:
         return None
-    nodes_by_reason = {}
+    nodes_by_reason: dict[str, list[str]] = {}
     for reason, name in lost:
         nodes_by_reason.setdefault(reason, []).append(name)
     text = "; ".join(f"on {folded(names)} {reason}" for reason, names in nodes_by_reason.items())
     names = tuple(name for _reason, name in lost)
-    return "lost", names, f"the attempt is lost: {text}; it holds no node"
+    return LiveWarning("lost", names, f"the attempt is lost: {text}; it holds no node")
 
 
-def _warn_of_stall(paces, nodes):
+def _warn_of_stall(paces: Mapping[int, Pace], nodes: Iterable[Node]) -> LiveWarning | None:
     """Warn of ranks that train and show no new step.
 
     paces: {rank: model.Pace}.
     """
     late = []
     for node in nodes:
-        status = node["status"]
+        status = node.status
         for rank in status["ranks"]:
             stall = _measure_stall(rank, paces.get(rank["rank"]), status["now"])
             if stall:
-                late.append((*stall, node["name"], rank["rank"]))
+                late.append((*stall, node.name, rank["rank"]))
     if not late:
         return None
     seconds, usual, log_grows = max(late, key=lambda item: item[0])[:3]
     text = f"no new step for {span(seconds)}{_usually(usual)} ({_name_ranks(late)})"
     if log_grows:
         text += "; the log goes on"
-    return "stalled", tuple(item[3] for item in late), text
+    return LiveWarning("stalled", tuple(item[3] for item in late), text)
 
 
-def _measure_stall(rank, pace, now):
+def _measure_stall(rank: Json, pace: Pace | None, now: float) -> Stall | None:
     """Return (seconds without a new step, usual seconds, the log grows), or None.
 
     Unknown usual seconds are missing (None).
     """
     if rank["state"] != "training" or pace is None:
         return None
-    usual, limit = pace.usual(), PATIENT_SECONDS
+    usual = pace.usual()
+    limit: float = PATIENT_SECONDS
     log_grows = now - (rank.get("log_time") or 0) < STALL_SECONDS
     if usual is not None and not log_grows:
         limit = max(STALL_SECONDS, STALL_TIMES * usual)
@@ -138,7 +153,7 @@ def _measure_stall(rank, pace, now):
     return None
 
 
-def _usually(seconds):
+def _usually(seconds: float | None) -> str:
     """Return the words for the usual time between steps, '' for None."""
     if seconds is None:
         return ""
@@ -147,44 +162,46 @@ def _usually(seconds):
     return f", usually every {max(1, seconds):.0f} s"
 
 
-def _warn_of_quiet_ranks(nodes):
+def _warn_of_quiet_ranks(nodes: Iterable[Node]) -> LiveWarning | None:
     """Warn of ranks that have printed nothing for long before their first step."""
     quiet = []
     for node in nodes:
-        status = node["status"]
+        status = node.status
         for rank in status["ranks"]:
             begin = status["started"]
             if rank["state"] != "waiting":
                 begin = rank.get("log_time") or begin
             if rank["state"] in ("waiting", "starting") and status["now"] - begin > PATIENT_SECONDS:
-                quiet.append((status["now"] - begin, node["name"], rank["rank"]))
+                quiet.append((status["now"] - begin, node.name, rank["rank"]))
     if not quiet:
         return None
     names = tuple(item[1] for item in quiet)
-    return "quiet", names, f"nothing from {_name_ranks(quiet)} for {span(max(quiet)[0])}"
+    return LiveWarning(
+        "quiet", names, f"nothing from {_name_ranks(quiet)} for {span(max(quiet)[0])}"
+    )
 
 
-def _warn_of_disk(nodes):
+def _warn_of_disk(nodes: Iterable[Node]) -> LiveWarning | None:
     full = []
     for node in nodes:
-        disk = node["status"].get("disk") or {}
+        disk = node.status.get("disk") or {}
         if disk.get("total") and disk["free"] < _least_free(disk["total"]):
-            full.append((disk["free"], node["name"]))
+            full.append((disk["free"], node.name))
     if not full:
         return None
     names = tuple(name for _free, name in full)
     text = f"disk nearly full on {folded(names)}: {min(full)[0] / GIB:.1f} GiB free"
     if len(full) > 1:
         text += " at the least"
-    return "disk", names, text
+    return LiveWarning("disk", names, text)
 
 
-def _least_free(total):
+def _least_free(total: float) -> float:
     """Return the bytes below which a disk of so many bytes is nearly full."""
     return max(DISK_LITTLE, min(DISK_MUCH, DISK_SHARE * total))
 
 
-def _warn_of_silence(silences):
+def _warn_of_silence(silences: Iterable[tuple[float, str]]) -> LiveWarning | None:
     """Warn of nodes that do not answer.
 
     silences: [(seconds, node)].
@@ -193,23 +210,25 @@ def _warn_of_silence(silences):
     if not silent:
         return None
     names = tuple(name for _seconds, name in silent)
-    return "answer", names, f"no answer from {folded(names)} for {span(max(silent)[0])}"
+    return LiveWarning(
+        "answer", names, f"no answer from {folded(names)} for {span(max(silent)[0])}"
+    )
 
 
-def _warn_of_clock(nodes, sign, word):
+def _warn_of_clock(nodes: Iterable[Node], sign: int, word: str) -> LiveWarning | None:
     """Warn of clocks that are ahead of this machine's (sign 1) or behind it (sign -1)."""
     wrong = []
     for node in nodes:
-        if node["ahead"] is not None and sign * node["ahead"] > CLOCK_SECONDS:
-            wrong.append((sign * node["ahead"], node["name"]))
+        if node.ahead is not None and sign * node.ahead > CLOCK_SECONDS:
+            wrong.append((sign * node.ahead, node.name))
     if not wrong:
         return None
     names = tuple(name for _seconds, name in wrong)
     text = f"clock of {folded(names)} is {span(max(wrong)[0])} {word} this machine's"
-    return f"clock {word}", names, text
+    return LiveWarning(f"clock {word}", names, text)
 
 
-def _name_ranks(items):
+def _name_ranks(items: Sequence[tuple[Any, ...]]) -> str:
     """Return the ranks of [(..., node, rank)] in few words.
 
     Such as 'rank 3 on node1' or 'ranks 1-8 on node[1-2]'.

@@ -11,10 +11,20 @@ from __future__ import annotations
 import collections
 import functools
 import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import Samples
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    Secrets,
+    printable,
+)
 
+from ..base.text_columns import Samples
+
+# A node's answer, one of its ranks, or one of their parts.
+Json = dict[str, Any]
+NO_SECRETS = Secrets((), ())
 # What is read of a status and of its ranks. The rest is not kept for every node.
 KEEP = frozenset(
     (
@@ -60,7 +70,7 @@ _NO_FIGURE = frozenset(
 )
 
 
-def number(value):
+def number(value: Any) -> float | None:
     """Return value as a float, or None for what is not a number.
 
     A log's text may only look like a number.
@@ -71,11 +81,11 @@ def number(value):
 
 
 @functools.lru_cache(maxsize=8192)
-def _safe_text(text, secrets):
+def _safe_text(text: str, secrets: Secrets) -> str:
     return printable(text, *secrets, limit=200)
 
 
-def _make_safe(value, secrets):
+def _make_safe(value: Any, secrets: Secrets) -> Any:
     """Return data that is safe to show.
 
     It is `printable_data`, with a cache for the texts that every answer repeats.
@@ -89,7 +99,7 @@ def _make_safe(value, secrets):
     return value
 
 
-def kept(status, secrets=((), ())):
+def reduce_status(status: Mapping[str, Any], secrets: Secrets = NO_SECRETS) -> Json:
     """Return the part of a status that the live view needs, its texts safe to show.
 
     secrets: (names, values) that sanitize.printable masks.
@@ -113,11 +123,14 @@ class Pace:
     before. changed: when the step was new. gaps: seconds between new steps.
     """
 
-    def __init__(self):
-        self.key = self.place = self.changed = None
-        self.jump, self.gaps = 0, collections.deque(maxlen=15)
+    def __init__(self) -> None:
+        self.key: tuple[Any, ...] | None = None
+        self.place: int | None = None
+        self.changed = 0.0
+        self.jump = 0
+        self.gaps: collections.deque[float] = collections.deque(maxlen=15)
 
-    def see(self, step, now, written):
+    def see(self, step: Json, now: float, written: float | None) -> bool:
         """Add a step record, and return true if it is new.
 
         now: the node's time of the answer. written: when the log was last written, or None. Both
@@ -135,7 +148,7 @@ class Pace:
         self.key, self.place = key, place
         return True
 
-    def usual(self):
+    def usual(self) -> float | None:
         """Return the usual seconds between two answers with a new step, or None.
 
         None: there were fewer than three such times.
@@ -145,7 +158,7 @@ class Pace:
         return statistics.median(self.gaps)
 
 
-def place_words(step, epochs=None, first=None):
+def place_words(step: Json, epochs: int | None = None, first: Json | None = None) -> list[str]:
     """Return a step's place as words, counted from 1: ['epoch 1/3', 'step 3/8'].
 
     They hold only what the log says. epochs: the number of the job, or None. first: what the suite
@@ -164,14 +177,14 @@ def place_words(step, epochs=None, first=None):
     return words
 
 
-def _count_words(name, count, total):
+def _count_words(name: str, count: Any, total: Any) -> str:
     """Return a count as words, such as 'step 3/8' or 'step 3'."""
     if total:
         return f"{name} {count}/{total}"
     return f"{name} {count}"
 
 
-def _step_place(step):
+def _step_place(step: Json) -> Any:
     """Return the steps counted over epochs, as far as the line says."""
     if step.get("global_step") is not None:
         return step["global_step"]
@@ -180,34 +193,91 @@ def _step_place(step):
     return (step.get("epoch") or 0) * (step.get("steps") or 0) + step["step"]
 
 
+RankEntry = tuple[str, Json, Json]  # node, its status, one of its ranks
+
+
+@dataclass
+class Node:
+    """A node's last answer."""
+
+    name: str
+    status: Json
+    heard: float  # when it came
+    gap: float  # seconds since the answer before it
+    ahead: float | None  # seconds by which the node's clock is ahead
+    unreachable: bool = False
+
+
+@dataclass
+class Evaluation:
+    """The last evaluation of the first rank that has one."""
+
+    rank: int
+    figures: Json
+    main: str | None  # the name of the figure that the suite judges by
+    first: Json | None  # what the suite counts epochs and steps from
+
+
+@dataclass
+class NotANumber:
+    """The first loss that is not a number."""
+
+    loss: str
+    step: str
+    rank: int
+    node: str
+
+
+@dataclass
+class SlowestRank:
+    """The slowest rank. Speeds are missing (None) where not all ranks show one."""
+
+    rank: int
+    node: str
+    speed: float | None
+    median: float | None
+    share: float | None  # of the median
+    behind: int  # steps behind the median
+
+
 class Watch:
     """One run as its nodes describe it, from the first answer to the last."""
 
-    def __init__(self):
-        self.run, self.secrets, self.nodes = None, ((), ()), {}
+    def __init__(self) -> None:
+        self.run: tuple[str, int] | None = None
+        self.secrets: Secrets = NO_SECRETS
+        self.nodes: dict[str, Node] = {}
         self._begin()
 
-    def _begin(self):
+    def _begin(self) -> None:
         # A node that does not know the run may have been the first one to answer.
         self.nodes = {
-            name: node for name, node in self.nodes.items() if not node["status"].get("found")
+            name: node for name, node in self.nodes.items() if not node.status.get("found")
         }
-        self.paces, self.losses, self.lead = {}, Samples(), None
+        self.paces: dict[int, Pace] = {}
+        self.losses, self.lead = Samples(), -1
         self._clear_cache()
-        self.evaluation = self.nan = self._first_fraction = None
+        self.evaluation: Evaluation | None = None
+        self.nan: NotANumber | None = None
+        # Time and fraction of the first answer with a fraction.
+        self._first_fraction: tuple[float, float] | None = None
 
-    def _clear_cache(self):
+    def _clear_cache(self) -> None:
         """Forget what is derived from the latest answers."""
-        self._known = self._ranks = self._patience = None
+        self._known: list[Json] | None = None
+        self._ranks: list[RankEntry] | None = None
+        self._patience: float | None = None
 
-    def add(self, name, status, seconds, clock=None):
+    def add(
+        self, name: str, status: Mapping[str, Any], seconds: float, clock: float | None = None
+    ) -> bool:
         """Add a node's answer, and return true if it is of the newest attempt.
 
         A node that a spare has replaced knows older attempts only. seconds: a clock that only goes
         forward. clock: the controller's time of day, to compare the node's with.
         """
         name = _safe_text(name, self.secrets)
-        status = dict(kept(status, self.secrets), node=name)
+        status = dict(reduce_status(status, self.secrets), node=name)
         if status.get("found"):
             run = (status["run"], status.get("attempt") or 0)
             if self.run and run < self.run:
@@ -218,26 +288,19 @@ class Watch:
             for rank in status["ranks"]:
                 self._add_rank(name, status, rank)
         self._clear_cache()
-        gap = 0
+        gap = 0.0
         if name in self.nodes:
-            gap = seconds - self.nodes[name]["heard"]
-        self.nodes[name] = {
-            "name": name,
-            "status": status,
-            "heard": seconds,
-            "gap": gap,
-            "unreachable": False,
-            "ahead": _measure_ahead(status, clock),
-        }
+            gap = seconds - self.nodes[name].heard
+        self.nodes[name] = Node(name, status, seconds, gap, _measure_ahead(status, clock))
         return True
 
-    def lose(self, name):
+    def lose(self, name: str) -> None:
         """Note that a node was not reachable."""
         name = _safe_text(name, self.secrets)
         if name in self.nodes:
-            self.nodes[name]["unreachable"] = True
+            self.nodes[name].unreachable = True
 
-    def _add_rank(self, name, status, rank):
+    def _add_rank(self, name: str, status: Json, rank: Json) -> None:
         self._add_evaluation(status, rank)
         self._add_nan(name, status, rank)
         step, number_ = rank.get("step"), rank["rank"]
@@ -245,7 +308,7 @@ class Watch:
             return
         pace = self.paces.setdefault(number_, Pace())
         is_new = pace.see(step, status["now"], rank.get("log_time"))
-        if self.lead is None or number_ < self.lead:
+        if self.lead < 0 or number_ < self.lead:
             self.lead, self.losses, self._first_fraction = number_, Samples(), None
             is_new = True
         if number_ == self.lead and is_new:
@@ -254,72 +317,66 @@ class Watch:
             if rank.get("fraction") is not None and self._first_fraction is None:
                 self._first_fraction = (pace.changed, rank["fraction"])
 
-    def _add_evaluation(self, status, rank):
+    def _add_evaluation(self, status: Json, rank: Json) -> None:
         """Keep the evaluation of the first rank that has one."""
         if not rank.get("evaluation"):
             return
-        if self.evaluation is None or rank["rank"] <= self.evaluation["rank"]:
-            self.evaluation = {
-                "rank": rank["rank"],
-                "figures": rank["evaluation"],
-                "main": status.get("main_figure"),
-                "first": status.get("first_step"),
-            }
+        if self.evaluation is None or rank["rank"] <= self.evaluation.rank:
+            self.evaluation = Evaluation(
+                rank["rank"],
+                rank["evaluation"],
+                status.get("main_figure"),
+                status.get("first_step"),
+            )
 
-    def _add_nan(self, name, status, rank):
+    def _add_nan(self, name: str, status: Json, rank: Json) -> None:
         """Keep the first loss that is not a number."""
         if not rank.get("nan") or self.nan is not None:
             return
         words = place_words(rank["nan"], status.get("epochs"), status.get("first_step"))
-        self.nan = {
-            "at": " ".join(words or ["a step"]),
-            "loss": str(rank["nan"].get("loss", "nan")).rstrip("x"),
-            "rank": rank["rank"],
-            "node": name,
-        }
+        loss = str(rank["nan"].get("loss", "nan")).rstrip("x")
+        self.nan = NotANumber(loss, " ".join(words or ["a step"]), rank["rank"], name)
 
     # --- derived from the answers
 
-    def status(self, name):
+    def status(self, name: str) -> Json:
         """Return a node's last answer."""
-        return self.nodes[_safe_text(name, self.secrets)]["status"]
+        return self.nodes[_safe_text(name, self.secrets)].status
 
-    def known(self):
+    def known(self) -> list[Json]:
         """Return the statuses of the nodes that know the run, in the run's order."""
         if self._known is None:
             statuses = {
-                name: node["status"]
-                for name, node in self.nodes.items()
-                if node["status"].get("found")
+                name: node.status for name, node in self.nodes.items() if node.status.get("found")
             }
-            first = next((status["nodes"] for status in statuses.values()), [])
+            first: list[str] = next((status["nodes"] for status in statuses.values()), [])
             order = dict.fromkeys([*first, *statuses])
             self._known = [statuses[name] for name in order if name in statuses]
         return self._known
 
-    def order(self):
+    def order(self) -> list[str]:
         """Return the names of the nodes to show: the run's, else those that answered."""
         known = self.known()
         if known:
             return list(known[0]["nodes"])
         return sorted(self.nodes)
 
-    def silent(self, name, seconds):
+    def silent(self, name: str, seconds: float) -> float:
         """Return the seconds for which a node has not answered.
 
         0: it has answered lately, or has nothing more to answer.
         """
-        node, since = self.nodes[name], 0
-        if not node["status"].get("ended") and not node["unreachable"]:
-            since = seconds - node["heard"]
+        node, since = self.nodes[name], 0.0
+        if not node.status.get("ended") and not node.unreachable:
+            since = seconds - node.heard
         if self._patience is None:  # a site may ask its nodes less often
-            gaps = (3 * other["gap"] for other in self.nodes.values())
+            gaps = (3 * other.gap for other in self.nodes.values())
             self._patience = max(ANSWER_SECONDS, *gaps)
         if since > self._patience:
             return since
         return 0
 
-    def ranks(self):
+    def ranks(self) -> list[RankEntry]:
         """Return [(node's name, its status, rank)] of all nodes that answered, by rank."""
         if self._ranks is None:
             entries = (
@@ -330,13 +387,11 @@ class Watch:
             self._ranks = sorted(entries, key=lambda entry: entry[2]["rank"])
         return self._ranks
 
-    def training(self):
+    def training(self) -> list[RankEntry]:
         """Return those of `ranks` that train and showed a step, on nodes that answer."""
-        last = max((node["heard"] for node in self.nodes.values()), default=0)
+        last = max((node.heard for node in self.nodes.values()), default=0)
         silent = {
-            name
-            for name, node in self.nodes.items()
-            if node["unreachable"] or self.silent(name, last)
+            name for name, node in self.nodes.items() if node.unreachable or self.silent(name, last)
         }
         return [
             entry
@@ -344,14 +399,14 @@ class Watch:
             if entry[2].get("step") and entry[2]["state"] == "training" and entry[0] not in silent
         ]
 
-    def leading(self):
+    def leading(self) -> tuple[Json, Json] | None:
         """Return (status, rank) of the first rank that shows steps, or None."""
         for _node, status, rank in self.ranks():
             if rank["rank"] == self.lead and rank.get("step"):
                 return status, rank
         return None
 
-    def fraction(self):
+    def fraction(self) -> float | None:
         """Return the part of the training that is done, 0 to 1, or None."""
         known = self.known()
         completed = all(status["state"] == "completed" for status in known)
@@ -360,7 +415,7 @@ class Watch:
         fractions = (rank.get("fraction") for _node, _status, rank in self.ranks())
         return max((value for value in fractions if value is not None), default=None)
 
-    def elapsed(self, seconds):
+    def elapsed(self, seconds: float) -> float:
         """Return the seconds since the attempt began on its first node.
 
         Of an ended attempt, it is the time until its end.
@@ -372,10 +427,10 @@ class Watch:
             return ended - status["started"]
         until = status["now"] - status["started"]
         if not status["ended"]:
-            until += seconds - self.nodes[status["node"]]["heard"]
+            until += seconds - self.nodes[status["node"]].heard
         return until
 
-    def left(self):
+    def left(self) -> float | None:
         """Return the seconds that the training will still take, or None.
 
         It is the suite's own figure, else it comes from the pace since the first answer.
@@ -391,7 +446,7 @@ class Watch:
             return None
         return max(0.0, eta - (status["now"] - pace.changed))
 
-    def _estimate_left(self, pace, fraction):
+    def _estimate_left(self, pace: Pace, fraction: float | None) -> float | None:
         """Return the seconds left at the latest step, by the pace so far, or None."""
         if not self._first_fraction or not fraction:
             return None
@@ -400,17 +455,17 @@ class Watch:
             return None
         return (1 - fraction) * (pace.changed - begin) / (fraction - first)
 
-    def throughput(self):
+    def throughput(self) -> tuple[float, int, float | None] | None:
         """Return (summed speed, ranks, speed of each or None where they differ), or None.
 
         A suite's figure is one rank's (suites/*.yml).
         """
-        speeds = [
+        figures = (
             number(rank["step"].get("ips"))
             for _node, status, rank in self.training()
             if not status["ended"]
-        ]
-        speeds = [speed for speed in speeds if speed is not None]
+        )
+        speeds = [speed for speed in figures if speed is not None]
         if not speeds:
             return None
         status = self.known()[0]
@@ -421,11 +476,10 @@ class Watch:
             return speeds[0] * count, count, speeds[0]
         return sum(speeds), len(speeds), None
 
-    def slowest(self):
-        """Return {rank, node, speed, share, median, behind} of the slowest rank, or None.
+    def slowest(self) -> SlowestRank | None:
+        """Return the slowest rank, or None.
 
-        share: of the median speed. behind: steps, 0 for none. None: ranks show no speed of their
-        own.
+        None: ranks show no speed of their own.
         """
         ranks = [
             (node, rank, number(rank["step"].get("ips")))
@@ -435,25 +489,20 @@ class Watch:
         if len(ranks) < 2:
             return None
         lags = self._lags([rank for _node, rank, _speed in ranks])
-        speeds, median, share = [speed for _node, _rank, speed in ranks if speed], None, None
+        speeds = [speed for _node, _rank, speed in ranks if speed]
+        median: float | None = None
+        share: float | None = None
         if len(speeds) == len(ranks):
             median = statistics.median(speeds)
         index = min(range(len(ranks)), key=lambda i: (-lags[i], ranks[i][2] or 0))
         node, rank, speed = ranks[index]
         if median is None and not lags[index]:
             return None
-        if median:
+        if median and speed:
             share = speed / median
-        return {
-            "rank": rank["rank"],
-            "node": node,
-            "speed": speed,
-            "median": median,
-            "share": share,
-            "behind": lags[index],
-        }
+        return SlowestRank(rank["rank"], node, speed, median, share, lags[index])
 
-    def _lags(self, ranks):
+    def _lags(self, ranks: Sequence[Json]) -> list[int]:
         """Return the steps by which each rank is behind the median, 0 for none."""
         paces = [self.paces[rank["rank"]] for rank in ranks]
         places = [pace.place or 0 for pace in paces]
@@ -466,19 +515,20 @@ class Watch:
                 lags[index] = int(middle - place)
         return lags
 
-    def figures(self):
+    def figures(self) -> list[tuple[str, Any]]:
         """Return [(name, value)] of the last evaluation, the main figure first, or []."""
-        if not self.evaluation:
+        evaluation = self.evaluation
+        if evaluation is None:
             return []
         named = [
             (name, value)
-            for name, value in (self.evaluation["figures"] or {}).items()
+            for name, value in (evaluation.figures or {}).items()
             if name not in _NO_FIGURE and value is not None
         ]
-        return sorted(named, key=lambda pair: pair[0] != self.evaluation["main"])
+        return sorted(named, key=lambda pair: pair[0] != evaluation.main)
 
 
-def _measure_ahead(status, clock):
+def _measure_ahead(status: Json, clock: float | None) -> float | None:
     """Return the seconds by which a node's clock is ahead, or None."""
     if clock is None or not status.get("now") or status.get("ended"):
         return None

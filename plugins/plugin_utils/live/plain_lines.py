@@ -6,7 +6,11 @@ That is a pipe, CI, -v or ansible-runner. It has few lines, each true on its own
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import live_warnings, screen
+from .model import Json, Watch
+from .screen import Line
 
 # A line for a node's new step comes no sooner than this after the node's last line.
 STEP_SECONDS = 10
@@ -19,22 +23,23 @@ AGAIN_SECONDS = 300
 class Ticker:
     """The lines of a run: what is new after each answer of a node."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._begin(None)
 
-    def _begin(self, run):
+    def _begin(self, run: tuple[str, int] | None) -> None:
         self._run = run
-        self._node_states = {}  # {node: (state, steps, seconds)} of its latest line
-        self._warned = {}  # {(kind, nodes): seconds} of each warning
+        # {node: (state, steps, seconds)} of its latest line
+        self._node_states: dict[str, tuple[Any, Any, float]] = {}
+        self._warned: dict[tuple[str, tuple[str, ...]], float] = {}  # {(kind, nodes): seconds}
         self._last, self._figures = 0.0, ""  # seconds of the latest line, the latest evaluation
 
-    def lines(self, watch, name, seconds):
+    def lines(self, watch: Watch, name: str, seconds: float) -> Line:
         """Return [(text, style)] of what is new after an answer of the node `name`.
 
         seconds: the clock that Watch.add was given.
         """
         status = watch.status(name)
-        lines = [(text, None) for text in self.head(watch)]
+        lines: Line = [(text, None) for text in self.head(watch)]
         lines += self._node_lines(status, name, seconds)
         if status.get("found"):
             lines += self._evaluation_lines(watch)
@@ -45,18 +50,18 @@ class Ticker:
             self._last = seconds
         return lines
 
-    def head(self, watch):
+    def head(self, watch: Watch) -> list[str]:
         """Return [the line that names the run] if the run is new, else []."""
         if not watch.known() or watch.run == self._run:
             return []
         self._begin(watch.run)
         status = watch.known()[0]
-        text = "run {}, job {}, {} nodes".format(status["run"], status["job"], len(status["nodes"]))
+        text = f"run {status['run']}, job {status['job']}, {len(status['nodes'])} nodes"
         if (status.get("attempt") or 1) > 1:
-            text += ", attempt {}".format(status["attempt"])
+            text += f", attempt {status['attempt']}"
         return [text]
 
-    def _node_lines(self, status, name, seconds):
+    def _node_lines(self, status: Json, name: str, seconds: float) -> Line:
         """Return a node's line if its state is new, or its step after STEP_SECONDS."""
         ranks = status.get("ranks", ())
         rank_states = tuple((rank["rank"], rank["state"]) for rank in ranks)
@@ -68,7 +73,7 @@ class Ticker:
         self._node_states[name] = (state, steps, seconds)
         return [(screen.node_line(status), screen.style_of(status.get("state")))]
 
-    def _evaluation_lines(self, watch):
+    def _evaluation_lines(self, watch: Watch) -> Line:
         """Return the evaluation if it is new."""
         figures = "  ".join(text for _importance, text, _style in screen.evaluation_words(watch))
         is_new = figures != self._figures
@@ -77,9 +82,9 @@ class Ticker:
             return [(figures, None)]
         return []
 
-    def _warning_lines(self, watch, seconds):
+    def _warning_lines(self, watch: Watch, seconds: float) -> Line:
         """Return the warnings that are new, or are to be repeated."""
-        lines = []
+        lines: Line = []
         for kind, nodes, text in live_warnings.warnings(watch, seconds):
             if seconds - self._warned.get((kind, nodes), -AGAIN_SECONDS) >= AGAIN_SECONDS:
                 self._warned[kind, nodes] = seconds
@@ -87,14 +92,14 @@ class Ticker:
         return lines
 
 
-def _step_key(step):
+def _step_key(step: Json) -> tuple[Any, ...]:
     return tuple(step.get(key) for key in ("epoch", "step", "global_step"))
 
 
-def run_text(watch):
+def run_text(watch: Watch) -> str:
     """Return one line for the run: progress, first rank's step, slowest rank."""
     leading, fraction = watch.leading(), watch.fraction()
-    words = ["run {}".format(watch.known()[0]["run"])]
+    words = [f"run {watch.known()[0]['run']}"]
     if fraction is not None:
         words.append(f"{int(fraction * 100)} %")
     if leading:

@@ -6,21 +6,49 @@ They are first errors, losses that are not a number, kills, stops, and nodes tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+
+from .curves import Curve
 from .json_values import finite_number
+from .phases import Life
+
+if TYPE_CHECKING:
+    from .series import Attempt, RankScan
 
 
-def marks_of(attempt, scans, lives):
-    """Return [{time, rank, node, text, level}] in order of time.
+class _Event(TypedDict):
+    rank: int | None
+    node: str
+    text: str
+    level: str  # error, warning or info
+    verdict: NotRequired[bool]
 
-    level is error, warning or info. `verdict: true` stands at the marks that the verdict names.
-    scans: {rank: (curves.Curve, ...)}. lives: {rank: times by the controller's clock}.
-    """
+
+class Mark(_Event):
+    """A moment of an attempt. `verdict: true`: the verdict names its place."""
+
+    time: float | None  # unix seconds
+
+
+class TimedMark(_Event):
+    """A mark whose time is known."""
+
+    time: float  # unix seconds
+
+
+def marks_of(
+    attempt: Attempt, scans: Mapping[int, RankScan], lives: Mapping[int, Life]
+) -> list[Mark]:
+    """Return an attempt's marks in order of time. Marks of an unknown time come last."""
     verdict = attempt.record.get("verdict")
     if not isinstance(verdict, dict):
         verdict = {}
     collector = _Marks(verdict)
     for rank, life in lives.items():
-        curve = scans.get(rank, (None,))[0]
+        curve = None
+        if rank in scans:
+            curve = scans[rank].curve
         _mark_rank(collector, attempt, rank, life, curve)
     for node, unit in attempt.units.items():
         _mark_unit(collector, attempt, node, unit, lives)
@@ -31,26 +59,28 @@ def marks_of(attempt, scans, lives):
 class _Marks:
     """The marks of an attempt, in the order in which they were added."""
 
-    def __init__(self, verdict):
-        self.marks = []
+    def __init__(self, verdict: Mapping[str, Any]) -> None:
+        self.marks: list[Mark] = []
         self._place = verdict.get("node"), verdict.get("rank")
 
-    def add(self, when, rank, node, text, level):
+    def add(self, when: float | None, rank: int | None, node: str, text: str, level: str) -> None:
         """Add a mark at a unix time, or at an unknown one (None)."""
-        mark = {"time": when, "rank": rank, "node": node, "text": text, "level": level}
+        mark: Mark = {"time": when, "rank": rank, "node": node, "text": text, "level": level}
         if level != "info" and (node, rank) == self._place:
             mark["verdict"] = True
         self.marks.append(mark)
 
 
-def _mark_rank(collector, attempt, rank, life, curve):
+def _mark_rank(
+    collector: _Marks, attempt: Attempt, rank: int, life: Life, curve: Curve | None
+) -> None:
     known, node = attempt.known(rank), attempt.where[rank]
     error = known.get("first_error") or known.get("error")
     has_error = isinstance(error, dict)
-    if has_error:
-        collector.add(life["said"], rank, node, _error_text(error)[:300], _error_level(error))
+    if isinstance(error, dict):
+        collector.add(life.error, rank, node, _error_text(error)[:300], _error_level(error))
     if curve is not None and curve.nan:
-        text = "the loss is {}".format(curve.nan.get("loss"))
+        text = f"the loss is {curve.nan.get('loss')}"
         collector.add(curve.nan_at, rank, node, text, "warning")
     signal, code = known.get("signal"), known.get("exit_code")
     unprompted = _ended_unprompted(life)
@@ -58,58 +88,68 @@ def _mark_rank(collector, attempt, rank, life, curve):
         level = "error"
         if has_error:
             level = "warning"
-        collector.add(life["ended"], rank, node, f"killed by {signal}", level)
+        collector.add(life.ended, rank, node, f"killed by {signal}", level)
     elif code and not has_error:
         level = "info"
         if unprompted:
             level = "error"
-        collector.add(life["ended"], rank, node, f"ended with exit code {code}", level)
+        collector.add(life.ended, rank, node, f"ended with exit code {code}", level)
 
 
-def _error_text(error):
+def _error_text(error: Mapping[str, Any]) -> str:
     if error.get("text"):
-        return "{}: {}".format(error.get("kind"), error.get("text"))
+        return f"{error.get('kind')}: {error.get('text')}"
     return str(error.get("kind"))
 
 
-def _error_level(error):
+def _error_level(error: Mapping[str, Any]) -> str:
     passed = error.get("handled") or error.get("survived")
     if error.get("grade") == "primary" and not passed:
         return "error"
     return "warning"
 
 
-def _ended_unprompted(life):
+def _ended_unprompted(life: Life) -> bool:
     """Return true if a rank ended before a stop was requested, or without one."""
-    if life["asked"] is None:
+    if life.stop_requested is None:
         return True
-    return life["ended"] is not None and life["ended"] < life["asked"]
+    return life.ended is not None and life.ended < life.stop_requested
 
 
-def _mark_unit(collector, attempt, node, unit, lives):
+def _mark_unit(
+    collector: _Marks,
+    attempt: Attempt,
+    node: str,
+    unit: Mapping[str, Any],
+    lives: Mapping[int, Life],
+) -> None:
     """Add the stop of a node's unit, or its failure."""
     if unit.get("stopped_by"):
         requester = str(unit["stopped_by"])
         if unit.get("stopped_from"):
-            requester = "{} ({})".format(unit["stopped_by"], unit["stopped_from"])
-        stop_times = (life["asked"] for rank, life in lives.items() if attempt.where[rank] == node)
+            requester += f" ({unit['stopped_from']})"
+        stop_times = (
+            life.stop_requested for rank, life in lives.items() if attempt.where[rank] == node
+        )
         when = next((time for time in stop_times if time is not None), None)
         collector.add(when, None, node, f"stop asked by {requester}", "info")
     elif unit and unit.get("service_result") not in (None, "success", "exit-code"):
         when = finite_number(unit.get("time"))
         if when is not None:
             when -= attempt.ahead[node]
-        text = "the unit ended with {}".format(unit["service_result"])
+        text = f"the unit ended with {unit['service_result']}"
         collector.add(when, None, node, text, "error")
 
 
-def _mark_lost_nodes(collector, nodes, ended):
+def _mark_lost_nodes(collector: _Marks, nodes: object, ended: object) -> None:
     if isinstance(nodes, list):
         for node in nodes:
             collector.add(finite_number(ended), None, str(node), "did not answer", "error")
 
 
-def said_at(error, written, ended, ahead):
+def error_time(
+    error: Mapping[str, Any], written: float | None, ended: float | None, ahead: float
+) -> float | None:
     """Return the time of a rank's error by the controller's clock, or None.
 
     Paddle's handler prints a time. Else it is the log's last write, unless the process ended

@@ -8,11 +8,22 @@ from __future__ import annotations
 
 import math
 import os
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs.parser import CHUNK, LogScan
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.parser import (
+    CHUNK,
+    LogScan,
+    Table,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps import Clock
 
 from .downsample import Means, Thinned
-from .phases import FOUND, SEEKS
+from .json_values import Json
+from .phases import FOUND, SEEKS, LogBeginning, Sign
+
+T = TypeVar("T")
 
 COLUMNS = ("time", "step", "epoch", "loss", "lr", "ips", "batch_cost")
 _FIGURES = COLUMNS[3:]
@@ -27,7 +38,7 @@ _PLACE = frozenset(("line", "epoch", "step", "global_step"))
 _NOT_QUALITY = _PLACE | {"samples", "fps"}  # figures of an evaluation that do not rate the model
 
 
-def counted(record, first):
+def counted(record: Mapping[str, Any], first: Mapping[str, Any]) -> Any:
     """Return the number of steps up to a step line, or None if it is unknown.
 
     They are counted from 1 over the epochs. first: what the suite counts from, `{epoch: 0, step:
@@ -54,11 +65,13 @@ def counted(record, first):
 class Curve(LogScan):
     """Feed a log's bytes, then read the curves.
 
-    They are `rows`, `evaluations`, `saved_at`, `speed`, `signs` (begin, end, phase), `nan_at`,
+    They are `rows`, `evaluations`, `saved_at`, `speed`, `signs`, `nan_at`,
     `best`, `begin`, `last`. clock: a timestamps.Clock. points: rows that stay, at most.
     """
 
-    def __init__(self, table, logs, clock, points):
+    def __init__(
+        self, table: Table, logs: Mapping[str, Any] | None, clock: Clock, points: int
+    ) -> None:
         super().__init__(table, digest=False)
         logs = logs or {}
         self._first = _whole_numbers((logs.get("step") or {}).get("first"))
@@ -67,19 +80,24 @@ class Curve(LogScan):
             self._main = None
         self._clock = clock
         self._thinned = Thinned(points, _EXTREMES)
-        self._now = None  # the latest date of the lines that were read
+        self._now: float | None = None  # the latest date of the lines that were read
         # seconds of steps that were still to be done after the latest step line, in its epoch
         self._due = 0.0
-        self._done = self._epoch = None  # of the latest step line
+        # of the latest step line
+        self._done: Any = None
+        self._epoch: int | None = None
         self._patterns = [p for p in table.fields if not _WANTED.isdisjoint(p.groupindex)]
         self._has_figure = False  # the latest line holds a figure of an evaluation
         self.speed = Means(SPANS)
-        self.evaluations, self.saved_at = [], []
-        self._signs = {"evaluation": [], "checkpoint": []}
-        self.begin = self.last = None
-        self.nan_at = self.best = None
+        self.evaluations: list[Json] = []
+        self.saved_at: list[Json] = []
+        self._signs: dict[str, list[Sign]] = {"evaluation": [], "checkpoint": []}
+        self.begin: float | None = None
+        self.last: float | None = None
+        self.nan_at: float | None = None
+        self.best: Json | None = None
 
-    def _match(self, number, text):
+    def _match(self, number: int, text: str) -> bool:
         before, steps, saved = self._now, self.steps, self.saved_count
         evaluation, nan = self.evaluation, self.nan
         when, self._has_figure = self._clock.read(text), False
@@ -101,17 +119,17 @@ class Curve(LogScan):
             self._extend_evaluation(when)
         return True
 
-    def _extend_evaluation(self, when):
+    def _extend_evaluation(self, when: float) -> None:
         """Move the end of the latest evaluation: one more figure of it was printed."""
         self.evaluations[-1]["time"] = self.last = when
         signs = self._signs["evaluation"]
-        signs[-1:] = [(begin, when, phase) for begin, _end, phase in signs[-1:]]
+        signs[-1:] = [sign._replace(end=when) for sign in signs[-1:]]
 
-    def _evaluated(self, number, found):
-        super()._evaluated(number, found)
+    def _evaluated(self, number: int, values: Any) -> None:
+        super()._evaluated(number, values)
         self._has_figure = True
 
-    def _step(self, number, text, match):
+    def _step(self, number: int, text: str, match: re.Match[str]) -> None:
         super()._step(number, text, match)
         groups = self._read_groups(text, match)
         record = self._read_counts(groups)
@@ -130,7 +148,7 @@ class Curve(LogScan):
                 self.begin = self._now
             self.last = self._now
 
-    def _read_groups(self, text, match):
+    def _read_groups(self, text: str, match: re.Match[str]) -> dict[str, str | None]:
         """Return the named groups of a step line, as text."""
         groups = match.groupdict()
         for pattern in self._patterns:
@@ -139,7 +157,7 @@ class Curve(LogScan):
                 groups.update(field.groupdict())
         return groups
 
-    def _read_counts(self, groups):
+    def _read_counts(self, groups: Mapping[str, str | None]) -> dict[str, int]:
         """Return the whole numbers of a step line, else the log's totals."""
         record = {
             name: value
@@ -147,27 +165,28 @@ class Curve(LogScan):
             if isinstance(value, int) and value < 10**DIGITS
         }
         for name in _COUNTS:
-            if groups.get(name) and len(groups[name]) <= DIGITS:
-                record[name] = int(groups[name])
+            text = groups.get(name)
+            if text and len(text) <= DIGITS:
+                record[name] = int(text)
         return record
 
-    def _figure(self, name, text):
+    def _figure(self, name: str, text: str | None) -> float | None:
         """Return a number of a step line, in the table's scale.
 
         None stands for what is missing, not a number or not finite.
         """
         try:
-            value = float(text)
-        except (TypeError, ValueError):
+            value = float(text or "")
+        except ValueError:
             return None
         if not math.isfinite(value):
             return None
         return value * self.table.scale.get(name, 1)
 
-    def _place(self):
+    def _place(self) -> Json:
         return {"time": self._now, "step": self._done, "epoch": self._epoch}
 
-    def _sign(self, phase, before):
+    def _sign(self, phase: str, before: float | None) -> None:
         """Note an evaluation or a checkpoint, which is printed when it is over.
 
         It began after the latest dated line (`before`) and the epoch's last steps.
@@ -177,16 +196,16 @@ class Curve(LogScan):
         begin = self._now
         if before is not None:
             begin = min(begin, before + self._due)
-        self._keep(self._signs[phase], (begin, self._now, phase))
+        self._keep(self._signs[phase], Sign(begin, self._now, phase))
         self.last, self._due = self._now, 0.0
 
     @property
-    def signs(self):
-        """Return [(begin, end, phase)] of the evaluations and the checkpoints."""
+    def signs(self) -> list[Sign]:
+        """The evaluations and the checkpoints."""
         return self._signs["evaluation"] + self._signs["checkpoint"]
 
     @staticmethod
-    def _keep(items, item):
+    def _keep(items: list[T], item: T) -> None:
         """Append an item.
 
         Of too many items every second is dropped, so that the rest covers the whole time.
@@ -195,7 +214,7 @@ class Curve(LogScan):
         if len(items) > SIGNS:
             del items[1:-1:2]
 
-    def _judge(self):
+    def _judge(self) -> None:
         """Compare the latest kept evaluation with the best: its figures are complete now."""
         if not self.evaluations:
             return
@@ -206,14 +225,14 @@ class Curve(LogScan):
             place = {key: latest[key] for key in ("time", "step", "epoch")}
             self.best = dict(place, figure=name, value=value)
 
-    def _main_figure(self, figures):
+    def _main_figure(self, figures: Mapping[str, Any]) -> str | None:
         """Return the name of the figure that evaluations are compared by, or None."""
         if self._main in figures:
             return self._main
         names = (key for key in figures if key not in _NOT_QUALITY and key[:4] != "best")
         return next(names, None)
 
-    def finish(self):
+    def finish(self) -> Json:
         """Return the log's findings, and complete the evaluations."""
         findings = super().finish()
         self._judge()
@@ -223,20 +242,20 @@ class Curve(LogScan):
             }
         return findings
 
-    def rows(self):
+    def rows(self) -> dict[str, list[Any]]:
         """Return {column: [values]} of the step lines that stay."""
         rows = self._thinned.rows()
         return {name: [row[index] for row in rows] for index, name in enumerate(COLUMNS)}
 
 
-def _whole_numbers(value):
+def _whole_numbers(value: object) -> dict[str, int]:
     """Return the whole numbers of a mapping, or {} for another type."""
     if not isinstance(value, dict):
         return {}
     return {key: item for key, item in value.items() if isinstance(item, int)}
 
 
-def read(descriptor, curve, most):
+def read(descriptor: int, curve: Curve, most: int) -> int:
     """Feed an open log to a Curve, and return the number of bytes left out.
 
     Only as many bytes are read as it has now, so that a growing log has an end. most: bytes that
@@ -259,31 +278,27 @@ def read(descriptor, curve, most):
     return skipped
 
 
-def beginning(descriptor, table, clock):
-    """Return {dated, seeks, found}: times of a log's beginning, None where unknown.
-
-    dated: the first dated line. seeks, found: the first and the last word about peers before the
-    first step. Raises OSError.
-    """
-    times = dict.fromkeys(("dated", "seeks", "found"))
-    now = None
+def beginning(descriptor: int, table: Table, clock: Clock) -> LogBeginning:
+    """Return the times of a log's beginning. Raises OSError."""
+    times = LogBeginning()
+    now: float | None = None
     for line in _read_head(descriptor):
         if any(pattern.search(line) for pattern in table.step):
             break
         when = clock.read(line)
         if when is not None:
             now = when
-        if times["dated"] is None:
-            times["dated"] = when
+        if times.dated is None:
+            times.dated = when
         has_peers = FOUND.search(line)
-        if times["seeks"] is None and (has_peers or SEEKS.search(line)):
-            times["seeks"] = now
+        if times.seeks_peers is None and (has_peers or SEEKS.search(line)):
+            times.seeks_peers = now
         if has_peers:
-            times["found"] = now
+            times.has_peers = now
     return times
 
 
-def _read_head(descriptor):
+def _read_head(descriptor: int) -> list[str]:
     """Return the lines of a log's first HEAD bytes."""
     data = os.pread(descriptor, HEAD, 0).replace(b"\0", b"").replace(b"\r", b"\n")
     return data.decode("utf-8", "replace").split("\n")

@@ -12,6 +12,8 @@ import base64
 import hashlib
 import json
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -26,7 +28,7 @@ PARTS = {
 }
 
 
-def parts(folder):
+def parts(folder: str) -> dict[str, str]:
     """Return {name: text} of the page's parts, read from the role's directory."""
     texts = {}
     for name, path in PARTS.items():
@@ -35,7 +37,7 @@ def parts(folder):
     return texts
 
 
-def quoted(data):
+def quoted(data: object) -> str:
     """Return data as JSON for a script element.
 
     Nothing in it can end the element. Raises ValueError for NaN and infinite numbers.
@@ -44,13 +46,13 @@ def quoted(data):
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def digest(text):
+def digest(text: str) -> str:
     """Return a Content-Security-Policy source for an inline element with this content."""
     sha256 = hashlib.sha256(text.encode("utf-8")).digest()
     return "'sha256-{}'".format(base64.b64encode(sha256).decode("ascii"))
 
 
-def policy(page):
+def policy(page: Mapping[str, str]) -> str:
     """Return the Content-Security-Policy for the page's parts."""
     scripts = " ".join(digest(page[name]) for name in ("chart_script", "script"))
     styles = " ".join(digest(page[name]) for name in ("chart_style", "style"))
@@ -58,7 +60,7 @@ def policy(page):
     return f"default-src 'none'; script-src {scripts}; style-src {styles}; {rest}"
 
 
-def render(view, page):
+def render(view: Mapping[str, Any], page: Mapping[str, str]) -> str:
     """Return the page's text.
 
     view: report_view.view's or run_comparison.view's, as its `kind` says. page: the result of

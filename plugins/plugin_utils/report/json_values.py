@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
+# What a JSON file holds, below its keys.
+Json = dict[str, Any]
 # No time, offset or count of a run is larger. Sums of such numbers stay finite.
 LARGEST = float(1 << 63)
 
 
-def mapping_of(value: object) -> dict[str, Any]:
+def mapping_of(value: object) -> Json:
     """Return a mapping, {} for any other type."""
     if isinstance(value, dict):
         return value
     return {}
 
 
-def mappings_of(value: object) -> list[dict[str, Any]]:
+def mappings_of(value: object) -> list[Json]:
     """Return the mappings in a list, [] for any other type."""
     if not isinstance(value, list):
         return []

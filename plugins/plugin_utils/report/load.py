@@ -12,9 +12,13 @@ import json
 import os
 import re
 import stat
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest, safe_open
+
+from .json_values import Json
 
 # Lines shown around a line of evidence, and so much of each.
 BEFORE, AFTER, WIDTH = 12, 3, 400
@@ -30,6 +34,9 @@ PAGE = "report.html"
 PLACE = re.compile(r"([\w.+@-]+\.(?:log|txt|out))(?::|, line )(\d+)")
 
 
+Position = tuple[int, str, int]  # attempt, name of its log, line
+
+
 class ReportError(Exception):
     """A report that cannot be made.
 
@@ -37,7 +44,7 @@ class ReportError(Exception):
     """
 
 
-def newest(runs_dir):
+def newest(runs_dir: str) -> str:
     """Return the id of the newest run in runs_dir.
 
     Raises ReportError if there is no run.
@@ -55,7 +62,7 @@ def newest(runs_dir):
     return names[-1]
 
 
-def wanted(runs_dir, run, runs):
+def wanted(runs_dir: str, run: str, runs: Sequence[str]) -> list[str]:
     """Return the run ids of the requested page: the given ones, or the newest.
 
     run: one id or nothing. runs: ids to compare, or nothing. Raises ReportError.
@@ -72,7 +79,7 @@ def wanted(runs_dir, run, runs):
     return list(runs) or [run or newest(runs_dir)]
 
 
-def page_path(runs_dir, runs):
+def page_path(runs_dir: str, runs: Sequence[str]) -> str:
     """Return the path of these runs' page.
 
     It lies in its run, or beside the runs that it compares.
@@ -83,19 +90,21 @@ def page_path(runs_dir, runs):
     return os.path.join(runs_dir, f"compare-{digest[:8]}.html")
 
 
-def names_in(runs_dir):
+def names_in(runs_dir: str) -> list[str]:
     """Return the run ids that have a directory in runs_dir, oldest first."""
     if not os.path.isdir(runs_dir):
         return []
     return sorted(name for name in os.listdir(runs_dir) if attempt_dir.RUN_ID.match(name))
 
 
-def points_for(ranks):
+def points_for(ranks: int) -> int:
     """Return the number of points that each of so many ranks gets."""
     return max(FEWEST, min(MOST, POINTS // max(1, ranks)))
 
 
-def read(runs_dir, run, series_of, points=None):
+def read(
+    runs_dir: str, run: str, series_of: Callable[[str, int], Json], points: int | None = None
+) -> Json:
     """Return the facts of one run.
 
     Raises ReportError if there is no such run. The keys are run, plan, plans (by attempt), job,
@@ -111,7 +120,8 @@ def read(runs_dir, run, series_of, points=None):
     reader = _PartReader(run_dir)
     plan = reader.read_mapping("plan.json")
     record = reader.read_mapping("run.json")
-    indexes, plans = {}, {}
+    indexes: dict[int, Json] = {}
+    plans: dict[int, Json] = {}
     for number in sorted(attempt_numbers(run_dir)):
         # A run of version 1 has one plan. Later attempts may have other nodes.
         plans[number] = reader.read_mapping(f"attempt-{number}/plan.json", plan)
@@ -141,11 +151,13 @@ class _PartReader:
     `notes` names the parts that could not be read.
     """
 
-    def __init__(self, run_dir):
-        self.notes = []
+    def __init__(self, run_dir: str) -> None:
+        self.notes: list[str] = []
         self._run_dir = run_dir
 
-    def read(self, name, default, function, *arguments):
+    def read(
+        self, name: str, default: Any, function: Callable[..., Any], *arguments: object
+    ) -> Any:
         """Return the function's result, else the default."""
         try:
             return function(*arguments) or default
@@ -154,7 +166,7 @@ class _PartReader:
             self.notes.append(f"{name} could not be read: {type(error).__name__}: {error}")
             return default
 
-    def read_mapping(self, path, default=None):
+    def read_mapping(self, path: str, default: Json | None = None) -> Json:
         """Return a JSON file's mapping, else the default or {}.
 
         path: below the run's directory.
@@ -164,7 +176,7 @@ class _PartReader:
         return self.read(path, default, mapping, os.path.join(self._run_dir, path))
 
 
-def mapping(path):
+def mapping(path: str) -> Json:
     """Return a JSON file's mapping, {} where there is no such file.
 
     Raises ValueError for other content, and OSError.
@@ -177,13 +189,13 @@ def mapping(path):
     return data
 
 
-def attempt_numbers(run_dir):
+def attempt_numbers(run_dir: str) -> list[int]:
     """Return the numbers of the attempts that have a directory."""
     matches = [re.match(r"attempt-([1-9][0-9]{0,5})\Z", name) for name in os.listdir(run_dir)]
     return [int(match.group(1)) for match in matches if match]
 
 
-def files(run_dir, indexes):
+def files(run_dir: str, indexes: Mapping[int, Json]) -> list[Json]:
     """Return [{path, bytes, sha256, folder}] of the content of the run's directory.
 
     Digests are from ranks.json. Links are never followed.
@@ -197,7 +209,7 @@ def files(run_dir, indexes):
     return [entry for entry in entries if entry]
 
 
-def _list_paths(run_dir):
+def _list_paths(run_dir: str) -> list[str]:
     """Return the names in the run's directory and the paths in its attempts."""
     paths = []
     for name in sorted(os.listdir(run_dir)):
@@ -209,7 +221,7 @@ def _list_paths(run_dir):
     return paths
 
 
-def _describe_entry(run_dir, path, digests):
+def _describe_entry(run_dir: str, path: str, digests: Mapping[str, str]) -> Json | None:
     """Return {path, bytes, sha256, folder} of an entry that the report lists, or None."""
     full_path, name = os.path.join(run_dir, path), os.path.basename(path)
     try:
@@ -229,7 +241,7 @@ def _describe_entry(run_dir, path, digests):
     return None
 
 
-def size_of(folder):
+def size_of(folder: str) -> int:
     """Return the bytes of the regular files below a directory."""
     return sum(
         os.lstat(os.path.join(here, name)).st_size
@@ -239,12 +251,12 @@ def size_of(folder):
     )
 
 
-def places(record):
+def places(record: Json) -> list[Position]:
     """Return [(attempt, log's name, line)] that the verdicts point at, each once.
 
     The verdict's own line is the first one.
     """
-    positions = []
+    positions: list[Position] = []
     for attempt in record.get("attempts") or ():
         verdict = attempt.get("verdict") or {}
         if verdict.get("log") and verdict.get("line"):
@@ -258,7 +270,7 @@ def places(record):
     return list(dict.fromkeys(positions))[:MOST_EXCERPTS]
 
 
-def excerpts(run_dir, record):
+def excerpts(run_dir: str, record: Json) -> list[Json]:
     """Return [{attempt, log, line, first, lines}]: the lines around the evidence.
 
     Lines are text, cut to WIDTH characters.
@@ -276,7 +288,7 @@ def excerpts(run_dir, record):
     return entries
 
 
-def lines_of(path, first, last):
+def lines_of(path: str, first: int, last: int) -> list[str]:
     """Return lines first..last of a file, counted from 1.
 
     A line of gigabytes costs no memory. Raises OSError.

@@ -11,9 +11,12 @@ from __future__ import annotations
 import re
 import time
 import urllib.parse
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     MASK,
+    Secrets,
     printable,
     printable_data,
     secrets_of,
@@ -37,7 +40,9 @@ from .charts import (
     number,
     unit_of,
 )
-from .json_values import finite_number, mapping_of
+from .json_values import Json, finite_number, mapping_of
+
+Parts = list[dict[str, str | None]]  # text in pieces, each with the address that it links to
 
 # A verdict's outcome: its badge and its tone.
 OUTCOMES = {
@@ -50,18 +55,18 @@ MANY = 8  # so many curves get a colour and a line each in the legend
 LOG_PLACE = re.compile(r"(?:[\w.+@-]+/)*([\w.+@-]+\.(?:log|txt|out|jsonl?))(?::(\d+))?")
 
 
-def moment(seconds):
+def moment(seconds: object) -> str | None:
     """Return unix seconds as a date and time of UTC, or None for no time."""
-    seconds = finite_number(seconds)
-    if not seconds:
+    unix_time = finite_number(seconds)
+    if not unix_time:
         return None
     try:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_time))
     except (OverflowError, OSError, ValueError):
         return None  # a time that no calendar has
 
 
-def size(count):
+def size(count: float) -> str:
     """Return a number of bytes with its unit, such as 12.3 kB."""
     if count < 1000:
         return f"{int(count)} B"
@@ -72,7 +77,7 @@ def size(count):
     return f"{count / 1000.0:.1f} GB"
 
 
-def href(path):
+def href(path: str) -> str:
     """Return a path in the run's directory as a relative address.
 
     It is never an address with a scheme or from the root.
@@ -80,12 +85,13 @@ def href(path):
     return "./" + urllib.parse.quote(path)
 
 
-def linked(text, known, attempt=None):
+def linked(text: str, known: Collection[str], attempt: int | None = None) -> Parts:
     """Return text in parts [{text, href}], with links at the names of known logs.
 
     known: paths in the run's directory. attempt: the one whose logs are meant, or None.
     """
-    parts, end = [], 0
+    parts: Parts = []
+    end = 0
     paths = _paths_by_name(known, attempt)
     for match in LOG_PLACE.finditer(text):
         path = paths.get(match.group(1))
@@ -99,12 +105,13 @@ def linked(text, known, attempt=None):
     return [part for part in parts if part["text"]]
 
 
-def _paths_by_name(known, attempt):
+def _paths_by_name(known: Collection[str], attempt: int | None) -> dict[str, str]:
     """Return {file name: path}.
 
     An attempt's files come before those of the run.
     """
-    shared, specific = {}, {}
+    shared: dict[str, str] = {}
+    specific: dict[str, str] = {}
     for path in known:
         name = path.rpartition("/")[2]
         if attempt is None or not path.startswith("attempt-"):
@@ -114,14 +121,14 @@ def _paths_by_name(known, attempt):
     return {**shared, **specific}
 
 
-def verdict(attempt, facts, known):
+def verdict(attempt: Json, facts: Json, known: Collection[str]) -> Json:
     """Return an attempt's verdict as the page shows it.
 
     The keys are number, badge, tone, text, meaning, remedy, evidence, candidates, excerpts.
     attempt: one of run.json's.
     """
     entry, number_ = attempt.get("verdict") or {}, attempt.get("number")
-    badge, tone = OUTCOMES.get(entry.get("outcome"), ("UNKNOWN", "warn"))
+    badge, tone = OUTCOMES.get(str(entry.get("outcome")), ("UNKNOWN", "warn"))
     meaning = None
     if tone != "good":
         meaning = entry.get("meaning")
@@ -142,7 +149,7 @@ def verdict(attempt, facts, known):
     }
 
 
-def _verdict_text(entry, badge):
+def _verdict_text(entry: Json, badge: str) -> str:
     """Return a verdict's sentence without remedy and badge.
 
     The page shows these two beside it.
@@ -159,14 +166,14 @@ def _verdict_text(entry, badge):
     return text
 
 
-def candidate(item, known, attempt):
+def candidate(item: Json, known: Collection[str], attempt: int | None) -> Json:
     """Return one row of the candidates for the first cause."""
     end = item.get("signal")
     if not end and item.get("exit_code") is not None:
-        end = "exit code {}".format(item["exit_code"])
+        end = f"exit code {item['exit_code']}"
     path = str(item.get("log") or "").rpartition("/")[2]
     if item.get("line"):
-        path += ":{}".format(item["line"])
+        path += f":{item['line']}"
     return dict(
         only([item], "rank", "node", "weight", "why")[0],
         end=end or None,
@@ -174,7 +181,7 @@ def candidate(item, known, attempt):
     )
 
 
-def plan_of(facts, number):
+def plan_of(facts: Json, number: int | None) -> Json:
     """Return the plan of an attempt.
 
     Other attempts of a run may have run on other nodes.
@@ -182,20 +189,20 @@ def plan_of(facts, number):
     return (facts.get("plans") or {}).get(number) or facts["plan"]
 
 
-def story(entry, run):
+def story(entry: Json, run: object) -> list[tuple[str, str]]:
     """Return [(title, text)] of an attempt's resume point and its restart.
 
     entry: an attempt of run.json.
     """
     restart = entry.get("again") or {}
     rows = [
-        ("went on from", run_json.resumed_words(entry.get("resume"), entry.get("number") or 1)),
+        ("went on from", run_json.describe_resume(entry.get("resume"), entry.get("number") or 1)),
         ("restart", restart_policy.describe(restart, "<run id>")),
     ]
     return [(name, text) for name, text in rows if text]
 
 
-def rank_rows(facts, attempt, known):
+def rank_rows(facts: Json, attempt: Json, known: Collection[str]) -> list[Json]:
     """Return one row for each planned rank: its slot, its end, its figures, its log."""
     recorded = {rank["rank"]: rank for rank in attempt.get("ranks") or ()}
     number_ = attempt.get("number")
@@ -205,7 +212,7 @@ def rank_rows(facts, attempt, known):
     ]
 
 
-def _rank_row(slot, rank, attempt, known):
+def _rank_row(slot: Json, rank: Json, attempt: int | None, known: Collection[str]) -> Json:
     """Return a rank's row.
 
     slot: the plan's. rank: run.json's or {}.
@@ -232,15 +239,15 @@ def _rank_row(slot, rank, attempt, known):
     return row
 
 
-def _rank_end(rank):
+def _rank_end(rank: Json) -> Any:
     if rank.get("signal"):
         return rank["signal"]
     if rank.get("exit_code") is not None:
-        return "exit code {}".format(rank["exit_code"])
+        return f"exit code {rank['exit_code']}"
     return rank.get("state")
 
 
-def _rank_tone(rank, end):
+def _rank_tone(rank: Json, end: object) -> str:
     if rank.get("exit_code") == 0:
         return "good"
     if end:
@@ -248,7 +255,7 @@ def _rank_tone(rank, end):
     return "warn"
 
 
-def environment(plan):
+def environment(plan: Json) -> list[Json]:
     """Return [{name, value, nodes}]: the environment of every rank's process.
 
     Values of names that sound secret are masked. nodes: None for all of them.
@@ -266,9 +273,9 @@ def environment(plan):
     return sorted(rows, key=lambda row: (row["name"], row["nodes"] or ""))
 
 
-def _node_variable(name, nodes):
+def _node_variable(name: str, nodes: Sequence[Json]) -> list[Json]:
     """Return a row for each value that a variable has on the nodes."""
-    owners = {}
+    owners: dict[Any, list[str]] = {}
     for node in nodes:
         if name in (node.get("env") or {}):
             owners.setdefault(node["env"][name], []).append(node["name"])
@@ -281,18 +288,18 @@ def _node_variable(name, nodes):
     ]
 
 
-def commands(plan):
+def commands(plan: Json) -> list[Json]:
     """Return [{where, text}]: the executed commands, as a shell takes them."""
     kind = (plan.get("launcher") or {}).get("kind")
     rows = []
     if plan.get("argv"):
-        rows.append((render.WHERE.get(kind, "command").rstrip(","), plan["argv"]))
+        rows.append((render.WHERE.get(str(kind), "command").rstrip(","), plan["argv"]))
     for node in plan.get("nodes") or ():
         if node.get("argv"):
-            rows.append(("on {}".format(node["name"]), node["argv"]))
+            rows.append((f"on {node['name']}", node["argv"]))
         if node.get("container"):
-            rows.append(("on {}, in a container".format(node["name"]), node["container"]["argv"]))
-    secrets = secrets_of(plan)
+            rows.append((f"on {node['name']}, in a container", node["container"]["argv"]))
+    secrets: Secrets = secrets_of(plan)
     return [
         {
             "where": where,
@@ -302,7 +309,7 @@ def commands(plan):
     ]
 
 
-def digests(facts):
+def digests(facts: Json) -> list[tuple[str, str]]:
     """Return [(title, value)]: plan, code, data, weights and environment."""
     plan, record = facts["plan"], facts["record"]
     code = record.get("code") or {}
@@ -325,7 +332,7 @@ def digests(facts):
     return [(name, str(value)) for name, value in rows if value not in (None, "", {})]
 
 
-def _changes_text(code):
+def _changes_text(code: Json) -> str | None:
     if "dirty" not in code:
         return None
     if code["dirty"]:
@@ -333,13 +340,13 @@ def _changes_text(code):
     return "none"
 
 
-def _joined(value):
+def _joined(value: Any) -> Any:
     if isinstance(value, list):
         return ", ".join(str(item) for item in value)
     return value
 
 
-def only(items, *keys):
+def only(items: Iterable[Json] | None, *keys: str) -> list[Json]:
     """Return rows of these keys.
 
     A key that a record of another version lacks has None.
@@ -347,7 +354,7 @@ def only(items, *keys):
     return [{key: item.get(key) for key in keys} for item in items or ()]
 
 
-def safe(facts):
+def safe(facts: Json) -> Json:
     """Return facts with every text safe to show.
 
     What the run's plan calls secret is masked.
@@ -355,7 +362,9 @@ def safe(facts):
     return printable_data(facts, *secrets_of(facts["plan"]))
 
 
-def attempt_view(one, entry, over, facts, known):
+def attempt_view(
+    one: int, entry: Json, over: Json | None, facts: Json, known: Collection[str]
+) -> Json:
     """Return the view of attempt number `one`.
 
     entry: run.json's. over: series.of_run's, or None.
@@ -388,7 +397,7 @@ def attempt_view(one, entry, over, facts, known):
     }
 
 
-def heading(facts):
+def heading(facts: Json) -> tuple[str, list[str]]:
     """Return (the job's name, words under it)."""
     plan, record = facts["plan"], facts["record"]
     job = record.get("job") or (plan.get("job") or {}).get("name") or "run"
@@ -405,7 +414,7 @@ def heading(facts):
     return job, [word for word in words if word]
 
 
-def view(facts, now):
+def view(facts: Json, now: float) -> Json:
     """Return all that the page of one run shows.
 
     facts: load.read's. now: unix seconds.
@@ -419,7 +428,7 @@ def view(facts, now):
     return {
         "kind": "run",
         "run": facts["run"],
-        "title": "{}: {}, {}".format(attempts[-1]["verdict"]["badge"], job, facts["run"]),
+        "title": f"{attempts[-1]['verdict']['badge']}: {job}, {facts['run']}",
         "heading": job,
         "head": head,
         "sections": _list_sections(drawn_any, any(map(_has_results, attempts))),
@@ -462,7 +471,7 @@ def view(facts, now):
     }
 
 
-def _attempt_views(facts, known):
+def _attempt_views(facts: Json, known: Collection[str]) -> list[Json]:
     """Return the view of each attempt that is recorded, at least one."""
     entries = {entry["number"]: entry for entry in facts["record"].get("attempts") or ()}
     over = {entry["number"]: entry for entry in facts["series"].get("attempts") or ()}
@@ -473,11 +482,11 @@ def _attempt_views(facts, known):
     ]
 
 
-def _has_results(attempt):
+def _has_results(attempt: Json) -> bool:
     return bool(attempt["evaluations"] or attempt["saved"] or attempt["checkpoint"])
 
 
-def _list_sections(has_curves, has_results):
+def _list_sections(has_curves: bool, has_results: bool) -> list[tuple[str, str]]:
     """Return [(id, title)] of the page's sections."""
     sections = [("verdict", "Verdict"), ("time", "Time line")]
     if has_curves:
@@ -493,6 +502,6 @@ def _list_sections(has_curves, has_results):
     ]
 
 
-def main_figure(plan):
+def main_figure(plan: Json) -> str | None:
     """Return the name of the evaluation's figure that the suite judges by."""
     return logs_section(plan, "evaluation").get("main")

@@ -6,39 +6,38 @@ The page shows their curves over each other, how they ended, and the settings th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
-)
-
-from .charts import curve_rows, curves, number, unit_of, without_none
+from .charts import curve_rows, curves, duration_text, number, unit_of, without_none
+from .json_values import Json
 from .report_view import MANY, href, main_figure, moment, safe, verdict
 
 
-def labels(runs):
+def labels(runs: Sequence[str]) -> list[str]:
     """Return a short name for each run id: the job and the id's last four characters.
 
     Where that is not enough to tell them apart, the names are the whole ids.
     """
-    short = ["{} {}".format("-".join(run.split("-")[2:-1]), run[-4:]) for run in runs]
+    short = [f"{'-'.join(run.split('-')[2:-1])} {run[-4:]}" for run in runs]
     if len(set(short)) < len(short):
         return list(runs)
     return short
 
 
-def first_curves(drawn):
+def first_curves(drawn: Json) -> list[Json]:
     """Return the curves of the first rank that prints any, one for each attempt."""
     ranks = [curve["rank"] for curve in drawn["curves"]]
     return [curve for curve in drawn["curves"] if curve["rank"] == ranks[0]]
 
 
-def overlaid(all_facts, names):
+def overlaid(all_facts: Sequence[Json], names: Sequence[str]) -> Json:
     """Return {curves, sums, evaluations} of all runs.
 
     They have one curve for each run (and attempt), named after the run.
     """
-    merged = {"curves": [], "sums": [], "evaluations": []}
+    merged: dict[str, list[Json]] = {"curves": [], "sums": [], "evaluations": []}
     for facts, name in zip(all_facts, names):
         drawn = curves(facts["series"])
         for kind, group in dict(drawn, curves=first_curves(drawn)).items():
@@ -50,7 +49,7 @@ def overlaid(all_facts, names):
     return merged
 
 
-def differing(settings):
+def differing(settings: Sequence[Json]) -> tuple[list[tuple[str, list[Any]]], int]:
     """Return ([(name, [a value for each run])], number of settings).
 
     The rows are those of the settings that differ. The number counts all settings. A run without a
@@ -62,7 +61,7 @@ def differing(settings):
     return rows, len(names)
 
 
-def row(facts, name, drawn, units):
+def row(facts: Json, name: str, drawn: Json, units: Sequence[str]) -> Json:
     """Return one run's row in the table of results.
 
     drawn: curves' result. Its figures have the order of the view's `measures`. units: of all runs'
@@ -71,7 +70,7 @@ def row(facts, name, drawn, units):
     attempts = facts["record"].get("attempts") or [{}]
     figures = [
         moment(facts["record"].get("started")),
-        _duration_text(facts["record"], attempts[-1]),
+        duration_text(facts["record"], attempts),
         _size_text(facts["plan"]),
         _steps_text(drawn["curves"]),
         _last_loss(drawn),
@@ -89,38 +88,31 @@ def row(facts, name, drawn, units):
     }
 
 
-def _duration_text(record, attempt):
-    ended = attempt.get("ended")
-    if not ended or not record.get("started"):
-        return None
-    return duration(ended - record["started"])
-
-
-def _size_text(plan):
+def _size_text(plan: Json) -> str:
     nodes, ranks = len(plan.get("nodes") or ()), len(plan.get("ranks") or ())
     return f"{nodes} x {ranks // max(1, nodes)}"
 
 
-def _steps_text(rank_curves):
+def _steps_text(rank_curves: Sequence[Json]) -> str | None:
     if not rank_curves:
         return None
     return str(max(without_none(step for curve in rank_curves for step in curve["s"])))
 
 
-def _last_loss(drawn):
+def _last_loss(drawn: Json) -> Any:
     losses = without_none(value for curve in first_curves(drawn) for value in curve["loss"])
     if not losses:
         return None
     return number(losses[-1])
 
 
-def _best_text(best):
+def _best_text(best: Json) -> str | None:
     if best.get("value") is None:
         return None
-    return "{} {}".format(best["figure"], number(best["value"]))
+    return f"{best['figure']} {number(best['value'])}"
 
 
-def _throughput_text(plan, sums, units):
+def _throughput_text(plan: Json, sums: Sequence[Json], units: Sequence[str]) -> str | None:
     """Return the median speed, with its unit where the runs have several."""
     speeds = [value for curve in sums for value in curve["ips"] if value]
     if not speeds:
@@ -131,7 +123,7 @@ def _throughput_text(plan, sums, units):
     return text
 
 
-def _linked_verdict(facts, attempt):
+def _linked_verdict(facts: Json, attempt: Json) -> Json:
     """Return an attempt's verdict with links for the comparison's page.
 
     That page lies one directory above the run's.
@@ -142,13 +134,13 @@ def _linked_verdict(facts, attempt):
     for part in result["text"]:
         link = part["href"]
         if link:
-            link = "./{}{}".format(facts["run"], link[1:])
+            link = f"./{facts['run']}{link[1:]}"
         parts.append(dict(part, href=link))
     result["text"] = parts
     return result
 
 
-def view(all_facts, now):
+def view(all_facts: Sequence[Json], now: float) -> Json:
     """Return all that the page of a comparison shows.
 
     all_facts: load.read's, one for each run, in the order of the request. now: unix
@@ -175,7 +167,7 @@ def view(all_facts, now):
             "steps",
             "last loss",
             "best evaluation",
-            "{}, all ranks".format("; ".join(units)),
+            f"{'; '.join(units)}, all ranks",
         ],
         "runs": [
             row(facts, name, curves(facts["series"]), units)

@@ -14,9 +14,13 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.evidence import read_events
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    Secrets,
     printable_data,
     secrets_of,
 )
@@ -25,8 +29,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps 
 
 from ..runs import plan_origin
 from . import chart_events, curves, phases, settings
-from .downsample import summed
-from .json_values import finite_number, mapping_of, mappings_of
+from .curves import Curve
+from .downsample import Means, sum_means
+from .json_values import Json, finite_number, mapping_of, mappings_of
+from .phases import Life, LogBeginning, Phase
 
 LIMIT = 64 << 20  # bytes of a JSON file that are read
 # Bytes of an attempt's logs that are read for its curves, and of each of them at least. The limit
@@ -39,7 +45,26 @@ _LOG = re.compile(r"^rank-(\d{3,6})\.([A-Za-z0-9][A-Za-z0-9._-]*)\.log$")
 _ATTEMPT = re.compile(r"^attempt-(\d{1,6})$")
 
 
-def of_run(run_dir, points=2000, folder=None):
+@dataclass
+class LogFiles:
+    """A rank's logs on the controller.
+
+    Copies from before a log was truncated or replaced come first.
+    """
+
+    node: str
+    paths: list[str]
+
+
+@dataclass
+class RankScan:
+    """What a rank's log says over time."""
+
+    curve: Curve
+    beginning: LogBeginning
+
+
+def of_run(run_dir: str, points: int = 2000, folder: str | None = None) -> Json:
     """Return a run over time.
 
     It never raises for what the run left behind. points: step lines of each rank that stay, at
@@ -53,7 +78,7 @@ def of_run(run_dir, points=2000, folder=None):
         plan = dict(plan, job=job)
     attempts = _read_attempts(run_dir, run, numbers, source, plan, points)
     bests = [attempt.pop("best") for attempt in attempts]
-    best = max((entry for entry in bests if entry), key=lambda entry: entry["value"], default={})
+    best: Json = max(filter(None, bests), key=lambda entry: entry["value"], default={})
     return dict(
         printable_data(dict(_describe_run(run_dir, run, plan), best=best), *secrets_of(plan)),
         attempts=attempts,
@@ -61,7 +86,9 @@ def of_run(run_dir, points=2000, folder=None):
     )
 
 
-def _read_attempts(run_dir, run, numbers, source, plan, points):
+def _read_attempts(
+    run_dir: str, run: Json, numbers: Iterable[int], source: _PlanSource, plan: Json, points: int
+) -> list[Json]:
     """Return the result of each attempt that has a directory or is recorded.
 
     plan: the run's.
@@ -77,13 +104,13 @@ def _read_attempts(run_dir, run, numbers, source, plan, points):
         before = finite_number(record.get("started")) or before
         attempt_plan = source.read_plan(f"attempt-{number}/plan.json", number) or plan
         directory = os.path.join(run_dir, f"attempt-{number}")
-        attempt = _Attempt(directory, number, attempt_plan, record, before)
+        attempt = Attempt(directory, number, attempt_plan, record, before)
         results.append(attempt.result(points))
         before = finite_number(record.get("ended"))
     return results
 
 
-def _describe_run(run_dir, run, plan):
+def _describe_run(run_dir: str, run: Json, plan: Json) -> Json:
     keys = ("rank", "node", "local_rank", "device", "endpoint")
     suite = mapping_of(plan.get("suite"))
     return {
@@ -99,10 +126,10 @@ def _describe_run(run_dir, run, plan):
 class _PlanSource:
     """Reads the plans on the controller, with log patterns that are safe to run here."""
 
-    def __init__(self, run_dir, run, folder):
+    def __init__(self, run_dir: str, run: Json, folder: str | None) -> None:
         self._run_dir, self._run, self._folder = run_dir, run, folder
 
-    def read_plan(self, name, number):
+    def read_plan(self, name: str, number: int) -> Json:
         """Return the plan in a file below the run's directory.
 
         number: of its attempt. Its log patterns are run here. A plan that the controller has
@@ -116,16 +143,18 @@ class _PlanSource:
         return plan_origin.with_shipped_patterns(plan, self._folder)
 
 
-class _Attempt:
+class Attempt:
     """One attempt's directory on the controller.
 
     before: when it was started at the earliest, by the controller's clock, or None.
     """
 
-    def __init__(self, directory, number, plan, record, before):
+    def __init__(
+        self, directory: str, number: int, plan: Json, record: Json, before: float | None
+    ) -> None:
         self.directory, self.number = directory, number
         self.plan, self.record, self.before = plan, record, before
-        self.secrets = secrets_of(plan)
+        self.secrets: Secrets = secrets_of(plan)
         self.logs = mapping_of(mapping_of(plan.get("suite")).get("logs"))
         try:
             self.table = Table(self.logs)
@@ -136,17 +165,18 @@ class _Attempt:
         self.files = self._files()
         self.where = self._nodes_of_ranks()
         self.nodes = list(dict.fromkeys(self.where[rank] for rank in sorted(self.where)))
-        self.left_out = []
-        self.events, self.units = {}, {}
+        self.left_out: list[str] = []
+        self.events: dict[str, Json] = {}
+        self.units: dict[str, Json] = {}
         for node in self.nodes:
             self.events[node] = read_events(_bytes(os.path.join(directory, f"ranks.{node}.jsonl")))
             self.units[node] = mapping_of(_json(os.path.join(directory, f"exit.{node}.json")))
         entries = {str(entry.get("node")): entry for entry in mappings_of(record.get("nodes"))}
         self.node_records = {node: entries.get(node, {}) for node in self.nodes}
-        self.ahead = {node: phases.ahead(self._bounds(node)) for node in self.nodes}
+        self.ahead = {node: phases.clock_offset(self._bounds(node)) for node in self.nodes}
         self.offset = {node: self._offset(node) for node in self.nodes}
 
-    def _recorded_ranks(self):
+    def _recorded_ranks(self) -> dict[int, Json]:
         """Return {rank: what run.json, else ranks.json has of it}."""
         entries = self.record.get("ranks")
         if not entries:
@@ -158,21 +188,19 @@ class _Attempt:
             if isinstance(entry.get("rank"), int)
         }
 
-    def _nodes_of_ranks(self):
+    def _nodes_of_ranks(self) -> dict[int, str]:
         """Return {rank: node} by the plan, else the record, else the log's name."""
-        nodes = {}
-        for entries in (self.files, self.ranks, self.planned):
+        nodes = {rank: files.node for rank, files in self.files.items()}
+        for entries in (self.ranks, self.planned):
             for rank, entry in entries.items():
                 if entry.get("node"):
                     nodes[rank] = str(entry["node"])
         return nodes
 
-    def _files(self):
-        """Return {rank: {node, paths}}: a rank's logs on the controller.
-
-        Copies from before a log was truncated or replaced come first.
-        """
-        logs, names = {}, _names(self.directory)
+    def _files(self) -> dict[int, LogFiles]:
+        """Return {rank: its logs on the controller}."""
+        logs: dict[int, LogFiles] = {}
+        names = _names(self.directory)
         existing = frozenset(names)
         for name in names:
             match = _LOG.match(name)
@@ -180,10 +208,10 @@ class _Attempt:
                 numbered = (f"{name}.{number}" for number in itertools.count(1))
                 older = itertools.takewhile(existing.__contains__, numbered)
                 paths = [os.path.join(self.directory, file) for file in (*older, name)]
-                logs[int(match.group(1))] = {"node": match.group(2), "paths": paths}
+                logs[int(match.group(1))] = LogFiles(match.group(2), paths)
         return logs
 
-    def known(self, rank):
+    def known(self, rank: int) -> Json:
         """Return a rank's findings in the record, updated by its node's events.
 
         The events are there before there is a record.
@@ -194,7 +222,7 @@ class _Attempt:
                 findings[key] = value
         return findings
 
-    def _bounds(self, node):
+    def _bounds(self, node: str) -> tuple[float | None, float | None]:
         """Return (least, most) seconds that a node's clock can be ahead, either None.
 
         A start follows the command, and an end comes before it is recorded.
@@ -211,7 +239,7 @@ class _Attempt:
             least = ended - recorded
         return least, most
 
-    def _offset(self, node):
+    def _offset(self, node: str) -> float | None:
         """Return the seconds that the node's zone is east of UTC, or None.
 
         It is the node's own answer, or the difference between its logs' dates and the times that
@@ -226,11 +254,11 @@ class _Attempt:
                 return offset
         return None
 
-    def _offset_of_log(self, rank):
+    def _offset_of_log(self, rank: int) -> float | None:
         """Return the seconds east of UTC by which a rank's log is dated, or None."""
         known = self.known(rank)
         started, modified = finite_number(known.get("started")), finite_number(known.get("mtime"))
-        descriptor = _descriptor(self.files[rank]["paths"][0])
+        descriptor = _descriptor(self.files[rank].paths[0])
         if descriptor is None:
             return None
         try:
@@ -242,17 +270,16 @@ class _Attempt:
                 return float(round((printed - real) / QUARTER) * QUARTER)
         return None
 
-    def result(self, points):
+    def result(self, points: int) -> Json:
         """Return the attempt over time, as of_run's `attempts` have it."""
         scans = {rank: self._scan(rank, points) for rank in sorted(self.files)}
-        printing = [rank for rank in scans if scans[rank][0].steps]
-        lives = {
-            rank: self._life(rank, *scans.get(rank, (None, {}))) for rank in sorted(self.where)
-        }
-        evaluations, saved = [], []
+        printing = [rank for rank in scans if scans[rank].curve.steps]
+        lives = {rank: self._life(rank, scans.get(rank)) for rank in sorted(self.where)}
+        evaluations: list[Json] = []
+        saved: list[Json] = []
         for rank in lives:
             if rank in scans:
-                curve = scans[rank][0]
+                curve = scans[rank].curve
                 evaluations += [dict(entry, rank=rank) for entry in curve.evaluations]
                 saved += [dict(entry, rank=rank) for entry in curve.saved_at]
         times = list(_known_times(lives))
@@ -261,8 +288,8 @@ class _Attempt:
             "begin": min(times, default=self.before),
             "end": max(times, default=finite_number(self.record.get("ended"))),
             "verdict": printable_data(self.record.get("verdict"), *self.secrets, limit=LONGEST),
-            "series": {rank: scans[rank][0].rows() for rank in printing},
-            "summed": self._summed([scans[rank][0].speed for rank in printing], printing),
+            "series": {rank: scans[rank].curve.rows() for rank in printing},
+            "summed": self._summed([scans[rank].curve.speed for rank in printing], printing),
             "evaluations": printable_data(evaluations, *self.secrets),
             "saved": printable_data(saved, *self.secrets),
             "phases": self._phases(scans, printing, lives),
@@ -273,102 +300,105 @@ class _Attempt:
             "best": self._best(scans),
         }
 
-    def _best(self, scans):
+    def _best(self, scans: Mapping[int, RankScan]) -> Json | None:
         """Return the best evaluation of the attempt's ranks, or None."""
-        bests = [curve.best for curve, _beginning in scans.values() if curve.best]
+        bests = [scan.curve.best for scan in scans.values() if scan.curve.best]
         if not bests:
             return None
         return dict(max(bests, key=lambda best: best["value"]), attempt=self.number)
 
-    def _phases(self, scans, printing, lives):
+    def _phases(
+        self, scans: Mapping[int, RankScan], printing: Sequence[int], lives: Mapping[int, Life]
+    ) -> list[Phase]:
         """Return the phases of all ranks.
 
         A rank without steps of its own has the leader's.
         """
-        leader = next((rank for rank in printing if scans[rank][0].begin is not None), None)
-        result = []
+        dated = (rank for rank in printing if scans[rank].curve.begin is not None)
+        leader = lives.get(next(dated, -1))
+        result: list[Phase] = []
         for rank, life in lives.items():
-            follows = leader is not None and life["step"] is None and life["process"] is not None
-            if follows:
-                last = _least(lives[leader]["last"], life["ended"])
-                life = dict(life, step=lives[leader]["step"], last=last, pace=lives[leader]["pace"])
+            follows = leader is not None and life.step is None and life.process is not None
+            if leader is not None and follows:
+                last = _least(leader.last, life.ended)
+                life = replace(life, step=leader.step, last=last, pace=leader.pace)
             signs = []
             if rank in scans:
-                signs = scans[rank][0].signs
-            result += phases.timeline(rank, life, signs, follows)
+                signs = scans[rank].curve.signs
+            result += phases.rank_phases(rank, life, signs, follows)
         return result
 
-    def _scan(self, rank, points):
-        """Return (Curve, {dated, seeks, found}) of a rank's log."""
-        node, paths = self.where[rank], self.files[rank]["paths"]
+    def _scan(self, rank: int, points: int) -> RankScan:
+        """Return what a rank's log says over time."""
+        node, paths = self.where[rank], self.files[rank].paths
         near = finite_number(self.ranks.get(rank, {}).get("started")) or self.before
         near = near or _modified(paths[-1])
         clock = Clock((self.offset[node] or 0.0) + self.ahead[node], near)
-        curve, beginning = curves.Curve(self.table, self.logs, clock, points), {}
+        curve = Curve(self.table, self.logs, clock, points)
+        beginning: LogBeginning | None = None
         most = max(SHARE, MOST // len(self.files))
         for path in paths:
             descriptor = _descriptor(path)
             if descriptor is None:
                 continue
             try:
-                if beginning:
+                if beginning is None:
+                    beginning = curves.beginning(descriptor, self.table, clock)
+                else:
                     curve.feed(b"\n")  # an earlier copy of a log may end within a line
-                beginning = beginning or curves.beginning(descriptor, self.table, clock)
                 self._note_left_out(path, curves.read(descriptor, curve, most))
             except OSError:
                 pass  # a failing disk: what was read so far counts
             finally:
                 os.close(descriptor)
         curve.finish()
-        return curve, beginning
+        return RankScan(curve, beginning or LogBeginning())
 
-    def _note_left_out(self, path, size):
+    def _note_left_out(self, path: str, size: int) -> None:
         if size:
             self.left_out.append(
                 f"attempt-{self.number}/{os.path.basename(path)}: {size >> 20} MB in its middle"
                 " were not read for the curves"
             )
 
-    def _life(self, rank, curve, beginning):
-        """Return the times of one rank's life by the controller's clock.
+    def _life(self, rank: int, scan: RankScan | None) -> Life:
+        """Return the times of one rank by the controller's clock.
 
-        An unknown time is missing (None). curve, beginning: of the rank's log, None and {} where it
-        has no log.
+        scan: None where the rank has no log.
         """
         node = self.where[rank]
-        known, ahead = self.known(rank), self.ahead[node]
+        known, offset = self.known(rank), self.ahead[node]
         written = finite_number(known.get("mtime"))
-        times = {
-            "launched": finite_number(self.events[node]["launcher"].get("started")),
-            "process": finite_number(known.get("started")),
-            "ended": self._end_of_rank(node, known),
-            "asked": self._stop_time(node),
-            "written": written or finite_number(known.get("last_time")),
-        }
-        for key, value in times.items():
-            if value is not None:
-                times[key] = value - ahead
-        times.update(dict.fromkeys(("dated", "seeks", "found")), **beginning)
-        times.update(dict.fromkeys(("said", "step", "last", "pace")))
+        life = Life(
+            launched=_subtract(finite_number(self.events[node]["launcher"].get("started")), offset),
+            process=_subtract(finite_number(known.get("started")), offset),
+            ended=_subtract(self._end_of_rank(node, known), offset),
+            stop_requested=_subtract(self._stop_time(node), offset),
+            written=_subtract(written or finite_number(known.get("last_time")), offset),
+            log=LogBeginning(),
+        )
         error = known.get("first_error") or known.get("error")
         if isinstance(error, dict):
-            times["said"] = chart_events.said_at(error, written, times["ended"], ahead)
-        times["fault"] = times["said"]
-        if known.get("signal") and times["said"] is None:
-            times["fault"] = times["ended"]
-        if curve and curve.begin is not None:
-            pace = (curve.last - curve.begin) / max(curve.steps - 1, 1)
-            times.update(step=curve.begin, last=curve.last, pace=pace)
-        return times
+            life.error = chart_events.error_time(error, written, life.ended, offset)
+        life.fault = life.error
+        if known.get("signal") and life.error is None:
+            life.fault = life.ended
+        if scan is None:
+            return life
+        life.log, curve = scan.beginning, scan.curve
+        if curve.begin is not None and curve.last is not None:
+            life.step, life.last = curve.begin, curve.last
+            life.pace = (curve.last - curve.begin) / max(curve.steps - 1, 1)
+        return life
 
-    def _end_of_rank(self, node, known):
+    def _end_of_rank(self, node: str, known: Json) -> float | None:
         """Return when a rank ended by its node's clock: at the latest with its unit."""
         ended = finite_number(known.get("ended"))
         if ended is None and known.get("started") is not None:
             return finite_number(self.units[node].get("time"))
         return ended
 
-    def _stop_time(self, node):
+    def _stop_time(self, node: str) -> float | None:
         """Return the time of a stop request by the node's clock, or None.
 
         Where the request's time is unknown, it is the first end on the node.
@@ -381,15 +411,15 @@ class _Attempt:
         ends = [finite_number(entry.get("ended")) for entry in self.events[node]["ranks"].values()]
         return _least(*ends, finite_number(self.units[node].get("time")))
 
-    def _summed(self, speeds, printing):
+    def _summed(self, speeds: Sequence[Means], printing: Sequence[int]) -> Json:
         """Return the speed of all ranks over time, with a `note` on how it was counted."""
         if not any(means.bins for means in speeds):
             return {"time": [], "ips": [], "note": None}
-        times, values = summed(speeds)
+        times, values = sum_means(speeds)
         note, total, count = None, len(self.planned), len(printing)
         if total > count and mapping_of(self.logs.get("step")).get("ranks") == "first":
             values = [value * total / count for value in values]
-            speed = "the mean of ranks {}".format(", ".join(map(str, printing)))
+            speed = f"the mean of ranks {', '.join(map(str, printing))}"
             if count == 1:
                 speed = f"rank {printing[0]}'s"
             note = (
@@ -401,36 +431,45 @@ class _Attempt:
         return {"time": times, "ips": values, "note": note}
 
 
-def _known_times(lives):
+def _known_times(lives: Mapping[int, Life]) -> Iterator[float]:
     """Yield the times of all lives that bound an attempt."""
     for life in lives.values():
-        for key in ("launched", "process", "dated", "last", "ended", "written"):
-            if life[key] is not None:
-                yield life[key]
+        for time in (
+            *(life.launched, life.process, life.log.dated),
+            *(life.last, life.ended, life.written),
+        ):
+            if time is not None:
+                yield time
 
 
-def _least(*values):
+def _subtract(time: float | None, seconds: float) -> float | None:
+    if time is None:
+        return None
+    return time - seconds
+
+
+def _least(*values: float | None) -> float | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _planned(plan):
+def _planned(plan: Json) -> list[Json]:
     return [rank for rank in mappings_of(plan.get("ranks")) if isinstance(rank.get("rank"), int)]
 
 
-def _names(directory):
+def _names(directory: str) -> list[str]:
     try:
         return sorted(os.listdir(directory))
     except OSError:
         return []
 
 
-def _numbers(run_dir):
+def _numbers(run_dir: str) -> list[int]:
     """Return the numbers of the attempts that have a directory."""
     matches = map(_ATTEMPT.match, _names(run_dir))
     return [int(match.group(1)) for match in matches if match]
 
 
-def _descriptor(path):
+def _descriptor(path: str) -> int | None:
     """Return a descriptor of an open regular file, or None."""
     try:
         descriptor = os.open(path, _OPEN)
@@ -442,14 +481,14 @@ def _descriptor(path):
     return descriptor
 
 
-def _modified(path):
+def _modified(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
 
 
-def _bytes(path):
+def _bytes(path: str) -> bytes | None:
     descriptor = _descriptor(path)
     if descriptor is None:
         return None
@@ -457,7 +496,7 @@ def _bytes(path):
         return handle.read(LIMIT)
 
 
-def _json(path):
+def _json(path: str) -> Any:
     try:
         return json.loads((_bytes(path) or b"null").decode("utf-8", "replace"))
     except (ValueError, RecursionError):

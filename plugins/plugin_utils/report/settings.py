@@ -4,21 +4,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     MASK,
     SECRET_NAME,
+    Secrets,
     printable,
     secrets_of,
 )
 
-from .json_values import mapping_of
+from .json_values import Json, mapping_of
 
 _BATCH = re.compile(r"\s*batch: (\d[\d,]*) a card, (\d[\d,]*) in all")
 _SETTING = re.compile(r"\s*(learning rate|iterations): (\d[\d,]*(?:\.\d+)?)(?:,|$)")
 
 
-def of_plan(plan, run):
+def of_plan(plan: object, run: object) -> Json:
     """Return {name: value}, without what the plan or run.json does not hold.
 
     A value is text, a number, a truth value or None. run: run.json's content.
@@ -45,7 +48,7 @@ def of_plan(plan, run):
     }
 
 
-def _job_settings(plan):
+def _job_settings(plan: Json) -> Json:
     """Return what is trained, and with what."""
     job, suite = mapping_of(plan.get("job")), mapping_of(plan.get("suite"))
     launcher = mapping_of(plan.get("launcher"))
@@ -57,7 +60,7 @@ def _job_settings(plan):
     }
 
 
-def _site_settings(plan):
+def _site_settings(plan: Json) -> Json:
     """Return where it is trained."""
     nodes = [node for node in _list(plan.get("nodes")) if isinstance(node, dict)]
     device_counts = [len(_list(node.get("devices"))) for node in nodes]
@@ -71,7 +74,7 @@ def _site_settings(plan):
     }
 
 
-def _code_settings(plan, run):
+def _code_settings(plan: Json, run: Json) -> Json:
     """Return the program that trains: code, package and environment."""
     code, recorded = mapping_of(plan.get("code")), mapping_of(run.get("code"))
     environment = mapping_of(plan.get("environment"))
@@ -88,9 +91,11 @@ def _code_settings(plan, run):
     }
 
 
-def _named(kind, entries, convert=None):
+def _named(
+    kind: str, entries: Mapping[str, Any], convert: Callable[[Any], Any] | None = None
+) -> Json:
     """Return {"<kind> <name>": value} in order of the names."""
-    values = {}
+    values: Json = {}
     for name, value in sorted(entries.items()):
         if convert:
             value = convert(value)
@@ -98,13 +103,13 @@ def _named(kind, entries, convert=None):
     return values
 
 
-def _list(value):
+def _list(value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     return []
 
 
-def _shorten(digest):
+def _shorten(digest: Any) -> Any:
     """Return the beginning of a digest.
 
     A path stays as it is.
@@ -114,13 +119,13 @@ def _shorten(digest):
     return digest
 
 
-def _join_distinct(values):
+def _join_distinct(values: Iterable[object]) -> str | None:
     """Return the distinct values as text, or None if there is no value."""
     distinct = sorted({str(value) for value in values if value is not None})
     return ", ".join(distinct) or None
 
 
-def _flatten(value, prefix=""):
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted name, value) of nested mappings."""
     for key, item in value.items():
         name = prefix + str(key)
@@ -130,12 +135,12 @@ def _flatten(value, prefix=""):
             yield name, item
 
 
-def _advice_settings(plan):
+def _advice_settings(plan: Json) -> Json:
     """Return batch, learning rate and iterations from the plan's advice.
 
     scaling.py words it. They are the numbers that the training used.
     """
-    values = {}
+    values: Json = {}
     for line in _list(plan.get("advice")):
         batch, setting = _BATCH.match(str(line)), _SETTING.match(str(line))
         if batch:
@@ -146,14 +151,14 @@ def _advice_settings(plan):
     return values
 
 
-def _parse_number(text):
+def _parse_number(text: str) -> float:
     text = text.replace(",", "")
     if text.isdecimal():
         return int(text)
     return float(text)
 
 
-def _make_safe(name, value, secrets):
+def _make_safe(name: str, value: Any, secrets: Secrets) -> Any:
     """Return a value that is safe to show."""
     if SECRET_NAME.search(name) or name.partition(" ")[2] in secrets.names:
         return MASK

@@ -7,11 +7,18 @@ Positions on a lane are parts per thousand of the attempt's time, as the lanes' 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
     span as duration,
 )
+
+from .chart_events import TimedMark
+from .json_values import Json
+from .phases import Phase
 
 PHASES = ("start", "rendezvous", "first_step", "training", "evaluation", "checkpoint", "stop")
 WORDS = {
@@ -60,14 +67,25 @@ STEPS = (
 )
 
 
-def clock(seconds):
+SlowPart = tuple[float, float, float]  # begin, end, factor
+
+
+@dataclass
+class Straggler:
+    """A rank that was slow or late: words for its lane, and when it was slow."""
+
+    words: list[str] = field(default_factory=list)
+    parts: Sequence[SlowPart] = ()
+
+
+def clock(seconds: float) -> str:
     """Return seconds since the start as m:ss or h:mm:ss, or as tenths below 10 s."""
     if 0 < seconds < 10:
         return f"{seconds:.1f} s"
     return duration(round(seconds))
 
 
-def ticks(seconds, most=8):
+def ticks(seconds: float, most: int = 8) -> list[Json]:
     """Return [{at, text}] for an axis of so many seconds, with at most `most` + 1 ticks.
 
     A node can write any time. Beyond the table, a step is a multiple of its largest.
@@ -80,7 +98,7 @@ def ticks(seconds, most=8):
     ]
 
 
-def stroke(phases, begin, seconds):
+def stroke(phases: Iterable[Phase], begin: float, seconds: float) -> str:
     """Return one SVG path's data for phases of one kind: a horizontal stroke each."""
     strokes = []
     for phase in phases:
@@ -91,7 +109,7 @@ def stroke(phases, begin, seconds):
     return "".join(strokes)
 
 
-def slow_path(parts, begin, seconds):
+def slow_path(parts: Sequence[SlowPart], begin: float, seconds: float) -> str:
     """Return one SVG path's data for the times in which a rank was slow.
 
     It is a thin stroke below the lane. parts: [(begin, end, factor)].
@@ -104,7 +122,7 @@ def slow_path(parts, begin, seconds):
     return "".join(strokes)
 
 
-def thinned(phases, most):
+def thin_phases(phases: Sequence[Phase], most: int) -> Sequence[Phase]:
     """Return at most so many phases.
 
     The shortest are dropped, and neighbours of one kind joined.
@@ -112,28 +130,28 @@ def thinned(phases, most):
     if len(phases) <= most:
         return phases
     longest = sorted(phases, key=lambda phase: phase["begin"] - phase["end"])[:most]
-    joined = []
+    joined: list[Phase] = []
     for phase in sorted(longest, key=lambda phase: phase["begin"]):
         if joined and joined[-1]["phase"] == phase["phase"]:
-            joined[-1] = dict(joined[-1], end=max(joined[-1]["end"], phase["end"]))
+            joined[-1] = {**joined[-1], "end": max(joined[-1]["end"], phase["end"])}
         else:
             joined.append(phase)
     return joined
 
 
-def paces(curve, begin, width, count):
+def paces(curve: Json, begin: float, width: float, count: int) -> list[float | None]:
     """Return a rank's median seconds per step in each of `count` parts of the time.
 
     A part with fewer than three steps has None. begin: unix seconds. width: seconds of one part.
     """
-    parts = [[] for _part in range(count)]
+    parts: list[list[float]] = [[] for _part in range(count)]
     for when, cost in zip(curve["time"], _step_costs(curve)):
         if when is not None and cost:
             parts[max(0, min(count - 1, int((when - begin) / width)))].append(cost)
     return [_median_above(part, 2) for part in parts]
 
 
-def _step_costs(curve):
+def _step_costs(curve: Json) -> Sequence[float | None]:
     """Return a step's cost at each step line, in any unit."""
     costs = curve.get("batch_cost") or ()
     if any(costs):
@@ -141,20 +159,22 @@ def _step_costs(curve):
     return [_inverse(speed) for speed in curve.get("ips") or ()]
 
 
-def _inverse(speed):
+def _inverse(speed: float | None) -> float | None:
     if not speed:
         return None
     return 1.0 / speed
 
 
-def _median_above(values, count, default=None):
+def _median_above(
+    values: Collection[float], count: int, default: float | None = None
+) -> float | None:
     """Return the median of more than `count` values, else the default."""
     if len(values) > count:
         return median(values)
     return default
 
 
-def slow_parts(series):
+def slow_parts(series: Mapping[Any, Json]) -> dict[int, list[SlowPart]]:
     """Return {rank: [(begin, end, factor)]}: the times in which a rank was slow.
 
     A rank is slow if its steps take SLOW times the median of the ranks' in that part of the time.
@@ -168,9 +188,10 @@ def slow_parts(series):
         return {}
     begin, width = min(times), (max(times) - min(times)) / count
     paces_by_rank = {int(rank): paces(curve, begin, width, count) for rank, curve in series.items()}
-    slow = {}
+    slow: dict[int, list[SlowPart]] = {}
     for number in range(count):
-        known = {rank: pace[number] for rank, pace in paces_by_rank.items() if pace[number]}
+        paces_now = {rank: pace[number] for rank, pace in paces_by_rank.items()}
+        known = {rank: pace for rank, pace in paces_now.items() if pace}
         middle = _median_above(known.values(), 1)
         for rank, pace in known.items():
             if middle and pace > SLOW * middle:
@@ -179,29 +200,28 @@ def slow_parts(series):
     return slow
 
 
-def _count_timed(curve):
+def _count_timed(curve: Json) -> int:
     return sum(when is not None for when in curve["time"])
 
 
-def behind(attempt):
-    """Return {rank: {words, parts}} of the ranks that were slow or late.
+def behind(attempt: Json) -> dict[int, Straggler]:
+    """Return {rank: Straggler} of the ranks that were slow or late.
 
-    Slow: slower than the other ranks at some time. Late: later to look for its peers. parts:
-    slow_parts' of the rank.
+    Slow: slower than the other ranks at some time. Late: later to look for its peers.
     """
     stragglers = {}
     for rank, parts in slow_parts(attempt.get("series") or {}).items():
         factor = max(factor for _begin, _end, factor in parts)
-        stragglers[rank] = {"words": [f"steps {factor:.1f}x the median"], "parts": parts}
+        stragglers[rank] = Straggler([f"steps {factor:.1f}x the median"], parts)
     for rank, seconds in _late_ranks(attempt).items():
-        straggler = stragglers.setdefault(rank, {"words": [], "parts": []})
-        straggler["words"].append(f"{clock(seconds)} late to its peers")
+        straggler = stragglers.setdefault(rank, Straggler())
+        straggler.words.append(f"{clock(seconds)} late to its peers")
     return stragglers
 
 
-def _late_ranks(attempt):
+def _late_ranks(attempt: Json) -> dict[int, float]:
     """Return {rank: seconds after the median} of ranks late to their peers."""
-    begins = {}
+    begins: dict[int, float] = {}
     for phase in attempt.get("phases") or ():
         if phase["phase"] in ("rendezvous", "first_step") and not phase.get("inferred"):
             begins[phase["rank"]] = min(phase["begin"], begins.get(phase["rank"], phase["begin"]))
@@ -212,19 +232,19 @@ def _late_ranks(attempt):
     return {rank: when - middle for rank, when in begins.items() if when - middle > limit}
 
 
-def summed(phases):
+def sum_phases(phases: Iterable[Phase]) -> dict[str, tuple[int, float]]:
     """Return {phase: (number of occurrences, seconds in all)}."""
-    totals = {}
+    totals: dict[str, tuple[int, float]] = {}
     for phase in phases:
         count, seconds = totals.get(phase["phase"], (0, 0.0))
         totals[phase["phase"]] = (count + 1, seconds + phase["end"] - phase["begin"])
     return totals
 
 
-def told(totals):
+def lane_titles(totals: Mapping[str, tuple[int, float]]) -> dict[str, str]:
     """Return {phase: words} for the lane's titles.
 
-    totals: summed's.
+    totals: sum_phases'.
     """
     titles = {}
     for phase, (count, seconds) in totals.items():
@@ -234,7 +254,7 @@ def told(totals):
     return titles
 
 
-def concerns(mark, rank):
+def concerns(mark: TimedMark, rank: Json) -> bool:
     """Return true if a mark stands on a rank's lane.
 
     It is the rank's own mark, or an error of its whole node.
@@ -244,14 +264,16 @@ def concerns(mark, rank):
     return mark["rank"] == rank["rank"]
 
 
-def timeline(attempt, ranks):
+def timeline(attempt: Json, ranks: Collection[Json]) -> Json | None:
     """Return the view of an attempt's time, or None.
 
     The keys are begin, seconds, ticks, phases, fault, noted, lanes, marks. None: nothing is known
     of the attempt's time. attempt: one of series.of_run's. ranks: the plan's [{rank, node}].
     """
     phases = [phase for phase in attempt.get("phases") or () if phase["phase"] in WORDS]
-    marks = [mark for mark in attempt.get("marks") or () if mark.get("time") is not None]
+    marks: list[TimedMark] = [
+        mark for mark in attempt.get("marks") or () if mark.get("time") is not None
+    ]
     times = [time for phase in phases for time in (phase["begin"], phase["end"])]
     if not times:
         return None
@@ -279,18 +301,18 @@ def timeline(attempt, ranks):
 class _Axis:
     """The time of an attempt: from `begin` (unix seconds), so many seconds."""
 
-    def __init__(self, begin, seconds):
+    def __init__(self, begin: float, seconds: float) -> None:
         self.begin, self.seconds = begin, seconds
 
-    def position(self, when):
+    def position(self, when: float) -> float:
         """Return the position of a unix time, in parts per thousand."""
         return round(max(0.0, min(1000.0, 1000 * (when - self.begin) / self.seconds)), 1)
 
-    def clock(self, when):
+    def clock(self, when: float) -> str:
         """Return a unix time as the text of its time since the begin."""
         return clock(when - self.begin)
 
-    def place_on_lane(self, mark):
+    def place_on_lane(self, mark: TimedMark) -> Json:
         """Return {at, level, text, clock} of a mark."""
         return {
             "at": self.position(mark["time"]),
@@ -300,7 +322,7 @@ class _Axis:
         }
 
 
-def _measure_axis(begin, times, marks):
+def _measure_axis(begin: float | None, times: list[float], marks: Sequence[TimedMark]) -> _Axis:
     """Return the axis that holds all times.
 
     begin: the attempt's, or None.
@@ -313,17 +335,24 @@ def _measure_axis(begin, times, marks):
     return _Axis(first, max(last - first, 1.0))
 
 
-def _find_first_error(marks):
+def _find_first_error(marks: Sequence[TimedMark]) -> TimedMark | None:
     errors = (mark for mark in marks if mark.get("level") == "error")
     return min(errors, key=lambda mark: mark["time"], default=None)
 
 
-def _draw_lanes(ranks, phases, marks, slow, axis):
+def _draw_lanes(
+    ranks: Collection[Json],
+    phases: Sequence[Phase],
+    marks: Sequence[TimedMark],
+    slow: Mapping[int, Straggler],
+    axis: _Axis,
+) -> list[Json]:
     """Return one lane per rank.
 
     slow: behind's result.
     """
-    most, lanes = max(FEWEST, STROKES // max(1, len(ranks))), []
+    most = max(FEWEST, STROKES // max(1, len(ranks)))
+    lanes: list[Json] = []
     first_error = _find_first_error(marks)
     for rank in ranks:
         number, node = rank["rank"], rank["node"]
@@ -340,9 +369,9 @@ def _draw_lanes(ranks, phases, marks, slow, axis):
     return lanes
 
 
-def _draw_phases(phases, axis, most):
+def _draw_phases(phases: Sequence[Phase], axis: _Axis, most: int) -> Json:
     """Return a lane's phases, in at most so many strokes."""
-    shown, titles = thinned(phases, most), told(summed(phases))
+    shown, titles = thin_phases(phases, most), lane_titles(sum_phases(phases))
     kinds = [kind for kind in PHASES if kind in titles]
     strokes = []
     for kind in kinds:
@@ -357,7 +386,7 @@ def _draw_phases(phases, axis, most):
     }
 
 
-def _describe_straggler(straggler, axis):
+def _describe_straggler(straggler: Straggler | None, axis: _Axis) -> Json:
     """Return a lane's words and strokes of a slow or late rank.
 
     straggler: the rank's entry in behind's result, or None.
@@ -365,6 +394,6 @@ def _describe_straggler(straggler, axis):
     if straggler is None:
         return {"behind": None, "slow": ""}
     return {
-        "behind": ", ".join(straggler["words"]),
-        "slow": slow_path(straggler["parts"], axis.begin, axis.seconds),
+        "behind": ", ".join(straggler.words),
+        "slow": slow_path(straggler.parts, axis.begin, axis.seconds),
     }

@@ -216,7 +216,14 @@ def test_a_checkpoint_to_go_on_from_passes():
         "changed": False,
         "found": {
             "point": point,
-            "skipped": [{"attempt": 1, "name": "1", "why": "1.pdopt is missing"}],
+            "skipped": [
+                {
+                    "attempt": 1,
+                    "name": "1",
+                    "why": "1.pdopt is missing",
+                    "code": "checkpoint.file_missing",
+                }
+            ],
         },
     }
     assert fields("resume_point", answer) == []

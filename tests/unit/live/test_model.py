@@ -37,7 +37,7 @@ def steady(until, pace=3, **changes):
 
 
 def texts(found, seconds=None):
-    last = max(node["heard"] for node in found.nodes.values()) if seconds is None else seconds
+    last = max(node.heard for node in found.nodes.values()) if seconds is None else seconds
     return [text for _kind, _nodes, text in live_warnings.warnings(found, last)]
 
 
@@ -46,7 +46,7 @@ def warned(found, seconds=None):
 
     Figures are all words of the text with a digit, without brackets and commas.
     """
-    last = max(node["heard"] for node in found.nodes.values()) if seconds is None else seconds
+    last = max(node.heard for node in found.nodes.values()) if seconds is None else seconds
     return [
         (kind, nodes, [word.strip("(),;") for word in text.split() if re.search("[0-9]", word)])
         for kind, nodes, text in live_warnings.warnings(found, last)
@@ -97,21 +97,21 @@ def test_a_node_that_knows_an_older_attempt_only_is_no_part_of_the_picture():
 def test_what_ranks_do_between_two_looks_is_no_lag():
     found = seen(*(own(n, "node%d" % (n + 1), step=step) for step in (10, 20) for n in range(3)))
     found.add("node3", own(2, "node3", step=40), 3.0)  # asked later than the others
-    assert found.slowest()["behind"] == 0
+    assert found.slowest().behind == 0
     found.add("node1", own(0, "node1", step=41), 3.0)
-    assert found.slowest()["behind"] == 0  # two looks' worth
+    assert found.slowest().behind == 0  # two looks' worth
     found.add("node3", own(2, "node3", step=90), 6.0)
     found.add("node1", own(0, "node1", step=91), 6.0)
     found.add("node3", own(2, "node3", step=95), 9.0)
     found.add("node1", own(0, "node1", step=96), 9.0)
-    assert (found.slowest()["rank"], found.slowest()["behind"]) == (1, 75)
+    assert (found.slowest().rank, found.slowest().behind) == (1, 75)
 
 
 def test_a_node_that_does_not_answer_is_no_straggler():
     found = seen(own(0, "node1"), own(1, "node2", 1.0), own(2, "node3"))
-    assert found.slowest()["rank"] == 1 and found.throughput()[0] == 5.0
+    assert found.slowest().rank == 1 and found.throughput()[0] == 5.0
     found.lose("node2")
-    assert found.slowest()["rank"] != 1 and found.throughput()[0] == 4.0
+    assert found.slowest().rank != 1 and found.throughput()[0] == 4.0
 
 
 def test_text_from_a_node_is_safe_to_show_and_its_secrets_are_masked():
@@ -121,7 +121,7 @@ def test_text_from_a_node_is_safe_to_show_and_its_secrets_are_masked():
     assert (
         found.order()
         and "\x1b" not in repr(found.nodes)
-        and found.nodes["node1\\x1b"]["status"]["ranks"][0]["state"] == "x\\x07********"
+        and found.nodes["node1\\x1b"].status["ranks"][0]["state"] == "x\\x07********"
     )
     assert found.known()[0]["job"] == "\\u202ejob"
 

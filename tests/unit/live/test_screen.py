@@ -6,7 +6,7 @@ library/attempt_monitor.py returns them.
 from __future__ import annotations
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_layout
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import text_columns
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import (
     model,
     plain_lines,
@@ -71,7 +71,7 @@ def shown(found, wide=100, rows=24, seconds=0.0, utf8=False):
     """Return the picture's lines as plain text, after holding each against the terminal's size."""
     lines = screen.picture(found, seconds, screen.Look(wide, rows, utf8))
     texts = ["".join(text for text, _style in line) for line in lines]
-    assert len(texts) < rows and all(text_layout.width(text) < wide for text in texts), texts
+    assert len(texts) < rows and all(text_columns.width(text) < wide for text in texts), texts
     assert {style for line in lines for _text, style in line} <= {None, *screen.STYLES}
     return texts
 
@@ -349,7 +349,7 @@ def test_only_the_first_warnings_are_shown():
             disk={"free": 0, "total": 9},
         )
     )
-    found.nodes["node1"]["ahead"] = 99.0
+    found.nodes["node1"].ahead = 99.0
     found.paces[0].changed = -900.0
     lines = shown(found, seconds=60.0)
     assert [line for line in lines if line.startswith("! ")][3] == "! and 3 more warnings" and len(

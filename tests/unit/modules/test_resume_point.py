@@ -25,7 +25,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
     checkpoint_transfer,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness, render
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import (
+    readiness,
+    render,
+    resume_config,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import RUN, compiled, gang, program, programs, put
@@ -60,7 +64,8 @@ def test_found_on_a_node(run_module, tmp_path, monkeypatch):
 
 
 def test_what_is_no_run_is_refused(run_module):
-    assert "is no run id" in run_module(module, {"state": "found", "run_id": "../../etc"})["msg"]
+    refused = run_module(module, {"state": "found", "run_id": "../../etc"})
+    assert refused["code"] == "attempt.bad_run_id"
 
 
 # --- brought
@@ -399,7 +404,7 @@ def test_a_suite_that_knows_no_way_is_refused():
 )
 def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
     suite, point = suite_file.load("mindocr"), dict(POINT, stem="train_resume")
-    copy = resume_inputs.config_file(suite, "configs/rec/crnn/a.yaml", given, point)
+    copy = resume_config.config_file(suite, "configs/rec/crnn/a.yaml", given, point)
     found = resume_inputs.compile_resume(point, suite, {"config": {}, "resume_config": copy})
     path = "resume/aaaaaaaaaaaaaaaa/train_resume.ckpt"
     if "resume" in given["model"]:

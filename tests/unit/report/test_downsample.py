@@ -8,7 +8,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.report.downsampl
     BUFFER,
     Means,
     Thinned,
-    summed,
+    sum_means,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,7 +110,7 @@ def test_the_sum_of_ranks_that_print_at_different_times():
         one.add(1000 + when, 10.0)
     for when in range(20, 60, 5):
         other.add(1000 + when, 5.0)
-    times, values = summed([one, other])
+    times, values = sum_means([one, other])
     at = dict(zip(times, values))
     assert (at[1000.5], at[1020.5], at[1022.5], at[1055.5], at[1060.5]) == (
         10.0,
@@ -119,9 +119,9 @@ def test_the_sum_of_ranks_that_print_at_different_times():
         15.0,
         10.0,
     )
-    assert summed([]) == ([], [])
+    assert sum_means([]) == ([], [])
     # of two widths the coarser one counts
     coarse = Means(2)
     for when in range(0, 100, 2):
         coarse.add(1000 + when, 1.0)
-    assert summed([one, coarse])[1][0] == 11.0 and one.width == coarse.width > 32
+    assert sum_means([one, coarse])[1][0] == 11.0 and one.width == coarse.width > 32

@@ -14,6 +14,7 @@ import shutil
 import pytest
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import (
     html_page,
+    report_view,
     run_comparison,
 )
 from core_support import ROOT
@@ -285,6 +286,16 @@ def test_a_comparison_lays_curves_over_each_other_and_shows_only_what_differs(tm
     assert f"./{runs[0]}/attempt-1/rank-001.node2.log" in {
         attributes["href"] for tag, attributes in page.elements if tag == "a"
     }
+
+
+@pytest.mark.parametrize("started, ended", [("x", 5.0), (5.0, [1]), (True, 5.0), (5.0, 1e400)])
+def test_a_time_that_is_not_a_number_costs_its_figure_and_no_page(tmp_path, started, ended):
+    facts = facts_of(tmp_path, bring(tmp_path, "series/failed"))
+    facts["record"]["started"], facts["record"]["attempts"][-1]["ended"] = started, ended
+    assert "took" not in [figure["label"] for figure in report_view.view(facts, 0)["figures"]]
+    view = run_comparison.view([facts, facts], 0)
+    took = view["measures"].index("took")
+    assert [row["figures"][took] for row in view["runs"]] == [None, None]
 
 
 def test_equal_settings_are_said_to_be_equal():

@@ -348,15 +348,15 @@ def test_a_clock_that_is_off_is_set_right(run, hours):
 
 def test_how_far_a_clock_is_off():
     assert (
-        phases.ahead((-10.0, 1.5))
-        == phases.ahead((None, 2.0))
-        == phases.ahead((-3.0, None))
-        == phases.ahead((None, None))
+        phases.clock_offset((-10.0, 1.5))
+        == phases.clock_offset((None, 2.0))
+        == phases.clock_offset((-3.0, None))
+        == phases.clock_offset((None, None))
         == 0.0
     )
-    assert phases.ahead((-70.0, -58.5)) == -58.5
-    assert 48.0 <= phases.ahead((48.0, 61.0)) <= 61.0
-    assert phases.ahead((30.0, None)) == 30.0
+    assert phases.clock_offset((-70.0, -58.5)) == -58.5
+    assert 48.0 <= phases.clock_offset((48.0, 61.0)) <= 61.0
+    assert phases.clock_offset((30.0, None)) == 30.0
 
 
 def test_a_nodes_time_zone(run):
@@ -694,13 +694,14 @@ def test_the_start_of_a_log_is_read_up_to_its_first_step(tmp_path):
     table = series.Table(suite_file.load("paddledetection")["logs"])
     with path.open("rb") as handle:
         begun = curves.beginning(handle.fileno(), table, Clock(0, 1795201787))
-    assert begun["found"] - begun["seeks"] == pytest.approx(3.0, abs=0.1)
+    assert begun.has_peers - begun.seeks_peers == pytest.approx(3.0, abs=0.1)
     log = (RUNS / "failed" / "attempt-1" / "rank-000.node1.log").read_bytes()
     path.write_bytes(
         log + b"I1120 19:30:00.000000 1 x] Successfully connected to 198.51.100.102:1\n"
     )
     with path.open("rb") as handle:
-        assert curves.beginning(handle.fileno(), table, Clock(0, 1795201787))["found"] < 1795201800
+        begun = curves.beginning(handle.fileno(), table, Clock(0, 1795201787))
+    assert begun.has_peers < 1795201800
 
 
 def test_of_logs_of_gigabytes_beginning_and_end_are_read_and_what_was_left_out_is_said(

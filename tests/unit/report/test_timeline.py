@@ -96,7 +96,7 @@ def test_nobody_is_accused_without_others_or_for_noise():
 def test_who_looks_for_its_peers_late_is_named():
     phases = [phase(rank, "rendezvous", 105 if rank != 2 else 140, 150) for rank in range(4)]
     found = core.behind({"begin": 100.0, "phases": phases})
-    assert set(found) == {2} and found[2]["words"] == ["0:35 late to its peers"]
+    assert set(found) == {2} and found[2].words == ["0:35 late to its peers"]
     assert (
         core.behind(
             {"begin": 100.0, "phases": [dict(item, begin=105 + item["rank"]) for item in phases]}
@@ -160,7 +160,7 @@ def test_thousands_of_phases_are_thinned_and_the_long_ones_stay():
             phase(0, "training", 10 * number, 10 * number + 9),
             phase(0, "evaluation", 10 * number + 9, 10 * number + 10),
         ]
-    shown = core.thinned(phases, 300)
+    shown = core.thin_phases(phases, 300)
     assert (
         len(shown) <= 300
         and shown[0]["begin"] == 0
