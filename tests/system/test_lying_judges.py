@@ -410,7 +410,7 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
             best, skipped = resume_choice.choose({HONEST: honest["found"], LIAR: lied["found"]})
             assert best["digest"] and resume_choice.describe_choice(best, skipped)
 
-    every("resume_point", honest, judge)
+    every("checkpoint_candidates_info", honest, judge)
 
 
 def test_what_a_node_says_of_a_run_is_judged():
