@@ -383,7 +383,7 @@ def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
         prune_report.plan_lines(rule, looks, decided, 1e9)
         prune_report.last_line(looks, decided, {}, True)
 
-    every("prune", honest, judge)
+    every("runs_info", honest, judge)
 
 
 def test_what_a_node_says_of_a_checkpoint_is_judged():
