@@ -153,7 +153,11 @@ def begins(path, digest, size, whole=False):
     whole: the file must not have more bytes.
     """
     digests = collector.digests(path, size)
-    return digests is not None and digests[2] == digest and not (whole and digests[0] > size)
+    return (
+        digests is not None
+        and digests.prefix_sha256 == digest
+        and not (whole and digests.bytes > size)
+    )
 
 
 def checkpoints(ground, before):
@@ -233,7 +237,7 @@ def equal(ground, run, number):
     problems = [
         f"N4: plan.json of {name} is not the controller's"
         for name, lines in answers.items()
-        if lines[0][:64] != collector.digests(path, 0)[1]
+        if lines[0][:64] != collector.digests(path, 0).sha256
     ]
     for index, tree in enumerate([code, *data], 1):
         if len({tuple(lines[index : index + 1]) for lines in answers.values()}) > 1:

@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import IO
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes, safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open import (
@@ -61,6 +63,9 @@ _FIXED = (
 )
 
 
+Entries = dict[str, tuple[str, int]]  # {path: (kind, bytes)}. kind: 'f', a regular file, or '?'
+
+
 class FetchError(Exception):
     """The copy could not be made as requested.
 
@@ -75,17 +80,17 @@ class Cut(FetchError):
     """
 
 
-def shell_words(argv):
+def shell_words(argv: Sequence[str]) -> str:
     """Return ssh's argv as one text for rsync's --rsh.
 
     rsync splits it at blanks. A word stands in single quotes, and a single quote in it is doubled.
     """
     if any(not word or "\0" in word for word in argv):
         raise FetchError("a word of ssh is empty")
-    return " ".join("'{}'".format(word.replace("'", "''")) for word in argv)
+    return " ".join("'" + word.replace("'", "''") + "'" for word in argv)
 
 
-def source_of(host, path):
+def source_of(host: str | None, path: str) -> str:
     """Return rsync's source: a directory on a host (None: on this machine)."""
     if not _is_directory_name(path):
         raise FetchError(f"the directory {ascii(path)[:200]} cannot be read from a node")
@@ -101,7 +106,7 @@ def source_of(host, path):
     return f"{host}:{directory}"
 
 
-def _is_directory_name(path):
+def _is_directory_name(path: object) -> bool:
     return (
         isinstance(path, str)
         and path.isprintable()
@@ -111,7 +116,7 @@ def _is_directory_name(path):
     )
 
 
-def _is_host_name(host):
+def _is_host_name(host: str) -> bool:
     return (
         bool(host)
         and not host.startswith("-")
@@ -120,7 +125,9 @@ def _is_host_name(host):
     )
 
 
-def rsync_argv(shell, source, most, options=()):
+def rsync_argv(
+    shell: Sequence[str] | None, source: str, most: int, options: Sequence[str] = ()
+) -> list[str]:
     """Return rsync's argv.
 
     shell: ssh's argv, or None for this machine. most: bytes that no file is larger than.
@@ -131,14 +138,14 @@ def rsync_argv(shell, source, most, options=()):
     return [*argv, "--", source, "./"]
 
 
-def environment():
+def environment() -> dict[str, str]:
     """Return this process's environment without what would change rsync's options."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
     variables["LC_ALL"] = "C"
     return variables
 
 
-def open_destination(root, into):
+def open_destination(root: str, into: str) -> int:
     """Return a descriptor of the directory `into` below an attempt's directory.
 
     Both directories are made for this user alone.
@@ -156,12 +163,12 @@ def open_destination(root, into):
         os.close(attempt)
 
 
-def listed(folder):
+def listed(folder: int) -> Entries:
     """Return {path: (kind, bytes)} of the files below a directory descriptor.
 
     kind: 'f' for a regular file, else '?'.
     """
-    entries = {}
+    entries: Entries = {}
     for parent, folders, names, descriptor in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
         for name in [*names, *folders]:
             with contextlib.suppress(FileNotFoundError):
@@ -175,7 +182,7 @@ def listed(folder):
     return entries
 
 
-def remove(folder, path):
+def remove(folder: int, path: str) -> None:
     """Remove an entry below a directory descriptor, following no link."""
     head, _slash, name = path.rpartition("/")
     with contextlib.suppress(OSError):
@@ -186,12 +193,22 @@ def remove(folder, path):
             os.close(parent)
 
 
-def bytes_of(entries):
+def bytes_of(entries: Entries) -> int:
     """Return the bytes of all regular files of `listed`."""
     return sum(size for kind, size in entries.values() if kind == "f")
 
 
-def fetch(shell, source, root, into, sizes, bounds, options=(), password=None, seconds=None):
+def fetch(
+    shell: Sequence[str] | None,
+    source: str,
+    root: str,
+    into: str,
+    sizes: Mapping[str, int],
+    bounds: quota.Quota,
+    options: Sequence[str] = (),
+    password: str | None = None,
+    seconds: float | None = None,
+) -> list[str]:
     """Pull files into `into` below `root` and return the names that are there now.
 
     shell: ssh's argv, or None. source: as `source_of` gives it. sizes: {name below the source:
@@ -221,7 +238,7 @@ def fetch(shell, source, root, into, sizes, bounds, options=(), password=None, s
         os.close(folder)
 
 
-def _check_sizes(sizes):
+def _check_sizes(sizes: Mapping[str, int]) -> None:
     """Raise UnsafeName or FetchError for a name or a size that cannot be used."""
     for name, size in sizes.items():
         safe_names.check(name)
@@ -229,7 +246,7 @@ def _check_sizes(sizes):
             raise FetchError(f"{ascii(name)} has no size")
 
 
-def _room(folder, sizes, bounds):
+def _room(folder: int, sizes: Mapping[str, int], bounds: quota.Quota) -> int:
     """Return the bytes that may arrive, or raise Cut where the files pass a bound."""
     allowed = sum(sizes.values())
     if len(sizes) > bounds.files or allowed > bounds.bytes:
@@ -243,21 +260,30 @@ def _room(folder, sizes, bounds):
     return room
 
 
-def _disk_full(bounds):
+def _disk_full(bounds: quota.Quota) -> Cut:
     return Cut(
         f"the controller has to keep {quota.format_bytes(bounds.free)} free"
         " (trainyard_collect_free)"
     )
 
 
-def _remove_unrequested(folder, expected):
+def _remove_unrequested(folder: int, expected: Collection[str]) -> None:
     """Remove what is not a regular file, and every file that is not in `expected`."""
     for path, (kind, _size) in listed(folder).items():
         if kind != "f" or path not in expected:
             remove(folder, path)
 
 
-def _run_rsync(argv, folder, largest, names, most, bounds, password, seconds):
+def _run_rsync(
+    argv: Sequence[str],
+    folder: int,
+    largest: int,
+    names: Collection[str],
+    most: tuple[int, int],
+    bounds: quota.Quota,
+    password: str | None,
+    seconds: float,
+) -> None:
     """Run rsync in an open directory and watch what arrives.
 
     most: (bytes, files) that the directory may hold.
@@ -295,7 +321,7 @@ def _run_rsync(argv, folder, largest, names, most, bounds, password, seconds):
             raise FetchError(_failure_text(process.returncode, output))
 
 
-def _failure_text(code, output):
+def _failure_text(code: int, output: IO[bytes]) -> str:
     """Return rsync's exit code and the last lines of its output, an open binary file."""
     output.seek(max(0, output.seek(0, os.SEEK_END) - 4000))
     text = output.read().decode("utf-8", "replace")
@@ -304,7 +330,13 @@ def _failure_text(code, output):
     return printable(f"rsync ended with {code}: {reason}", limit=1000)
 
 
-def _watch(process, folder, most, bounds, deadline):
+def _watch(
+    process: subprocess.Popen[bytes],
+    folder: int,
+    most: tuple[int, int],
+    bounds: quota.Quota,
+    deadline: float,
+) -> None:
     """Wait for rsync, or raise Cut where what has arrived passes a bound."""
     waited = 0.0
     while process.poll() is None:
