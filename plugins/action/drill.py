@@ -105,7 +105,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         table = fault_table.load()
         names = fault_table.select(table["faults"], given["only"])
         if given["list"]:
-            lines = fault_table.listed({name: table["faults"][name] for name in names})
+            lines = fault_table.list_faults({name: table["faults"][name] for name in names})
             verdict = {"outcome": "completed"}
             return {"changed": False, "faults": [], "summary": lines, "verdict": verdict}
         site = self._site()
@@ -183,7 +183,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
                 f"{name} is held by the run {run}; stop it first: playbooks/stop.yml -e run={run}"
             )
 
-    def _ground(self, given: Arguments) -> drill_site.Ground:
+    def _make_site(self, given: Arguments) -> drill_site.Site:
         """Return the site of a drill: its nodes, and how commands name it."""
         names, site = self._names(), self._site()
         count = (given["job"] or {}).get("nodes")
@@ -195,7 +195,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             raise fault_table.DrillError(f"there is no way to {', '.join(unknown)}")
         nodes = [drill_site.Node(name, ways[name], site) for name in names]
         state = self._of_site("trainyard_state_dir", "~/.local/state/trainyard/" + site)
-        return drill_site.Ground(
+        return drill_site.Site(
             self._project(),
             _command_line_options(),
             site,
@@ -210,15 +210,15 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     def _inject_fault(self, given: Arguments) -> Result:
         """Inject one fault. It never fails the task, so that the other faults follow."""
-        ground, fault = self._ground(given), fault_table.load()["faults"][given["fault"]]
-        reason = self._reason_to_skip(ground, fault, given["example"])
+        site, fault = self._make_site(given), fault_table.load()["faults"][given["fault"]]
+        reason = self._reason_to_skip(site, fault, given["example"])
         if reason:
             result = {"name": fault["name"], "injected": fault["injected"], "skipped": reason}
         else:
             # Ctrl-C reaches a worker as TERM. What was done to a node is undone then, too.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-            result = self._run_course(ground, given["job"], fault)
-        cells = [fault_table.cell(part, 100) for part in fault_table.row(result)[2:]]
+            result = self._run_course(site, given["job"], fault)
+        cells = [fault_table.cell(part, 100) for part in fault_table.make_row(result)[2:]]
         self._display.display("   ".join(cells))
         return {
             "changed": not reason,
@@ -227,20 +227,20 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         }
 
     def _reason_to_skip(
-        self, ground: drill_site.Ground, fault: dict[str, Any], example: bool
+        self, site: drill_site.Site, fault: dict[str, Any], example: bool
     ) -> str | None:
         if self.check_mode:
             return "nothing is done in check mode"
         playbooks = glob.glob(os.path.join(self._project(), "playbooks", "*.yml"))
         verbs = [os.path.basename(path)[:-4] for path in playbooks]
-        in_containers = all(node.container for node in ground.nodes)
-        return fault_table.unfit(fault, in_containers, example, verbs)
+        in_containers = all(node.container for node in site.nodes)
+        return fault_table.find_obstacle(fault, in_containers, example, verbs)
 
     def _run_course(
-        self, ground: drill_site.Ground, job: dict[str, Any], fault: dict[str, Any]
+        self, site: drill_site.Site, job: dict[str, Any], fault: dict[str, Any]
     ) -> dict[str, Any]:
         folder = os.path.join(self._folder(), time.strftime("%H%M%S-") + fault["name"])
-        return drill_run.Course(ground, job, fault, folder, self._display.display).go()
+        return drill_run.Drill(site, job, fault, folder, self._display.display).execute()
 
     def _summarize(self, given: Arguments) -> Result:
         """Prove that the last fault, too, left a site that trains (N8), and write the table."""
@@ -249,16 +249,16 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             messages = (item["msg"] for item in given["results"] if item.get("msg"))
             raise fault_table.DrillError(f"no fault was done: {next(messages, 'none was chosen')}")
         closing = dict(CLOSING, budget=dict(fault_table.BUDGET))
-        drill_run.chain(
-            results, lambda: self._run_course(self._ground(given), given["job"], closing)
+        drill_run.fill_last_promise(
+            results, lambda: self._run_course(self._make_site(given), given["job"], closing)
         )
-        total = fault_table.sums(results)
+        total = fault_table.summarize(results)
         page = self._write_results(results, total)
         outcome = "failed"
-        if all(fault_table.held(result) for result in results if not result.get("skipped")):
+        if all(fault_table.is_kept(result) for result in results if not result.get("skipped")):
             outcome = "completed"
         rows = [
-            "  ".join(fault_table.cell(part, 70) for part in fault_table.row(result))
+            "  ".join(fault_table.cell(part, 70) for part in fault_table.make_row(result))
             for result in results
         ]
         return {

@@ -6,6 +6,7 @@ See library/job_config.py for the documentation.
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
 import re
@@ -250,22 +251,27 @@ class ActionModule(ControllerAction):
 
     def _located(self, problems: Problems, site: dict[str, Any]) -> Problems:
         """Give the inventory's problems the file and line that Ansible knows for them."""
+        located = []
         for problem in problems:
             if problem.file.startswith("inventory"):
-                self._locate(problem, site)
-        return problems
+                problem = self._locate(problem, site)
+            located.append(problem)
+        return located
 
-    def _locate(self, problem: Problem, site: dict[str, Any]) -> None:
+    def _locate(self, problem: Problem, site: dict[str, Any]) -> Problem:
         if problem.key.partition(".")[0] in self._extra:
-            problem.file, problem.line = "command line", None
-        elif site:
+            return dataclasses.replace(problem, file="command line", line=None)
+        if site:
             host = problem.file.partition(", host ")[2]
             raw = raw_of(self.task_vars["hostvars"], host or site["nodes"][0]["name"])
             origin = origin_of(raw, problem.key)
             if origin:
+                file, line = origin
+                text = problem.text
                 if host:
-                    problem.text = f"host {host}: {problem.text}"
-                problem.file, problem.line = origin
+                    text = f"host {host}: {text}"
+                return dataclasses.replace(problem, file=file, line=line, text=text)
+        return problem
 
     # --- the command line
 
@@ -326,11 +332,11 @@ class ActionModule(ControllerAction):
         """Fail with every problem, if there is one. Secret values are masked."""
         if not problems:
             return
-        for problem in problems:
-            if site and problem.key.rpartition(".")[2] in site["secret_env"]:
-                problem.text = re.sub(r"\bgot .*", "got ********", problem.text, flags=re.DOTALL)
         code_of_line: dict[str, str] = {}
         for problem in problems:
+            if site and problem.key.rpartition(".")[2] in site["secret_env"]:
+                text = re.sub(r"\bgot .*", "got ********", problem.text, flags=re.DOTALL)
+                problem = dataclasses.replace(problem, text=text)
             code_of_line.setdefault("  " + printable(str(problem)), problem.code)
         lines = list(code_of_line)
         noun = "problem"

@@ -374,7 +374,7 @@ def main():
             fault = table["faults"][name]
             try:
                 results[name] = measure(
-                    site, fault_table.job_of(table["job"], fault, ""), fault, asked.limit, out
+                    site, fault_table.make_job(table["job"], fault, ""), fault, asked.limit, out
                 )
             except (subprocess.SubprocessError, OSError) as error:  # the others are measured, too
                 results[name] = {

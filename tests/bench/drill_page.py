@@ -151,7 +151,7 @@ def main():
             "%s\n%s. %s, %d processors.\n"
             % (
                 fault_table.table(ours),
-                fault_table.sums(ours),
+                fault_table.summarize(ours),
                 datetime.date.today().isoformat(),
                 os.cpu_count(),
             )

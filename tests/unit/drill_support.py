@@ -198,17 +198,17 @@ class Here(drill_site.Node):
         )
         self.path = path
 
-    def ssh(self, script):
+    def ssh_argv(self, script):
         path = os.pathsep.join([self.path, os.environ["PATH"]]) if self.path else os.environ["PATH"]
         script = (
             "exec " + script if script.startswith("python3 ") else script
         )  # the eye ends with the connection
         return ["env", "-C", self.home, "HOME=" + self.home, "PATH=" + path, "sh", "-c", script]
 
-    def run(self, script, timeout=60, root=False):
+    def run_command(self, script, timeout=60, root=False):
         if script.endswith("INTERRUPT"):
             raise KeyboardInterrupt
-        return super().run(script, timeout, root)
+        return super().run_command(script, timeout, root)
 
 
 def site(folder, **behave):
@@ -237,7 +237,7 @@ def site(folder, **behave):
     for node in NODES:
         put(f"{top}/{node}/.trainyard/code/{DIGEST[:16]}", {"train.py": "pass\n"})
     nodes = [Here(node, f"{top}/{node}", top + "/bin") for node in NODES]
-    return drill_site.Ground(top, [], "test", nodes, top + "/runs", ".trainyard", top + "/state")
+    return drill_site.Site(top, [], "test", nodes, top + "/runs", ".trainyard", top + "/state")
 
 
 def course(ground, fault):
@@ -249,9 +249,7 @@ def course(ground, fault):
         injected="something",
         budget=dict(fault_table.BUDGET, **fault.get("budget", {})),
     )
-    return drill_run.Course(
-        ground, {"nodes": 2}, fault, ground.project + "/out", lambda _line: None
-    )
+    return drill_run.Drill(ground, {"nodes": 2}, fault, ground.project + "/out", lambda _line: None)
 
 
 def settle(ground):

@@ -20,6 +20,8 @@ from ..base.processes import pids_with_mark
 from . import containers
 from .python_env import MODULES, PACKAGES
 
+# Until the environment of a started process is visible.
+VISIBLE_SECONDS = 5
 # Runs inside, as a training does: says what there is, then starts a process in a session of its
 # own, which a stop has to find, and waits.
 INSIDE = """
@@ -179,7 +181,7 @@ class Trial:
 
     def _check_processes(self):
         """Raise ContainerError where ranks could not be seen, or not be stopped."""
-        inside = processes(self._name)
+        inside = await_processes(self._name)
         if not inside:
             raise ContainerError(
                 "processes inside cannot be seen from the node, so no rank's end would be known"
@@ -217,6 +219,19 @@ def describe_start(params, home, engine, form, image):
     }
     variables = ("TRAINYARD_ATTEMPT", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
     return containers.plan_entry(found, home, dict.fromkeys(variables, ""), mounts=params["mounts"])
+
+
+def await_processes(run_id):
+    """Return `processes` of the trial as soon as there are some, {} after VISIBLE_SECONDS.
+
+    The kernel shows the environment of a process a moment after its start.
+    """
+    deadline = time.monotonic() + VISIBLE_SECONDS
+    groups_by_pid = processes(run_id)
+    while not groups_by_pid and time.monotonic() < deadline:
+        time.sleep(0.05)
+        groups_by_pid = processes(run_id)
+    return groups_by_pid
 
 
 def processes(run_id):

@@ -9,10 +9,6 @@ line is the same on every node.
 
 from __future__ import annotations
 
-import os
-
-import yaml
-
 from ..checkpoints import finder
 from ..suites import suite_table
 
@@ -40,28 +36,6 @@ def links(point):
     """
     short = point["digest"][:SHORT]
     return {f"resume/{short}": f"{KIND}/{short}"}
-
-
-def config_file(suite, config, values, point):
-    """Return {path, text} of a copy of the config with the resume keys, or None.
-
-    A copy is needed where overrides could not bring the keys: some suites take only overrides of
-    keys that the config has (override_limits: existing). values: the config chain, merged. The copy
-    lies beside the config and has the same values, without comments, so that relative paths in it
-    stay valid.
-    """
-    _arguments, overrides = suite_table.resume_options(suite, path_of(point))
-    lacking = {
-        key: value for key, value in overrides.items() if not suite_table.has_key(values, key)
-    }
-    if "existing" not in suite["override_limits"] or not lacking:
-        return None
-    stem, ending = os.path.splitext(config)
-    text = yaml.safe_dump(
-        suite_table.apply_overrides(values, lacking), sort_keys=False, allow_unicode=False
-    )
-    heading = f"# {config} with {', '.join(lacking)}; written for a resumed attempt\n"
-    return {"path": stem + ".resumed" + ending, "text": heading + text}
 
 
 def completion_problem(point, suite, settings):
@@ -104,7 +78,7 @@ def compile_resume(point, suite, inputs):
     """Return a point's part of a plan, or an empty part without a point (None or {}).
 
     The keys are config, arguments, overrides, files, links, record and notes. inputs: as job_inputs
-    gives them; with resume_config (see `config_file`) where overrides are not enough.
+    gives them; with resume_config (resume_config.config_file) where overrides are not enough.
     """
     part = {
         "config": None,

@@ -37,7 +37,7 @@ from __future__ import annotations
 import ast
 import json
 
-import yaml
+from .plain_scalar import is_plain_text
 
 _PADDLE = {
     "kind": "each",
@@ -313,19 +313,7 @@ def override_text(value):
         return str(value).replace("e", ".0e")  # to YAML 1e-05 is a text, 1.0e-05 a number
     if not isinstance(value, str):
         return str(value)
-    if _reads_as_text(value):
+    # `key=` is how the suites' documents write an empty value.
+    if not value or is_plain_text(value):
         return value
     return json.dumps(value, ensure_ascii=False)
-
-
-def _reads_as_text(text):
-    """Return whether YAML reads a text as this text.
-
-    It reads 'yes' and '1.0' as something else, 'a, b' as two items of a list.
-    """
-    if not text:
-        return True  # `key=` is how the suites' documents write an empty value
-    try:
-        return yaml.safe_load(f"[{text}]") == [text] and yaml.safe_load(text) == text
-    except yaml.YAMLError:
-        return False

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
+from typing import Any
 
 from ansible import constants as C
 from ansible.plugins.callback import CallbackBase
@@ -30,19 +32,19 @@ _LONGEST = 1 << 40
 _hidden = Secrets((), ())
 
 
-def set_secrets(secrets):
+def set_secrets(secrets: Secrets) -> None:
     """Mask these secrets of a plan in everything that is printed from now on."""
     global _hidden
     _hidden = secrets
 
 
-def clean(text, newlines=True):
+def clean(text: Any, newlines: bool = True) -> str:
     """Return text as it may be printed: secrets masked, control characters escaped."""
     return printable(text, *_hidden, limit=_LONGEST, newlines=newlines)
 
 
 @functools.lru_cache(maxsize=1)
-def _colour_codes():
+def _colour_codes() -> re.Pattern[str]:
     """Return the pattern of the codes that `stringc` puts around a text.
 
     They are those of Ansible's colours. Black is not among them: it would hide the text.
@@ -57,7 +59,7 @@ def _colour_codes():
     return re.compile(f"(\x1b\\[(?:0|{alternatives})m)")
 
 
-def clean_painted(text):
+def clean_painted(text: str) -> str:
     """Return text that our own code has painted and cleaned.
 
     Ansible's colours stay where it uses colours, and no other control characters.
@@ -70,7 +72,7 @@ def clean_painted(text):
     return "".join(parts)
 
 
-def clean_data(value):
+def clean_data(value: Any) -> Any:
     """Return nested data with every text cleaned."""
     if isinstance(value, str):
         return clean(value)
@@ -81,7 +83,7 @@ def clean_data(value):
     return value
 
 
-def install():
+def install() -> None:
     """Wrap the functions that print and log, once per process."""
     if getattr(Display.display, _MARK, False):
         return
@@ -95,16 +97,16 @@ def install():
     _wrap(CallbackBase, "_get_item_label", _label)
 
 
-def _wrap(owner, name, wrap):
+def _wrap(owner: type, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     wrapped = functools.wraps(getattr(owner, name))(wrap(getattr(owner, name)))
     setattr(wrapped, _MARK, True)
     setattr(owner, name, wrapped)
 
 
-def _display(before):
+def _display(before: Callable[..., Any]) -> Callable[..., Any]:
     # Ansible paints a text itself where it gives a colour. Only a text without one was painted
     # before (the recap, diffs, log lines).
-    def display(self, msg, color=None, *rest, **named):
+    def display(self: Any, msg: Any, color: str | None = None, *rest: Any, **named: Any) -> Any:
         if isinstance(msg, str) and not self._final_q:
             msg = msg.replace("\r\n", "\n")
             if color:
@@ -116,7 +118,7 @@ def _display(before):
     return display
 
 
-def _indent_label(text):
+def _indent_label(text: str) -> str:
     """Return an error or a warning with its further lines indented.
 
     Then none of them can be taken for a line of Ansible's or of ours.
@@ -126,8 +128,8 @@ def _indent_label(text):
     return re.sub(r"\n(?=[^\n])", "\n    ", text)
 
 
-def _label(before):
-    def get_item_label(self, result):
+def _label(before: Callable[..., Any]) -> Callable[..., Any]:
+    def get_item_label(self: Any, result: Any) -> Any:
         label = before(self, result)
         if isinstance(label, str):
             label = clean(label, newlines=False)
@@ -136,8 +138,8 @@ def _label(before):
     return get_item_label
 
 
-def _banner(before):
-    def banner(self, msg, *rest, **named):
+def _banner(before: Callable[..., Any]) -> Callable[..., Any]:
+    def banner(self: Any, msg: Any, *rest: Any, **named: Any) -> Any:
         if not self._final_q:
             msg = clean(str(msg).strip(), newlines=False)
         return before(self, msg, *rest, **named)
@@ -145,15 +147,15 @@ def _banner(before):
     return banner
 
 
-def _log(before):
-    def log(self, msg, *rest, **named):
+def _log(before: Callable[..., Any]) -> Callable[..., Any]:
+    def log(self: Any, msg: Any, *rest: Any, **named: Any) -> Any:
         return before(self, clean(_colour_codes().sub("", msg)), *rest, **named)
 
     return log
 
 
-def _diff(before):
-    def get_diff(self, difflist):
+def _diff(before: Callable[..., Any]) -> Callable[..., Any]:
+    def get_diff(self: Any, difflist: Any) -> Any:
         if not isinstance(difflist, list):
             difflist = [difflist]
         return before(self, clean_data(difflist))

@@ -7,11 +7,14 @@ requirements.txt.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
 import os
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import SECRET_NAME
@@ -22,6 +25,12 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text 
 )
 from jsonschema import Draft202012Validator, ValidationError, validators
 from yaml.constructor import SafeConstructor
+
+KeyPath = tuple[Any, ...]
+# {key path: its line, 1-based}.
+Lines = dict[KeyPath, int]
+# (key path tail, text, code) of a value that breaks a rule.
+Sentence = tuple[KeyPath, str, str]
 
 # PyYAML reads about 100 kB per second. For text that nests without end, the time grows with its
 # square (measured with 6.0.3).
@@ -37,21 +46,17 @@ PLAIN_TAGS = {
 ODD_NUMBER = re.compile(r"^[-+]?0[0-9xb_]|[_:]")
 
 
+@dataclasses.dataclass(frozen=True)
 class Problem:
-    """One problem of a file, with its place, a text and a code."""
+    """One problem of a file: its location, a text and a code."""
 
-    def __init__(self, file, line, key, text, code="value.invalid"):
-        """Make a problem.
+    file: str  # shown to the user
+    line: int | None  # 1-based
+    key: str  # dotted, or ''
+    text: str  # the fault, the value, the allowed ones, and a suggestion
+    code: str = "value.invalid"  # `<area>.<reason>`, see docs/messages.md
 
-        file: path shown to the user. line: 1-based or None. key: dotted key or ''. text: the fault,
-        the value, the allowed ones, and a suggestion. code: `<area>.<reason>`, see
-        docs/messages.md.
-        """
-        self.file, self.line = file, line
-        self.key, self.text = key, text
-        self.code = code
-
-    def __str__(self):
+    def __str__(self) -> str:
         place = self.file
         if self.line is not None:
             place = f"{self.file}:{self.line}"
@@ -68,7 +73,7 @@ class Problem:
 class RefusedError(Exception):
     """A part of a document that no job may hold: (line, text) and a code."""
 
-    def __init__(self, line, text, code):
+    def __init__(self, line: int | None, text: str, code: str) -> None:
         super().__init__(line, text)
         self.code = code
 
@@ -81,8 +86,8 @@ class JobLoader(yaml.SafeLoader):
 
     depth = 0
 
-    def compose_node(self, parent, index):
-        line = self.peek_event().start_mark.line + 1
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
             raise RefusedError(
                 line,
@@ -100,7 +105,7 @@ class JobLoader(yaml.SafeLoader):
 _SCALARS = SafeConstructor()
 
 
-def _scalar_problem(node):
+def _scalar_problem(node: yaml.ScalarNode) -> str | None:
     """Return the reason why a scalar is not the value that it looks like, or None."""
     kind = node.tag.rpartition(":")[2]
     if kind not in ("int", "float", "bool"):
@@ -118,7 +123,7 @@ def _scalar_problem(node):
     return None
 
 
-def _walk(node, path, lines, problems, file):
+def _walk(node: yaml.Node, path: KeyPath, lines: Lines, problems: list[Problem], file: str) -> None:
     """Note the line of every key below node.
 
     Report duplicate keys, tags and keys that are not text.
@@ -132,15 +137,18 @@ def _walk(node, path, lines, problems, file):
         for index, item in enumerate(node.value):
             _walk(item, path + (index,), lines, problems, file)
     elif isinstance(node, yaml.ScalarNode):
-        text = _scalar_problem(node)
-        if text:
-            problems.append(Problem(file, line, dotted_key(path), text, code="file.unclear_value"))
+        reason = _scalar_problem(node)
+        if reason:
+            key = dotted_key(path)
+            problems.append(Problem(file, line, key, reason, code="file.unclear_value"))
     elif isinstance(node, yaml.MappingNode):
         _walk_mapping(node, path, lines, problems, file)
 
 
-def _walk_mapping(node, path, lines, problems, file):
-    seen = {}  # key: its first line
+def _walk_mapping(
+    node: yaml.MappingNode, path: KeyPath, lines: Lines, problems: list[Problem], file: str
+) -> None:
+    seen: dict[str, int] = {}  # key: its first line
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
@@ -163,12 +171,12 @@ def _walk_mapping(node, path, lines, problems, file):
         _walk(value, key_path, lines, problems, file)
 
 
-def dotted_key(path):
+def dotted_key(path: KeyPath) -> str:
     """Return a key path as text: ('env', 'A') -> 'env.A'."""
     return ".".join(str(part) for part in path)
 
 
-def read(path, shown=None):
+def read(path: str, shown: str | None = None) -> tuple[Any, Lines, list[Problem]]:
     """Return (value, lines, problems) of one YAML document.
 
     path: the file. shown: its name in problems. lines: {key path (tuple): 1-based line}. problems:
@@ -178,7 +186,8 @@ def read(path, shown=None):
     try:
         loader = JobLoader(_read_text(path))
         node = _single_node(loader)
-        lines, problems = {}, []
+        lines: Lines = {}
+        problems: list[Problem] = []
         _walk(node, (), lines, problems, file)
         if problems:
             return None, lines, problems
@@ -201,7 +210,7 @@ def read(path, shown=None):
     return None, {}, [Problem(file, line, "", text, code=code)]
 
 
-def _read_text(path):
+def _read_text(path: str) -> str:
     """Return a file's text, or raise _Refused where it cannot be a job."""
     if os.path.isdir(path):
         raise RefusedError(None, "is a directory; a job is one YAML file", code="file.not_a_file")
@@ -218,12 +227,12 @@ def _read_text(path):
     return raw.decode("utf-8-sig")
 
 
-def _single_node(loader):
-    """Return the root node of the only document, or raise _Refused."""
+def _single_node(loader: yaml.SafeLoader) -> yaml.Node:
+    """Return the root node of the only document, or raise RefusedError."""
     nodes = []
     while loader.check_node():
         nodes.append(loader.get_node())
-    if not nodes:
+    if not nodes or nodes[0] is None:
         raise RefusedError(None, "is empty", code="file.empty")
     if len(nodes) > 1:
         raise RefusedError(
@@ -232,7 +241,7 @@ def _single_node(loader):
     return nodes[0]
 
 
-def _syntax_problem(error):
+def _syntax_problem(error: yaml.MarkedYAMLError) -> tuple[int | None, str]:
     """Return (line, text) of a syntax error.
 
     line: None where it is unknown.
@@ -251,24 +260,38 @@ CODE_OF_RULE = {
 }
 
 
-def _sentences(error):
+def _sentences(error: ValidationError) -> list[Sentence]:
     """Return [(key path tail, sentence, code)] of one jsonschema error."""
     if error.validator == "additionalProperties":
         return _unknown_keys(error)
-    if error.validator == "required":
-        missing = [key for key in error.validator_value if key not in error.instance]
+    rule, wanted = _rule_of(error)
+    if rule == "required":
+        instance: Any = error.instance
+        missing = [key for key in wanted if key not in instance]
         code = "value.missing_key"
         return [((), f"the key '{key}' is missing", code) for key in missing]
-    code = CODE_OF_RULE.get(error.validator, CODE_OF_RULE[None])
+    code = CODE_OF_RULE.get(rule, CODE_OF_RULE[None])
     return [((), _value_sentence(error), code)]
 
 
-def _unknown_keys(error):
+def _schema_of(error: ValidationError) -> Mapping[str, Any]:
+    """Return the part of the schema that a value breaks."""
+    assert isinstance(error.schema, Mapping)
+    return error.schema
+
+
+def _rule_of(error: ValidationError) -> tuple[str, Any]:
+    """Return (name, argument) of the rule that a value breaks."""
+    return str(error.validator), error.validator_value
+
+
+def _unknown_keys(error: ValidationError) -> list[Sentence]:
     """Return [(key path tail, sentence, code)] of keys that the schema does not have."""
     code = "value.unknown_key"
-    allowed = sorted(error.schema.get("properties", {}))
-    extra = [key for key in error.instance if key not in allowed]
-    sentences = [
+    allowed = sorted(_schema_of(error).get("properties", {}))
+    instance: Any = error.instance
+    extra = [key for key in instance if key not in allowed]
+    sentences: list[Sentence] = [
         ((key,), f"unknown key; allowed: {', '.join(allowed)}{suggest(key, allowed)}", code)
         for key in extra[:MAX_PROBLEMS]
     ]
@@ -277,14 +300,14 @@ def _unknown_keys(error):
     return sentences
 
 
-def _value_sentence(error):
+def _value_sentence(error: ValidationError) -> str:
     """Return the sentence about a value that breaks a rule."""
     got = "got " + abbreviate(error.instance)
-    rule, wanted = error.validator, error.validator_value
+    rule, wanted = _rule_of(error)
     if rule == "enum":
         allowed = ", ".join(map(str, wanted))
         return f"{got}; allowed: {allowed}{suggest(error.instance, wanted)}"
-    description = error.schema.get("description")
+    description = _schema_of(error).get("description")
     if rule == "type":
         return f"{description or f'must be {wanted}'}; {got} ({type(error.instance).__name__})"
     if description:
@@ -295,7 +318,7 @@ def _value_sentence(error):
 
 
 @functools.lru_cache(maxsize=None)
-def _validator():
+def _validator() -> type[Any]:
     """Return the class that validates.
 
     To JSON schema 2.0 is an integer, but a count has to be an int.
@@ -303,10 +326,10 @@ def _validator():
     types = Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda _checker, item: isinstance(item, int) and not isinstance(item, bool)
     )
-    return validators.extend(Draft202012Validator, {"uniqueItems": _unique}, type_checker=types)
+    return validators.extend(Draft202012Validator, {"uniqueItems": _unique}, type_checker=types)  # type: ignore[no-untyped-call]
 
 
-def _unique(validator, wanted, instance, _schema):
+def _unique(validator: Any, wanted: bool, instance: Any, _schema: Any) -> Iterator[ValidationError]:
     """Yield an error where a list has an item twice.
 
     jsonschema's own check compares every item with every other where it cannot sort them. A long
@@ -318,7 +341,7 @@ def _unique(validator, wanted, instance, _schema):
         yield ValidationError(f"{abbreviate(instance)} has an item twice")
 
 
-def validate(value, schema, lines, file):
+def validate(value: Any, schema: Mapping[str, Any], lines: Lines, file: str) -> list[Problem]:
     """Return every Problem of a value that does not fit a JSON schema.
 
     lines: as `read` returns them, for the line of each problem's key. file: its name in problems.
@@ -335,15 +358,15 @@ def validate(value, schema, lines, file):
     return list(problems.values())
 
 
-def _leaf(error):
+def _leaf(error: ValidationError) -> ValidationError:
     """Return the deepest error of alternatives without a description, else the error."""
     is_choice = error.validator in ("anyOf", "oneOf")
-    if is_choice and error.context and not error.schema.get("description"):
+    if is_choice and error.context and not _schema_of(error).get("description"):
         return max(error.context, key=lambda item: len(item.absolute_path))
     return error
 
 
-def _nearest_line(path, lines):
+def _nearest_line(path: KeyPath, lines: Mapping[KeyPath, int]) -> int | None:
     """Return the line of a key path, or of the nearest one above it that has a line."""
     prefixes = (path[:length] for length in range(len(path), -1, -1))
     return next((lines[prefix] for prefix in prefixes if prefix in lines), None)

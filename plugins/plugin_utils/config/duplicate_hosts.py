@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 
 import yaml
 
@@ -32,7 +33,7 @@ IGNORED = (
 SECTION = re.compile(r"\[([^\]:]+)(:\w+)?\]")
 
 
-def inventory_files(sources):
+def inventory_files(sources: Sequence[str]) -> list[str]:
     """Return the inventory files that a command line's sources mean.
 
     Executables are left out: Ansible runs them instead.
@@ -49,7 +50,7 @@ def inventory_files(sources):
     return [path for path in paths if os.path.isfile(path) and not os.access(path, os.X_OK)]
 
 
-def _find_yaml_duplicates(text, _lines, file):
+def _find_yaml_duplicates(text: str, file: str) -> list[Problem]:
     """Return a Problem for every key that a mapping of a YAML inventory holds twice."""
     try:
         node = JobLoader(text).get_single_node()
@@ -66,9 +67,10 @@ def _find_yaml_duplicates(text, _lines, file):
     return problems
 
 
-def _find_double_keys(mapping, file):
+def _find_double_keys(mapping: yaml.MappingNode, file: str) -> list[Problem]:
     """Return a Problem for every key that one mapping holds twice."""
-    problems, first_lines = [], {}
+    problems: list[Problem] = []
+    first_lines: dict[str, int] = {}
     for key, _value in mapping.value:
         if not isinstance(key, yaml.ScalarNode):
             continue
@@ -84,9 +86,11 @@ def _find_double_keys(mapping, file):
     return problems
 
 
-def _find_ini_duplicates(_text, lines, file):
+def _find_ini_duplicates(lines: Sequence[str], file: str) -> list[Problem]:
     """Return a Problem for every host that a group of an INI inventory lists twice."""
-    problems, group, first_lines = [], "ungrouped", {}
+    problems: list[Problem] = []
+    first_lines: dict[tuple[str, str], int] = {}
+    group: str | None = "ungrouped"
     for number, line in enumerate(lines, 1):
         section = SECTION.match(line.strip())
         if section:
@@ -108,7 +112,7 @@ def _find_ini_duplicates(_text, lines, file):
     return problems
 
 
-def find_duplicates(sources):
+def find_duplicates(sources: Sequence[str]) -> list[Problem]:
     """Return a Problem for every host or key that stands twice in the inventory.
 
     sources: what -i or ansible.cfg names.
@@ -131,8 +135,9 @@ def find_duplicates(sources):
     for path in inventory_files([source for source in sources if "," not in source]):
         with open(path, "rb") as handle:
             text = handle.read(MAX_BYTES).decode("utf-8-sig", "replace")
-        find_duplicates = _find_ini_duplicates
+        shown = os.path.relpath(path)
         if path.endswith((".yml", ".yaml", ".json")):
-            find_duplicates = _find_yaml_duplicates
-        problems += find_duplicates(text, text.splitlines(), os.path.relpath(path))
+            problems += _find_yaml_duplicates(text, shown)
+        else:
+            problems += _find_ini_duplicates(text.splitlines(), shown)
     return problems

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_rules
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import (
@@ -43,12 +45,14 @@ SYNONYMS = (
 )
 
 
-def _problem(name, text, code):
+def _problem(name: str, text: str, code: str) -> Problem:
     """Return a Problem of a variable of the command line."""
     return Problem("command line", None, name, text, code=code)
 
 
-def validate(extra, allowed, roles):
+def validate(
+    extra: Mapping[str, Any], allowed: Collection[str], roles: Mapping[str, Mapping[str, Any]]
+) -> list[Problem]:
     """Return a Problem for every value that is invalid.
 
     Invalid is a value of the wrong kind, or one with characters that no command may hold.
@@ -74,7 +78,7 @@ def validate(extra, allowed, roles):
     return problems
 
 
-def value_problem(name, value):
+def value_problem(name: str, value: Any) -> str | None:
     """Say why a value is invalid for a verb's short variable, or return None.
 
     These variables may stand in group_vars, too.
@@ -92,7 +96,7 @@ def value_problem(name, value):
     return logs_options.value_problem(name, value) or prune_rules.wrong(name, value)
 
 
-def conflicts(extra, verb, check_mode):
+def conflicts(extra: Mapping[str, Any], verb: str, check_mode: bool) -> list[Problem]:
     """Return a Problem for each pair of variables that contradict each other.
 
     extra: {name: value} as given with -e. verb: the playbook's name without its ending. check_mode:
@@ -124,12 +128,12 @@ def conflicts(extra, verb, check_mode):
     return problems
 
 
-def _is_on(extra, name):
+def _is_on(extra: Mapping[str, Any], name: str) -> bool:
     """Return whether the command line switches a variable on."""
     return name in extra and parse_switch(extra[name]) is True
 
 
-def _conflict_list(problem):
+def _conflict_list(problem: tuple[str, str] | None) -> list[Problem]:
     """Return a list of the Problem for (name, text), or an empty list for None."""
     if not problem:
         return []
@@ -137,7 +141,7 @@ def _conflict_list(problem):
     return [_problem(name, text, code="cli.contradiction")]
 
 
-def _double_names(extra):
+def _double_names(extra: Mapping[str, Any]) -> list[Problem]:
     """Return a Problem for each variable with two names and two values."""
     problems = []
     for name, long_name in SYNONYMS:
@@ -149,7 +153,7 @@ def _double_names(extra):
     return problems
 
 
-def _rehearsal_conflicts(extra):
+def _rehearsal_conflicts(extra: Mapping[str, Any]) -> list[Problem]:
     """Return a Problem where a rehearsal is both skipped and demanded."""
     if str(extra.get("preflight_rehearsal_hours")) != "0":
         return []
@@ -163,7 +167,7 @@ def _rehearsal_conflicts(extra):
     return []
 
 
-def _useless_proofs(extra, reason):
+def _useless_proofs(extra: Mapping[str, Any], reason: str) -> list[Problem]:
     """Return a Problem for each proof that is asked of a verb that ends before it."""
     return [
         _problem(

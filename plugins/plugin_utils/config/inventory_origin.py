@@ -160,8 +160,9 @@ class HostVariables:
         """
         raw, variables = self._variables(name)
         own = key not in self._extra
-        in_spec = spec is not None and not key.startswith("trainyard_")
-        in_spec = in_spec and (own or "{" in str(raw[key]))
+        in_spec = not key.startswith("trainyard_") and (own or "{" in str(raw[key]))
+        if spec is None:
+            in_spec = False
         if not in_spec and not (own and key in extra_vars.DEFAULTS):
             return
         try:
@@ -172,10 +173,9 @@ class HostVariables:
             if name != "localhost" and not key.startswith("local_cluster_"):
                 yield self._template_problem(raw, name, key, error)
             return
-        if in_spec:
-            findings = role_vars.value_problems(key, value, spec)
-        else:
-            findings = [(key, extra_vars.value_problem(key, value))]
+        findings: list[tuple[str, str | None]] = [(key, extra_vars.value_problem(key, value))]
+        if spec is not None and in_spec:
+            findings = [*role_vars.value_problems(key, value, spec)]
         for dotted, text in findings:
             if text:
                 yield Problem(

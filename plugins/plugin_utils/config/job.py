@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_rules, value_text
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import suggest
@@ -22,6 +24,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers
 from ..base import yaml_source
 from ..base.yaml_source import Problem
 from ..suites import suite_file
+from .config_types import Job, Site, Suite
+
+KeyPath = tuple[Any, ...]
+# (key path, text, code) of a problem.
+KeyProblem = tuple[KeyPath, str, str]
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -90,7 +97,7 @@ RECOMMENDED_PORTS = (10000, 20000)
 
 
 @functools.lru_cache(maxsize=None)
-def load_schema(name):
+def load_schema(name: str) -> dict[str, Any]:
     """Return one of the schemas in schemas/ (job, site).
 
     The job's schema knows the suites and launchers that have a table.
@@ -104,7 +111,7 @@ def load_schema(name):
     return value
 
 
-def load_suite(name):
+def load_suite(name: str) -> Suite:
     """Return a suite's table from suites/<name>.yml.
 
     name: has passed the job schema.
@@ -112,14 +119,14 @@ def load_suite(name):
     return suite_file.load(name)
 
 
-def shipped_jobs(folder):
+def shipped_jobs(folder: str) -> list[str]:
     """Return the names of the jobs that ship in playbooks/configs/."""
     if not os.path.isdir(folder):
         return []
     return sorted(name[:-4] for name in os.listdir(folder) if name.endswith(".yml"))
 
 
-def find_job(config, folder, cwd):
+def find_job(config: Any, folder: str, cwd: str) -> tuple[str | None, str | None, list[Problem]]:
     """Return (path, shown, problems) of the job that `-e config=...` names.
 
     config: a shipped job's name (no slash, '.yml' may be left out) or a path that ends in .yml to a
@@ -156,21 +163,21 @@ def find_job(config, folder, cwd):
     return path, config, []
 
 
-def _no_job(text, code):
+def _no_job(text: str, code: str) -> tuple[None, None, list[Problem]]:
     """Return what find_job returns where there is no job. text, code: of the problem."""
     return None, None, [Problem("command line", None, "config", text, code=code)]
 
 
-def _is_file_name(config, cwd):
+def _is_file_name(config: str, cwd: str) -> bool:
     """Return whether a word without a slash names a job file in the working directory."""
     return (
         config.endswith(".yml")
         and os.path.lexists(os.path.join(cwd, config))
-        and re.fullmatch(r"[\w.+-]+", config)
+        and bool(re.fullmatch(r"[\w.+-]+", config))
     )
 
 
-def read_job(path, shown):
+def read_job(path: str, shown: str) -> tuple[Job | None, list[Problem]]:
     """Return (job, problems): the job file's content, its name and where it was read.
 
     Missing keys have their defaults. There is no job where there is a problem.
@@ -181,7 +188,7 @@ def read_job(path, shown):
     return job, problems
 
 
-def read_partial_job(path, shown):
+def read_partial_job(path: str, shown: str) -> tuple[Job | None, list[Problem]]:
     """Return (job, problems) as read_job does, but with a job in spite of problems.
 
     So the command line and the site are judged in the same report. Wrong keys are left out of the
@@ -211,12 +218,12 @@ def read_partial_job(path, shown):
     return job, problems
 
 
-def _top_keys(problems):
+def _top_keys(problems: Sequence[Problem]) -> set[str]:
     """Return the keys of the job's top level that have a problem."""
     return {problem.key.split(".")[0] for problem in problems}
 
 
-def _line_of(key_path, lines):
+def _line_of(key_path: KeyPath, lines: Mapping[KeyPath, int]) -> int | None:
     """Return the line of a key, else of the nearest key above it, or None."""
     for length in range(len(key_path), 0, -1):
         if key_path[:length] in lines:
@@ -224,7 +231,7 @@ def _line_of(key_path, lines):
     return None
 
 
-def _env_problems(value):
+def _env_problems(value: Mapping[str, Any]) -> Iterator[KeyProblem]:
     """Yield (key path, text, code) of the environment variables that a job may not set."""
     code = "job.forbidden_variable"
     for name in _names(value.get("env")):
@@ -234,7 +241,7 @@ def _env_problems(value):
                 yield ("env", name), text, code
 
 
-def read_recorded_job(value, shown):
+def read_recorded_job(value: Any, shown: str) -> tuple[Job | None, list[Problem]]:
     """Return (job, problems) of a run's job.json: the job as read for the start.
 
     It has what the command line had changed. It is compared with the schema again: it may come from
@@ -266,14 +273,14 @@ def read_recorded_job(value, shown):
     return job, []
 
 
-def _names(env):
+def _names(env: Any) -> list[str]:
     """Return the names of a job's environment that are texts."""
     if not isinstance(env, dict):
         return []
     return [name for name in env if isinstance(name, str)]
 
 
-def _find_conflicts(valid, value):
+def _find_conflicts(valid: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[KeyProblem]:
     """Yield (key path, text, code) of the problems that no schema can describe.
 
     valid: the keys that passed the schema. value: all of them.
@@ -290,8 +297,10 @@ def _find_conflicts(valid, value):
     if "suite" in valid:
         suite = load_suite(valid["suite"])
         yield from _launcher_problems(suite, valid)
-    if "launcher" in valid and "rendezvous" in valid and rendezvous_problem(valid):
-        yield ("rendezvous",), rendezvous_problem(valid), CODE_OF_OPTION["rendezvous"]
+    if "launcher" in valid and "rendezvous" in valid:
+        reason = rendezvous_problem(valid)
+        if reason:
+            yield ("rendezvous",), reason, CODE_OF_OPTION["rendezvous"]
     for key_path, text in watchdog_budgets.problems(valid.get("watchdog")):
         code = "job.bad_watchdog"
         yield ("watchdog", *key_path), text, code
@@ -310,7 +319,7 @@ def _find_conflicts(valid, value):
         yield from _save_problems(suite, arguments, valid.get("overrides") or {})
 
 
-def _launcher_problems(suite, valid):
+def _launcher_problems(suite: Suite, valid: Mapping[str, Any]) -> Iterator[KeyProblem]:
     """Yield (key path, text, code) of a launcher that the suite does not have."""
     code = "job.launcher_not_in_suite"
     allowed = suite["launchers"]
@@ -320,7 +329,9 @@ def _launcher_problems(suite, valid):
         yield ("launcher",), text, code
 
 
-def _save_problems(suite, arguments, overrides):
+def _save_problems(
+    suite: Suite, arguments: Sequence[str], overrides: Mapping[str, Any]
+) -> Iterator[KeyProblem]:
     """Yield (key path, text, code) of folders that checkpoints may not go to."""
     code = "job.bad_save_folder"
     for key_path, folder in save_folders(suite, arguments, overrides):
@@ -330,7 +341,7 @@ def _save_problems(suite, arguments, overrides):
                 yield key_path, text, code
 
 
-def is_own_option(word):
+def is_own_option(word: str) -> bool:
     """Return whether a word of the arguments is one of the plan's own options.
 
     The option may be whole, cut short (--conf), or joined with its value (-oepoch=1).
@@ -344,13 +355,15 @@ def is_own_option(word):
     )
 
 
-def save_folders(suite, words, overrides):
+def save_folders(
+    suite: Suite, words: Sequence[str], overrides: Mapping[str, Any]
+) -> list[tuple[KeyPath, Any]]:
     """Return [(key path, folder)] of a job's own folders for checkpoints.
 
     A job gives one by an override, or by an option of the suite's script.
     """
     key = suite["config_keys"].get("save")
-    folders = []
+    folders: list[tuple[KeyPath, Any]] = []
     if key in overrides:
         folders.append((("overrides", key), overrides[key]))
     for option, name in suite["argument_keys"].items():
@@ -359,7 +372,7 @@ def save_folders(suite, words, overrides):
     return folders
 
 
-def port_warnings(job, site):
+def port_warnings(job: Job, site: Site) -> list[Problem]:
     """Return a Problem for a start port that is allowed and not recommended.
 
     Contract B5 recommends 10000 to 20000.
@@ -388,7 +401,7 @@ def port_warnings(job, site):
 CODE_OF_OPTION = {"rendezvous": "job.unknown_rendezvous", "scaling": "job.unknown_scaling"}
 
 
-def location_of(job, key):
+def location_of(job: Job, key: str) -> str:
     """Return where a job's value was given: 'command line', or the file with its line."""
     if key in job.get("from_command_line", ()):
         return "command line"
@@ -398,7 +411,7 @@ def location_of(job, key):
     return f"{job['file']}:{line}"
 
 
-def scaling_problem(job):
+def scaling_problem(job: Job) -> str | None:
     """Say what is wrong with a job's `scaling`, or return None."""
     value, known = job["scaling"], ("advise", "apply")
     if value in known:
@@ -406,9 +419,10 @@ def scaling_problem(job):
     return f"must be advise or apply; got {value_text.abbreviate(value)}{suggest(value, known)}"
 
 
-def rendezvous_problem(job):
+def rendezvous_problem(job: Mapping[str, Any]) -> str | None:
     """Say what is wrong with a job's rendezvous for its launcher, or return None."""
-    value, known = job.get("rendezvous"), sorted(LAUNCHERS[job["launcher"]]["rendezvous"])
+    launcher: Any = LAUNCHERS[job["launcher"]]
+    value, known = job.get("rendezvous"), sorted(launcher["rendezvous"])
     if value is None or value in known:
         return None
     return (
@@ -417,7 +431,9 @@ def rendezvous_problem(job):
     )
 
 
-def parse_count(name, value, problems, allow_all=True, least=1):
+def parse_count(
+    name: str, value: Any, problems: list[Problem], allow_all: bool = True, least: int = 1
+) -> Any:
     """Return a command line's count as int, or 'all', or None with a problem.
 
     '-e nodes=2' is the text '2' to Ansible.
@@ -437,7 +453,9 @@ def parse_count(name, value, problems, allow_all=True, least=1):
     return None
 
 
-def unknown_variables(extra, allowed, role_variables=()):
+def unknown_variables(
+    extra: Mapping[str, Any], allowed: Collection[str], role_variables: Collection[str] = ()
+) -> list[Problem]:
     """Return a Problem for each name given with -e that a verb does not know.
 
     Ansible itself takes a misspelt one without a message (facts, Ansible 2.19).
@@ -462,7 +480,7 @@ def unknown_variables(extra, allowed, role_variables=()):
     return problems
 
 
-def apply_command_line(job, extra, problems):
+def apply_command_line(job: Job, extra: Mapping[str, Any], problems: list[Problem]) -> Job:
     """Return the job with the values of the command line, and note their problems.
 
     The command line may give nodes, min_nodes, devices, start_port, rendezvous, scaling and
@@ -492,14 +510,14 @@ def apply_command_line(job, extra, problems):
     return job
 
 
-def _read_max_restarts(value, problems):
+def _read_max_restarts(value: Any, problems: list[Problem]) -> int | None:
     """Return the number of restarts that the command line allows, or None."""
     if str(value) == "0" and not isinstance(value, bool):
         return 0
     return parse_count("max_restarts", value, problems, allow_all=False, least=0)
 
 
-def _read_start_port(value, problems):
+def _read_start_port(value: Any, problems: list[Problem]) -> int | None:
     """Return the start port that the command line gives, or None."""
     port = parse_count("start_port", value, problems, allow_all=False)
     if port is not None and not 1024 <= port <= 65535:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import (
@@ -15,7 +17,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text 
 from .role_vars import parse_switch
 
 try:
-    import jmespath
+    import jmespath  # type: ignore[import-untyped]
 except ImportError:  # the other verbs do without it
     jmespath = None
 
@@ -27,7 +29,7 @@ _RANKS = re.compile(r"[0-9]{1,6}(,[0-9]{1,6})*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 
-def value_problem(name, value):
+def value_problem(name: str, value: Any) -> str | None:
     """Say why a value is invalid for one of NAMES, or return None.
 
     Numbers may be text, as -e gives them.
@@ -46,18 +48,18 @@ def value_problem(name, value):
     return None
 
 
-def _is_rank(value):
+def _is_rank(value: Any) -> bool:
     """Return whether a value names ranks, or a process beside them."""
     if isinstance(value, (bool, float)):
         return False
     return bool(_RANKS.fullmatch(str(value)) or _NAME.fullmatch(str(value)))
 
 
-def _is_whole(value):
+def _is_whole(value: Any) -> bool:
     return not isinstance(value, bool) and bool(re.fullmatch(r"[0-9]{1,9}", str(value), re.ASCII))
 
 
-def conflict(extra):
+def conflict(extra: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return (name, text) of variables that contradict each other, or None."""
     if "query" not in extra:
         return None
@@ -74,17 +76,19 @@ def conflict(extra):
     return None
 
 
-def parse_options(extra):
+def parse_options(extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return the question as plain values.
 
     They are ranks ([int], [name] or None for every rank), node, lines (None: not given), follow and
     query.
     """
-    ranks = lines = None
+    ranks: list[Any] | None = None
+    lines = None
     if "rank" in extra:
-        ranks = [str(extra["rank"])]
-        if _RANKS.fullmatch(ranks[0]):
-            ranks = [int(word) for word in ranks[0].split(",")]
+        text = str(extra["rank"])
+        ranks = [text]
+        if _RANKS.fullmatch(text):
+            ranks = [int(word) for word in text.split(",")]
     if "lines" in extra:
         lines = int(extra["lines"])
     return {
@@ -96,7 +100,7 @@ def parse_options(extra):
     }
 
 
-def expression_problem(expression):
+def expression_problem(expression: Any) -> str | None:
     """Say in jmespath's words why an expression can never be answered, or return None.
 
     No search takes place: it needs the index, which does not exist yet.
@@ -119,7 +123,7 @@ def expression_problem(expression):
     return None
 
 
-def _describe(error):
+def _describe(error: Exception) -> str:
     """Return jmespath's message in one line.
 
     Where jmespath points to a character below the expression, name its position.
@@ -133,7 +137,7 @@ def _describe(error):
     return text
 
 
-def _nodes(parsed):
+def _nodes(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield every node of a parsed expression."""
     queue = [parsed]
     while queue:
@@ -142,7 +146,7 @@ def _nodes(parsed):
         queue += [child for child in node.get("children", ()) if isinstance(child, dict)]
 
 
-def _check_call(name, count):
+def _check_call(name: str, count: int) -> None:
     """Raise jmespath's error for an unknown function, or a wrong number of arguments.
 
     jmespath itself would raise it only in the search.
@@ -161,7 +165,9 @@ def _check_call(name, count):
         raise jmespath.exceptions.ArityError(expected, count, name)
 
 
-def answer_query(index, expression, secrets=((), ())):
+def answer_query(
+    index: Any, expression: str, secrets: tuple[Any, Any] = ((), ())
+) -> tuple[list[str], str | None]:
     """Return (lines, problem): the answer as JSON, or the reason for its absence.
 
     The lines are safe to show. secrets: names and values that must not be shown, as
@@ -184,12 +190,13 @@ def answer_query(index, expression, secrets=((), ())):
     return [printable(line, *secrets, limit=LONGEST_ANSWER_LINE) for line in lines], None
 
 
-def _unknown_fields(index, expression):
+def _unknown_fields(index: Any, expression: str) -> Iterator[str]:
     """Yield a sentence for every name of the expression that the index lacks.
 
     jmespath finds nothing there, and gives no message.
     """
-    known, queue = set(), [index]
+    known: set[str] = set()
+    queue = [index]
     while queue:
         value = queue.pop()
         if isinstance(value, dict):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
@@ -26,7 +28,7 @@ class QuotaError(Exception):
     """A bound that a node has passed. The message names the bound and is safe to show."""
 
 
-def parse_bytes(value):
+def parse_bytes(value: Any) -> int:
     """Return bytes from a whole number or a text as '20 GiB'. Raises ValueError."""
     match = None
     if isinstance(value, (int, str)) and not isinstance(value, bool):
@@ -36,7 +38,7 @@ def parse_bytes(value):
     return int(match.group(1)) << _UNITS[match.group(2)]
 
 
-def problems(values):
+def problems(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return [(variable, text)] of the site's bounds that are invalid.
 
     values: {variable: value}.
@@ -51,7 +53,7 @@ def problems(values):
     return result
 
 
-def _bound_problem(name, value):
+def _bound_problem(name: str, value: Any) -> str | None:
     """Say why a value is invalid for a bound, or return None."""
     if name == "trainyard_collect_files" and not str(value).isdecimal():
         return "must be a whole number of files"
@@ -64,7 +66,7 @@ def _bound_problem(name, value):
     return None
 
 
-def format_bytes(count):
+def format_bytes(count: float) -> str:
     """Return a number of bytes for people."""
     for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if count >= 1 << shift:
@@ -76,14 +78,17 @@ class Quota:
     """The bounds of one site, as numbers of bytes and files."""
 
     def __init__(
-        self, most_bytes=DEFAULT_BYTES, most_files=DEFAULT_FILES, keep_free=DEFAULT_FREE_BYTES
-    ):
+        self,
+        most_bytes: Any = DEFAULT_BYTES,
+        most_files: Any = DEFAULT_FILES,
+        keep_free: Any = DEFAULT_FREE_BYTES,
+    ) -> None:
         self.bytes = parse_bytes(most_bytes)
         self.files = parse_bytes(most_files)
         self.free = parse_bytes(keep_free)
 
     @classmethod
-    def of_variables(cls, variables):
+    def of_variables(cls, variables: Mapping[str, Any]) -> Quota:
         """Return the bounds of a site. variables: {variable: value}, others are ignored."""
         bounds = []
         for name, default in zip(_NAMES, (DEFAULT_BYTES, DEFAULT_FILES, DEFAULT_FREE_BYTES)):
@@ -94,7 +99,7 @@ class Quota:
         return cls(*bounds)
 
     @classmethod
-    def of_host(cls, variables, host):
+    def of_host(cls, variables: Mapping[str, Any], host: str) -> Quota:
         """Return the bounds of a site from a task's variables, as a host has them."""
         hosts = variables.get("hostvars") or {}
         values = {}
@@ -102,12 +107,12 @@ class Quota:
             values = hosts[host]
         return cls.of_variables({name: plain(values.get(name)) for name in _NAMES})
 
-    def room(self, folder):
+    def room(self, folder: str) -> int:
         """Return the bytes that may still be written to the file system of a directory."""
         status = os.statvfs(folder)
         return max(0, status.f_bavail * status.f_frsize - self.free)
 
-    def refuse(self, used, files, room, more=0):
+    def refuse(self, used: int, files: int, room: int, more: int = 0) -> None:
         """Raise QuotaError where `more` bytes pass a bound.
 
         used, files: of the node on the controller, with the new file. room: as `room` gives it.
@@ -129,7 +134,7 @@ class Quota:
             )
 
 
-def measure_usage(run_dir, node):
+def measure_usage(run_dir: str, node: str) -> tuple[int, int]:
     """Return (bytes, files) of a node's logs on the controller, of all attempts.
 
     Holes count: whatever reads a file reads them, too.
@@ -148,7 +153,7 @@ def measure_usage(run_dir, node):
     return total, count
 
 
-def _entries(folder):
+def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)

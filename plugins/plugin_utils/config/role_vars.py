@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_rules
@@ -52,7 +54,7 @@ DIRECTORY = re.compile(
 EVERYDAY = ("collect", "launch", "report", "runtime", "workspace")
 
 
-def parse_switch(value):
+def parse_switch(value: Any) -> bool | None:
     """Return the meaning of a switch (True, False), or None for another value."""
     text = str(value).strip().lower()
     if text in YES:
@@ -62,7 +64,7 @@ def parse_switch(value):
     return None
 
 
-def _number_problem(name, value, kind, whole_name):
+def _number_problem(name: str, value: Any, kind: str, whole_name: str) -> str | None:
     """Say why a value is not a number that the variable may be, or return None.
 
     name: of the variable, or '' for a part of it. kind: int or float. whole_name: of the variable.
@@ -85,7 +87,7 @@ def _number_problem(name, value, kind, whole_name):
     return None
 
 
-def _single_problem(name, value, spec, whole_name):
+def _single_problem(name: str, value: Any, spec: Mapping[str, Any], whole_name: str) -> str | None:
     """Say why a value without parts is invalid, or return None."""
     kind, text = spec.get("type") or "str", str(value).strip()
     if kind in ("int", "float"):
@@ -107,7 +109,9 @@ def _single_problem(name, value, spec, whole_name):
     return None
 
 
-def _mapping_problems(path, value, spec, name):
+def _mapping_problems(
+    path: tuple[str, ...], value: Any, spec: Mapping[str, Any], name: str
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, text) of the problems of a mapping whose keys the spec knows."""
     options = spec.get("options")
     if not isinstance(value, dict):
@@ -132,7 +136,9 @@ def _mapping_problems(path, value, spec, name):
             yield path, f"the key '{key}' is missing"
 
 
-def _part_problems(path, value, spec, name):
+def _part_problems(
+    path: tuple[str, ...], value: Any, spec: Mapping[str, Any], name: str
+) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield (path, text) of the problems of a value or of a part of it."""
     kind = spec.get("type") or "str"
     if value is None:
@@ -154,7 +160,7 @@ def _part_problems(path, value, spec, name):
             yield path, text
 
 
-def value_problems(name, value, spec):
+def value_problems(name: str, value: Any, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return [(dotted key, text)] of the problems of a role's variable.
 
     name: of the variable. value: plain data, templated. spec: its entry in the role's argument
@@ -176,7 +182,7 @@ def value_problems(name, value, spec):
     return [(name, text) for text in result.error_messages]
 
 
-def unknown_problem(name, known, roles):
+def unknown_problem(name: str, known: Collection[str], roles: Collection[str]) -> str | None:
     """Say that a name looks like a role's variable and is not one, or return None.
 
     known: the names of the roles' public variables. roles: the roles' names. A name that begins

@@ -6,6 +6,8 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import (
     abbreviate,
@@ -24,6 +26,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers
 
 from ..base.yaml_source import Problem
 from . import quota, spares
+from .config_types import Job, Node, Site
 from .job import SITE_VARIABLES, load_suite, location_of, save_folders
 from .site_fields import (
     DIRECTORIES,
@@ -46,7 +49,7 @@ DEFAULT_START_PORT = 17000
 LAST_PORT = 65535
 
 
-def _inventory_problem(key, text, host=None, *, code):
+def _inventory_problem(key: str, text: str, host: str | None = None, *, code: str) -> Problem:
     """Return a Problem of the inventory, or of one of its hosts."""
     where = "inventory"
     if host is not None:
@@ -57,16 +60,16 @@ def _inventory_problem(key, text, host=None, *, code):
 class _NodeReader:
     """The variables of one inventory host, with the problems of those that are wrong."""
 
-    def __init__(self, name, variables, problems):
+    def __init__(self, name: str, variables: Mapping[str, Any], problems: list[Problem]) -> None:
         self.name = name
         self.variables = variables
         self.problems = problems
 
-    def refuse(self, key, text, code):
+    def refuse(self, key: str, text: str, code: str) -> None:
         """Note a problem of one variable of the host."""
         self.problems.append(_inventory_problem(key, text, self.name, code=code))
 
-    def check_names(self):
+    def check_names(self) -> None:
         """Note unknown variables, and a host name that the product cannot use."""
         for key in sorted(self.variables):
             if key.startswith("trainyard_") and key not in SITE_VARIABLES:
@@ -82,7 +85,7 @@ class _NodeReader:
                 code="site.bad_host_name",
             )
 
-    def accelerator(self):
+    def accelerator(self) -> str | None:
         """Return the kind of the accelerators, or None."""
         value = self.variables.get("trainyard_accelerator")
         if value in ACCELERATORS:
@@ -92,7 +95,7 @@ class _NodeReader:
         self.refuse("trainyard_accelerator", text, code="site.unknown_accelerator")
         return None
 
-    def devices(self):
+    def devices(self) -> list[str]:
         """Return the device ids, or an empty list."""
         value = self.variables.get("trainyard_devices")
         try:
@@ -102,7 +105,7 @@ class _NodeReader:
             self.refuse("trainyard_devices", text, code="site.bad_devices")
             return []
 
-    def address(self):
+    def address(self) -> str | None:
         """Return the address on the training network, or None."""
         value = self.variables.get("trainyard_address")
         if value is None:
@@ -113,14 +116,14 @@ class _NodeReader:
             return None
         return str(value)
 
-    def check_admin_user(self):
+    def check_admin_user(self) -> None:
         """Note an administrator's account whose name is not one."""
         value = self.variables.get("trainyard_admin_user")
         if value is not None and not (isinstance(value, str) and ACCOUNT.match(value)):
             text = f"must be the name of an account; got {abbreviate(value)}"
             self.refuse("trainyard_admin_user", text, code="site.bad_account")
 
-    def host(self):
+    def host(self) -> str:
         """Return the name or address that the controller logs in to, or an empty text."""
         value = self.variables.get("ansible_host", self.name)
         if isinstance(value, str) and (value == self.name or HOST.match(value)):
@@ -129,7 +132,7 @@ class _NodeReader:
         self.refuse("ansible_host", text, code="site.bad_host")
         return ""
 
-    def port(self):
+    def port(self) -> int | None:
         """Return the port of ssh, or None."""
         value = self.variables.get("ansible_port")
         if value in (None, ""):
@@ -138,7 +141,7 @@ class _NodeReader:
         return parse_port(value, 1, where, "ansible_port", self.problems)
 
 
-def _read_node(name, variables, problems):
+def _read_node(name: str, variables: Mapping[str, Any], problems: list[Problem]) -> Node:
     """Return one node as the inventory describes it, and note its problems."""
     reader = _NodeReader(name, variables, problems)
     reader.check_names()
@@ -156,7 +159,9 @@ def _read_node(name, variables, problems):
     }
 
 
-def read_site(groups, hostvars):
+def read_site(
+    groups: Mapping[str, Sequence[str]], hostvars: Any
+) -> tuple[Site | None, list[Problem]]:
     """Return (site, problems).
 
     groups: {group: [hosts]} of the inventory. hostvars: {host: {variable: value}}, templated. The
@@ -175,12 +180,10 @@ def read_site(groups, hostvars):
     problems += spares.accelerator_problems(nodes, spare_nodes)
     problems += _duplicates(nodes + spare_nodes)
     site = _read_site_variables(variables[names[0]], problems)
-    site["nodes"] = nodes
-    site["spares"] = spare_nodes
-    return site, problems
+    return {**site, "nodes": nodes, "spares": spare_nodes}, problems
 
 
-def _no_trainers(groups):
+def _no_trainers(groups: Mapping[str, Sequence[str]]) -> Problem:
     """Return the Problem of an inventory without the group of nodes."""
     others = [group for group in groups if group not in ("all", "ungrouped")]
     text = (
@@ -193,17 +196,18 @@ def _no_trainers(groups):
     return _inventory_problem("", text, code="site.no_trainers")
 
 
-def _duplicates(nodes):
+def _duplicates(nodes: list[Node]) -> list[Problem]:
     """Return a Problem for each node whose host or address is an earlier node's."""
     problems = []
     for field, label in (("host", "ansible_host"), ("address", "trainyard_address")):
-        first_names = {}
+        first_names: dict[tuple[str, int | None], str] = {}
         for node in nodes:
-            if not node[field] or "/" in node[field]:
+            host, port = node["host"], node["port"]
+            if field == "address":
+                host, port = node["address"] or "", None
+            if not host or "/" in host:
                 continue
-            value = (normalize_host(node[field]), None)
-            if field == "host":
-                value = (normalize_host(node[field]), node["port"])
+            value = (normalize_host(host), port)
             if value in first_names:
                 text = f"has the same {label} as {first_names[value]}: one machine under two names"
                 problems.append(_inventory_problem(node["name"], text, code="site.machine_twice"))
@@ -211,8 +215,8 @@ def _duplicates(nodes):
     return problems
 
 
-def _read_site_variables(variables, problems):
-    """Return the site without its nodes, and note the problems of its variables.
+def _read_site_variables(variables: Mapping[str, Any], problems: list[Problem]) -> Site:
+    """Return the site, its nodes still empty, and note the problems of its variables.
 
     variables: of the first node, whose group variables are the site's.
     """
@@ -231,7 +235,7 @@ def _read_site_variables(variables, problems):
         )
         problems.append(_inventory_problem("trainyard_site", text, code="site.bad_name"))
 
-    def variable(key, default):
+    def variable(key: str, default: Any) -> Any:
         value = variables.get(key)
         if value is None:
             return default
@@ -250,10 +254,12 @@ def _read_site_variables(variables, problems):
             "trainyard_start_port",
             problems,
         ),
+        "nodes": [],
+        "spares": [],
     }
 
 
-def _path_problems(variables):
+def _path_problems(variables: Mapping[str, Any]) -> list[Problem]:
     """Return a Problem for each directory of the site that the product may not use."""
     problems = []
     home = os.path.expanduser("~")
@@ -266,7 +272,7 @@ def _path_problems(variables):
     return problems
 
 
-def confusable_names(site):
+def confusable_names(site: Site) -> list[Problem]:
     """Return the problems of nodes whose logs cannot be told apart by name.
 
     `stray-x.a.b.log` is of a.b, and of b where there is a node b.
@@ -284,14 +290,14 @@ def confusable_names(site):
     return problems
 
 
-def resolve_paths(source, project):
+def resolve_paths(source: Mapping[str, Any], project: str) -> dict[str, Any]:
     """Return a suite's entry of the site with absolute paths of the controller.
 
     ~ is the home of the controller's user. A relative path starts at the project. A path of
     `present` or `shared` is the nodes' and stays as it is.
     """
 
-    def make_absolute(entry):
+    def make_absolute(entry: Mapping[str, Any]) -> Mapping[str, Any]:
         if "path" not in entry or entry.get("placement", "push") != "push":
             return entry
         return dict(entry, path=os.path.join(project, os.path.expanduser(entry["path"])))
@@ -304,7 +310,9 @@ def resolve_paths(source, project):
     return result
 
 
-def select_nodes(job, site, members=None):
+def select_nodes(
+    job: Job, site: Site, members: Sequence[str] | None = None
+) -> tuple[list[Node], list[Problem]]:
     """Return (nodes, problems): the nodes and devices of a job, in rank order.
 
     members: names of trainers and spares in rank order, for a run that goes on with them
@@ -313,11 +321,11 @@ def select_nodes(job, site, members=None):
     """
     nodes, problems = _select_nodes(job, site, members)
     problems += _suite_problems(job, site)
-    chosen = []
+    chosen: list[Node] = []
     for node in nodes:
         devices = _select_devices(job, node)
         problems += _missing_device_problems(job, node, devices)
-        chosen.append(dict(node, devices=devices))
+        chosen.append({**node, "devices": devices})
     problems += _unequal_device_problems(chosen)
     problems += _port_problems(job, site, chosen)
     if len(chosen) > 1:
@@ -326,7 +334,9 @@ def select_nodes(job, site, members=None):
     return chosen, problems
 
 
-def _select_nodes(job, site, members):
+def _select_nodes(
+    job: Job, site: Site, members: Sequence[str] | None
+) -> tuple[list[Node], list[Problem]]:
     """Return (nodes, problems): the nodes of a job with all their devices."""
     nodes = site["nodes"]
     if members is not None:
@@ -363,7 +373,7 @@ def _select_nodes(job, site, members):
     return nodes, problems
 
 
-def _suite_problems(job, site):
+def _suite_problems(job: Job, site: Site) -> list[Problem]:
     """Return the problems of what the site says of the job's suite."""
     suite = job["suite"]
     if suite in site["suites"]:
@@ -377,7 +387,7 @@ def _suite_problems(job, site):
     return [_inventory_problem("trainyard_suites", text, code="site.suite_missing")]
 
 
-def _select_devices(job, node):
+def _select_devices(job: Job, node: Node) -> list[str]:
     """Return the ids of the devices that a job takes of a node."""
     if isinstance(job["devices"], int):
         return node["devices"][: job["devices"]]
@@ -386,7 +396,7 @@ def _select_devices(job, node):
     return node["devices"]
 
 
-def _missing_device_problems(job, node, devices):
+def _missing_device_problems(job: Job, node: Node, devices: list[str]) -> list[Problem]:
     """Return the problem of a node that lacks some of a job's devices.
 
     devices: the ids that the job takes of the node.
@@ -404,7 +414,7 @@ def _missing_device_problems(job, node, devices):
     return [Problem(location_of(job, "devices"), None, "devices", text, code="job.devices_missing")]
 
 
-def _unequal_device_problems(nodes):
+def _unequal_device_problems(nodes: list[Node]) -> list[Problem]:
     """Return the problem of nodes whose devices differ in number or in their ids."""
     described = [node for node in nodes if node["devices"]]
     if len({len(node["devices"]) for node in described}) > 1:
@@ -420,7 +430,7 @@ def _unequal_device_problems(nodes):
     return [_inventory_problem("trainyard_devices", text, code="site.devices_differ")]
 
 
-def _port_problems(job, site, nodes):
+def _port_problems(job: Job, site: Site, nodes: list[Node]) -> list[Problem]:
     """Return the problem of a start port with too few ports above it."""
     start = job.get("start_port") or site["start_port"]
     ranks = max((len(node["devices"]) for node in nodes), default=0)
@@ -435,7 +445,7 @@ def _port_problems(job, site, nodes):
     ]
 
 
-def _address_problems(nodes):
+def _address_problems(nodes: list[Node]) -> list[Problem]:
     """Return the problems of nodes that their peers cannot reach."""
     problems = []
     for node in nodes:
@@ -459,7 +469,7 @@ def _address_problems(nodes):
     return problems
 
 
-def _is_loopback(address):
+def _is_loopback(address: str) -> bool:
     """Return whether an address or a network belongs to the machine itself."""
     network = ipaddress.ip_network(address, strict=False)
     return network.is_loopback or (
@@ -467,7 +477,7 @@ def _is_loopback(address):
     )
 
 
-def _accelerator_problems(job, nodes):
+def _accelerator_problems(job: Job, nodes: list[Node]) -> list[Problem]:
     """Return the problems of mixed accelerators, and of unusable ones."""
     problems = []
     kinds = sorted({node["accelerator"] for node in nodes if node["accelerator"]})
@@ -477,20 +487,25 @@ def _accelerator_problems(job, nodes):
             _inventory_problem("trainyard_accelerator", text, code="site.mixed_accelerators")
         )
     for kind in kinds:
-        if kind not in LAUNCHERS[job["launcher"]]["devices"]:
+        if kind not in _devices_of(job["launcher"]):
             problems.append(_launcher_problem(job, kind))
     return problems
 
 
-def _launcher_problem(job, accelerator):
+def _devices_of(launcher: str) -> Mapping[str, Any]:
+    """Return {accelerator: options} of what a launcher can start ranks on."""
+    table: Any = LAUNCHERS[launcher]
+    devices: Mapping[str, Any] = table["devices"]
+    return devices
+
+
+def _launcher_problem(job: Job, accelerator: str) -> Problem:
     """Return the Problem of a launcher that cannot start ranks on an accelerator.
 
     Its text names the launchers of the suite that can.
     """
     able = [
-        name
-        for name in load_suite(job["suite"])["launchers"]
-        if accelerator in LAUNCHERS[name]["devices"]
+        name for name in load_suite(job["suite"])["launchers"] if accelerator in _devices_of(name)
     ]
     text = (
         f"{job['launcher']} cannot start ranks on {accelerator}; for {job['suite']} there:"
@@ -505,7 +520,7 @@ def _launcher_problem(job, accelerator):
     )
 
 
-def _save_problems(job, source):
+def _save_problems(job: Job, source: Mapping[str, Any]) -> list[Problem]:
     """Return the problems of a site's overrides that hide checkpoints."""
     table, overrides = load_suite(job["suite"]), source.get("overrides")
     if not isinstance(overrides, dict):
@@ -520,7 +535,7 @@ def _save_problems(job, source):
     return problems
 
 
-def _environment_problems(job, source):
+def _environment_problems(job: Job, source: Mapping[str, Any]) -> list[Problem]:
     """Return the problem of a framework of the site that the suite does not run on.
 
     A Python of the user may name no framework.

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import os
 import re
+from collections.abc import Collection
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import text_rules
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import (
@@ -37,7 +40,7 @@ SYSTEM_DIRECTORY = re.compile(
 DIRECTORIES = ("trainyard_home", "trainyard_runs_dir", "trainyard_cache_dir", "trainyard_state_dir")
 
 
-def parse_devices(value):
+def parse_devices(value: Any) -> list[str]:
     """Return the ids that `trainyard_devices` stands for.
 
     8 -> ['0'..'7'], [4, 5] -> ['4', '5']. Raise ValueError.
@@ -56,7 +59,9 @@ def parse_devices(value):
     return [str(index) for index in range(int(text))]
 
 
-def parse_port(value, lowest, where, key, problems):
+def parse_port(
+    value: Any, lowest: int, where: str, key: str, problems: list[Problem]
+) -> int | None:
     """Return a port as int, or None with a problem in `problems`."""
     if (
         not isinstance(value, bool)
@@ -69,7 +74,7 @@ def parse_port(value, lowest, where, key, problems):
     return None
 
 
-def is_own_machine(host):
+def is_own_machine(host: str) -> bool:
     """Return whether a name or an address means the machine that uses it.
 
     Such a one is no address for its peers.
@@ -84,7 +89,7 @@ def is_own_machine(host):
     return address.is_loopback or address.is_unspecified
 
 
-def normalize_host(host):
+def normalize_host(host: str) -> str:
     """Return a host as text to compare: equal for each spelling of an address."""
     try:
         return str(ipaddress.ip_address(host.strip("[]")))
@@ -92,7 +97,7 @@ def normalize_host(host):
         return host.lower()
 
 
-def directory_problem(value, home, up=True):
+def directory_problem(value: Any, home: str, up: bool = True) -> str | None:
     """Say why the product may not keep anything at a path of the site, or return None.
 
     home: the user's home directory. up: '..' may stand in it, as the controller's paths often start
@@ -118,7 +123,7 @@ def directory_problem(value, home, up=True):
     return None
 
 
-def address_problem(value):
+def address_problem(value: str) -> str | None:
     """Say why a text cannot be a node's training address, or return None.
 
     value: an IPv4 address or a network.
@@ -139,7 +144,7 @@ def address_problem(value):
     return None
 
 
-def read_suites(suites, problems):
+def read_suites(suites: Any, problems: list[Problem]) -> dict[str, Any]:
     """Return the valid part of `trainyard_suites`, and note its problems."""
     key = "trainyard_suites"
     if not isinstance(suites, dict):
@@ -162,7 +167,7 @@ def read_suites(suites, problems):
     return entries
 
 
-def _entry_problems(key, entry):
+def _entry_problems(key: str, entry: Any) -> list[Problem]:
     """Return the problems of one suite's entry. key: the dotted key of the entry."""
     problems = yaml_source.validate(entry, load_schema("site"), {}, "inventory")
     for path, text in text_rules.walk(entry):
@@ -178,15 +183,13 @@ def _entry_problems(key, entry):
             problems.append(
                 Problem("inventory", None, "code.git", text, code="site.bad_git_address")
             )
-    for problem in problems:
-        if problem.key:
-            problem.key = f"{key}.{problem.key}"
-        else:
-            problem.key = key
-    return problems
+    return [
+        dataclasses.replace(problem, key=".".join(filter(None, (key, problem.key))))
+        for problem in problems
+    ]
 
 
-def git_problem(url):
+def git_problem(url: str) -> str | None:
     """Say why a git address of the site cannot be used, or return None.
 
     The text does not repeat the address, which may hold a password.
@@ -210,13 +213,13 @@ def git_problem(url):
     return None
 
 
-def read_secret_env(names, problems):
+def read_secret_env(names: Any, problems: list[Problem]) -> list[str]:
     """Return `trainyard_secret_env` as a list of names, and note its problems."""
     if names is None:
         return []
-    given = []
+    given: list[Any] = []
     if isinstance(names, (list, tuple)):
-        given = names
+        given = list(names)
     valid = [
         str(name)
         for name in given
@@ -235,7 +238,9 @@ def read_secret_env(names, problems):
     return sorted(set(valid))
 
 
-def read_environment(env, problems, secret=()):
+def read_environment(
+    env: Any, problems: list[Problem], secret: Collection[str] = ()
+) -> dict[str, str]:
     """Return `trainyard_env` as texts, and note its problems.
 
     secret: the names whose values no message may show.
@@ -247,17 +252,17 @@ def read_environment(env, problems, secret=()):
         problems.append(Problem("inventory", None, "trainyard_env", text, code="value.wrong_type"))
         return {}
     for name, value in env.items():
-        text = _variable_problem(name, value, secret)
-        if text:
+        reason = _variable_problem(name, value, secret)
+        if reason:
             problems.append(
                 Problem(
-                    "inventory", None, f"trainyard_env.{name}", text, code="site.bad_environment"
+                    "inventory", None, f"trainyard_env.{name}", reason, code="site.bad_environment"
                 )
             )
     return {str(name): str(value) for name, value in env.items()}
 
 
-def _variable_problem(name, value, secret):
+def _variable_problem(name: Any, value: Any, secret: Collection[str]) -> str | None:
     """Say why a variable cannot stand in `trainyard_env`, or return None."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         return "must be the name of an environment variable"

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+from collections.abc import Collection, Mapping, Sequence
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import abbreviate
 
 from ..base.yaml_source import Problem
+from .config_types import Job, Node
 
 # Variables of the group trainers do not hold for another group, which is what a spare most often
 # lacks.
@@ -17,7 +20,7 @@ REMEDY = (
 )
 
 
-def read_spares(groups):
+def read_spares(groups: Mapping[str, Sequence[str]]) -> tuple[list[str], list[Problem]]:
     """Return (names, problems) of the group spares in the inventory's order.
 
     groups: {group: [hosts]} of the inventory. A host that is a trainer, too, is not a spare.
@@ -42,17 +45,17 @@ def read_spares(groups):
     return [name for name in names if name not in trainers], problems
 
 
-def add_remedy(problems, names):
+def add_remedy(problems: list[Problem], names: Collection[str]) -> None:
     """Add a remedy to the problems of spares that lack a variable.
 
     problems: changed in place. names: of the spares.
     """
-    for problem in problems:
+    for index, problem in enumerate(problems):
         if problem.file.partition(", host ")[2] in names and problem.text.endswith("got None"):
-            problem.text += "; " + REMEDY
+            problems[index] = dataclasses.replace(problem, text=f"{problem.text}; {REMEDY}")
 
 
-def accelerator_problems(nodes, spares):
+def accelerator_problems(nodes: Sequence[Node], spares: Sequence[Node]) -> list[Problem]:
     """Return a Problem for every spare whose accelerator no trainer has.
 
     Such a spare can never replace a trainer. nodes, spares: as read_site has them.
@@ -74,7 +77,7 @@ def accelerator_problems(nodes, spares):
     return problems
 
 
-def replacement_problem(job, node, like):
+def replacement_problem(job: Job, node: Node, like: Node) -> str | None:
     """Return why a node cannot replace another one of a job, or None.
 
     job: as job_config gives it (its `devices`). node, like: as read_site has them. like is the node
@@ -98,7 +101,7 @@ def replacement_problem(job, node, like):
     return None
 
 
-def job_devices(job, node):
+def job_devices(job: Job, node: Node) -> list[str]:
     """Return the ids of the devices that a job takes of a node."""
     if isinstance(job["devices"], int):
         return node["devices"][: job["devices"]]
@@ -107,7 +110,7 @@ def job_devices(job, node):
     return node["devices"]
 
 
-def device_notes(nodes, spares):
+def device_notes(nodes: Sequence[Node], spares: Sequence[Node]) -> list[str]:
     """Return a line for every spare that declares other devices than any trainer.
 
     It can replace a trainer only where the job says which devices it takes.

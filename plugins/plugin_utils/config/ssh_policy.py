@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 import stat as modes
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import abbreviate
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments.user_manager import (
@@ -17,6 +19,13 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments.use
 )
 
 from ..base.yaml_source import Problem
+
+# One variable of a host: {value (templated), raw, hidden, file, line}.
+Login = Mapping[str, Any]
+Hosts = Mapping[str, Mapping[str, Login]]
+# (where, name, value) of Ansible's configuration or command line.
+Setting = tuple[str, str, Any]
+Stat = Callable[[str], os.stat_result]
 
 SECRET = re.compile(r"ansible_(\w+_)?(pass|password|passphrase)\Z|ansible_(ssh_)?private_key\Z")
 CONNECTION = "ansible_connection"
@@ -48,13 +57,13 @@ FALSE = ("false", "no", "off", "0", "n", "f")
 REMEDY = "take it out and let playbooks/trust.yml record the host keys"
 
 
-def is_login_variable(name):
+def is_login_variable(name: str) -> bool:
     """Return whether a variable of a host belongs to the login to it."""
     known = KEY_FILES + SSH_ARGUMENTS + CHECKING + (CONNECTION, BECOME)
     return name in known or bool(SECRET.match(name))
 
 
-def checking_problem(name, value):
+def checking_problem(name: str, value: Any) -> str | None:
     """Say how a setting switches the check of host keys off, or return None.
 
     name: of a variable, or of Ansible's own setting.
@@ -69,14 +78,14 @@ def checking_problem(name, value):
     return None
 
 
-def forwarding_notes(hosts, settings=()):
+def forwarding_notes(hosts: Hosts, settings: Iterable[Setting] = ()) -> list[str]:
     """Return a line for each kind of login that may forward a user's resource.
 
     That is the user's own ssh agent, display or local commands. hosts, settings: as `problems`
     takes them.
     """
     defaults = {name: str(value or "") for _where, name, value in settings}
-    hosts_by_option = {}
+    hosts_by_option: dict[str, list[str]] = {}
     for host, variables in hosts.items():
         if CONNECTION in variables and str(variables[CONNECTION]["value"]) not in ("ssh", "smart"):
             continue
@@ -94,7 +103,7 @@ def forwarding_notes(hosts, settings=()):
     ]
 
 
-def _ssh_options(variables, defaults):
+def _ssh_options(variables: Mapping[str, Login], defaults: Mapping[str, str]) -> str:
     """Return the options that Ansible gives ssh for a host, as one text.
 
     defaults: {setting of Ansible: text}. ssh_args come first (ansible.cfg has them).
@@ -108,7 +117,7 @@ def _ssh_options(variables, defaults):
     return " ".join(options)
 
 
-def secret_problem(raw, hidden):
+def secret_problem(raw: Any, hidden: bool) -> str | None:
     """Say that a password stands in clear text, or return None. Never show it.
 
     raw: the value before templating. hidden: whether it came out of a vault.
@@ -121,7 +130,7 @@ def secret_problem(raw, hidden):
     )
 
 
-def become_problem(value):
+def become_problem(value: Any) -> str | None:
     """Say that everything would be done as root, or return None.
 
     provision.yml and unprovision.yml become root automatically, for their part.
@@ -134,7 +143,7 @@ def become_problem(value):
     return None
 
 
-def key_problem(path, stat=os.stat):
+def key_problem(path: str, stat: Stat = os.stat) -> str | None:
     """Say why a private key cannot be used, or return None.
 
     ssh itself ignores a key that others may read, and asks for a password.
@@ -159,7 +168,7 @@ def key_problem(path, stat=os.stat):
     return None
 
 
-def account_problem(name):
+def account_problem(name: Any) -> str | None:
     """Say why root may not be given the name of the training account, or return None.
 
     roles/runtime has the same pattern.
@@ -173,7 +182,7 @@ def account_problem(name):
     return f"{text}; got {abbreviate(name)}"
 
 
-def local_connection_problems(hosts, usual=None):
+def local_connection_problems(hosts: Hosts, usual: str | None = None) -> list[Problem]:
     """Return a Problem for every node of several that is the controller itself.
 
     With the connection `local` nothing is sent, and all such nodes are one machine. hosts: as
@@ -181,7 +190,7 @@ def local_connection_problems(hosts, usual=None):
     """
     if len(hosts) < 2:
         return []
-    unique = {}
+    unique: dict[str, Problem] = {}
     for host, variables in hosts.items():
         entry = variables.get(CONNECTION)
         if entry and entry["value"] == "local":
@@ -204,22 +213,22 @@ def local_connection_problems(hosts, usual=None):
     return list(unique.values())
 
 
-def _local_text(subject):
+def _local_text(subject: str) -> str:
     return (
         f"'local' makes the controller itself of {subject}; a job on several nodes logs in to each"
         " of them (ssh); take it out"
     )
 
 
-def problems(hosts, settings=(), stat=os.stat):
+def problems(hosts: Hosts, settings: Iterable[Setting] = (), stat: Stat = os.stat) -> list[Problem]:
     """Return every Problem, the same one once.
 
     hosts: {inventory name: {variable: {value (templated), raw, hidden, file, line}}}. settings:
     [(where, name, value)] of Ansible's configuration and command line.
     """
-    unique = {}
+    unique: dict[str, Problem] = {}
 
-    def add(file, line, key, text, code):
+    def add(file: str, line: int | None, key: str, text: str | None, code: str) -> None:
         if text:
             problem = Problem(file, line, key, text, code=code)
             unique.setdefault(str(problem), problem)
@@ -234,7 +243,7 @@ def problems(hosts, settings=(), stat=os.stat):
     return list(unique.values())
 
 
-def _code_of(name):
+def _code_of(name: str) -> str:
     """Return the message code of a variable or setting that is wrong."""
     code = "login.host_key_checking"
     if SECRET.match(name):
@@ -246,7 +255,7 @@ def _code_of(name):
     return code
 
 
-def _variable_problem(name, entry, stat):
+def _variable_problem(name: str, entry: Login, stat: Stat) -> str | None:
     """Say what is wrong with one variable of a host, or return None."""
     if SECRET.match(name):
         return secret_problem(entry["raw"], entry["hidden"])
@@ -261,7 +270,7 @@ def _variable_problem(name, entry, stat):
     return checking_problem(name, entry["value"])
 
 
-def _setting_problem(name, value, stat):
+def _setting_problem(name: str, value: Any, stat: Stat) -> str | None:
     """Say what is wrong with one setting of Ansible, or return None."""
     if name == "private_key_file":
         return key_problem(str(value), stat)

@@ -17,10 +17,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, TypeVar, cast
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import drill_watch
 
 from . import fault_table
+from .fault_table import Observation, Observations
+
+T = TypeVar("T")
 
 # For the shell lines of faults.yml, see its head.
 PRELUDE = (
@@ -46,31 +51,33 @@ class Node:
     argv: ssh up to the remote command. container: the name of its container, or None.
     """
 
-    def __init__(self, name, way, site):
+    def __init__(self, name: str, way: Mapping[str, Any], site: str) -> None:
         self.name, self.address = name, way["address"]
         self.user, self.argv = way["user"], list(way["argv"])
         self.container, self.memory = container_of(site, name, self.address)
 
-    def ssh(self, script):
+    def ssh_argv(self, script: str) -> list[str]:
         """Return the argv that runs a line of shell over SSH."""
         return [self.argv[0], *SSH, *self.argv[1:], script]
 
-    def inside(self, user, *words):
+    def container_argv(self, user: str, *words: str) -> list[str]:
         """Return the argv that runs a command in the node's container."""
+        if self.container is None:
+            raise fault_table.DrillError(f"{self.name} is not a container of the demo site")
         argv = ["docker", "exec", "-i", "-u", user]
         if user != "root":
             argv += ["-e", f"HOME=/home/{user}"]
         return [*argv, self.container, *words]
 
-    def run(self, script, timeout=60, root=False):
+    def run_command(self, script: str, timeout: float = 60, root: bool = False) -> str:
         """Run a line of shell and return its output.
 
         It runs as the training user over SSH, or as root in the container. Raises DrillError.
         """
         if root:
-            argv = self.inside("root", "sh", "-c", script)
+            argv = self.container_argv("root", "sh", "-c", script)
         else:
-            argv = self.ssh(script)
+            argv = self.ssh_argv(script)
         try:
             done = subprocess.run(
                 argv,
@@ -91,15 +98,15 @@ class Node:
             )
         return done.stdout.decode("utf-8", "replace").strip()
 
-    def look(self, script):
+    def inspect(self, script: str) -> str:
         """Run a line of shell over the connection that no fault of the network cuts.
 
         Return its output, '' where the node does not answer.
         """
         if self.container:
-            argv = self.inside(self.user, "sh", "-c", "cd; " + script)
+            argv = self.container_argv(self.user, "sh", "-c", "cd; " + script)
         else:
-            argv = self.ssh(script)
+            argv = self.ssh_argv(script)
         try:
             return subprocess.run(
                 argv,
@@ -113,7 +120,7 @@ class Node:
         except subprocess.TimeoutExpired:
             return ""
 
-    def up(self, seconds=90):
+    def await_login(self, seconds: float = 90) -> None:
         """Wait until the node takes logins and has its user's manager.
 
         Raise DrillError where it does not come back in time.
@@ -125,14 +132,14 @@ class Node:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
-                if "running" in self.run(script, 10):
+                if "running" in self.run_command(script, 10):
                     return
             except fault_table.DrillError:
                 time.sleep(1)
         raise fault_table.DrillError(f"{self.name} does not come back within {int(seconds)} s")
 
 
-def container_of(site, name, address):
+def container_of(site: str, name: str, address: str) -> tuple[str | None, int]:
     """Return (container, bytes of memory) of a node, (None, 0) for no container.
 
     The container is one of the embedded site on this machine.
@@ -166,31 +173,33 @@ class Command:
     It has a session of its own, no terminal, and its output in a file.
     """
 
-    def __init__(self, ground, verb, words, path, fresh=None):
-        argv = [os.path.join(os.path.dirname(sys.executable), "ansible-playbook"), *ground.options]
-        argv += [os.path.join(ground.project, "playbooks", verb + ".yml"), *words]
+    def __init__(
+        self, site: Site, verb: str, words: Sequence[str], path: str, fresh: str | None = None
+    ) -> None:
+        argv = [os.path.join(os.path.dirname(sys.executable), "ansible-playbook"), *site.options]
+        argv += [os.path.join(site.project, "playbooks", verb + ".yml"), *words]
         self.path, self.begun, self.verb = path, time.monotonic(), verb
         with open(path, "wb") as handle:
             self.process = subprocess.Popen(
                 argv,
-                cwd=fresh or ground.project,
-                env=ground.environment(fresh),
+                cwd=fresh or site.project,
+                env=site.environment(fresh),
                 stdin=subprocess.DEVNULL,
                 stdout=handle,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
 
-    def text(self):
+    def text(self) -> str:
         """Return the output up to now."""
         with open(self.path, encoding="utf-8", errors="replace") as handle:
             return handle.read()
 
-    def over(self):
+    def has_ended(self) -> bool:
         """Return whether the command has ended."""
         return self.process.poll() is not None
 
-    def signal(self, name):
+    def signal(self, name: str) -> None:
         """Send a signal to it and its workers, as a terminal does.
 
         KILL goes to the command alone, as from the kernel.
@@ -200,22 +209,22 @@ class Command:
         else:
             os.killpg(self.process.pid, getattr(signal, "SIG" + name))
 
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> int | None:
         """Return the exit code, None where it still runs after so many seconds."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
-    def end(self):
+    def end(self) -> None:
         """End it, if it still runs."""
         for name in ("INT", "KILL"):
-            if not self.over():
+            if not self.has_ended():
                 self.signal(name)
                 self.wait(20)
 
 
-class Ground:
+class Site:
     """The site of a drill.
 
     project: the product's directory. options: the inventory and login options of the command line.
@@ -223,12 +232,21 @@ class Ground:
     product's directory on the nodes. state_dir: the site's, on the controller.
     """
 
-    def __init__(self, project, options, site, nodes, runs_dir, base, state_dir):
+    def __init__(
+        self,
+        project: str,
+        options: Sequence[str],
+        site: str,
+        nodes: Sequence[Node],
+        runs_dir: str,
+        base: str,
+        state_dir: str,
+    ) -> None:
         self.project, self.options, self.site, self.nodes = project, options, site, nodes
         self.runs_dir, self.base, self.state_dir = runs_dir, base, state_dir
         self.places = {"first": nodes[0], "last": nodes[-1]}
 
-    def environment(self, fresh=None):
+    def environment(self, fresh: str | None = None) -> dict[str, str]:
         """Return a command's environment.
 
         fresh: the directory that is another controller's HOME.
@@ -247,7 +265,7 @@ class Ground:
             variables["HOME"] = fresh
         return variables
 
-    def fresh(self, folder):
+    def make_controller_home(self, folder: str) -> str:
         """Make another controller's HOME and return it.
 
         It has the login key and the host keys of the nodes, but neither the CA's key nor any run.
@@ -262,7 +280,15 @@ class Ground:
                     shutil.copy(os.path.join(self.state_dir, name), state_dir)
         return folder
 
-    def shell(self, node, run, number, script, root=False, timeout=120):
+    def run_fault_line(
+        self,
+        node: Node,
+        run: str,
+        number: int,
+        script: str,
+        root: bool = False,
+        timeout: float = 120,
+    ) -> str:
         """Run a line of a fault on a node and return its output."""
         other = next((one.address for one in self.nodes if one is not node), "")
         base, change_directory = self.base, ""
@@ -279,20 +305,20 @@ class Ground:
             "other": other,
             "package": "pycocotools*",
         }
-        return node.run(change_directory + PRELUDE % values + script, timeout, root)
+        return node.run_command(change_directory + PRELUDE % values + script, timeout, root)
 
-    def holders(self):
+    def list_owners(self) -> dict[str, str]:
         """Return {node: unit} of the attempts that own the nodes now."""
         script = (
             "XDG_RUNTIME_DIR=/run/user/$(id -u) systemctl --user list-units --plain --no-legend"
             " --state=active,activating,deactivating 'trainyard-*.service'"
         )
-        answers = {node.name: node.run(script) for node in self.nodes}
+        answers = {node.name: node.run_command(script) for node in self.nodes}
         return {name: answer.split()[0] for name, answer in answers.items() if answer}
 
-    def docker(self, words):
+    def run_docker(self, words: Sequence[str]) -> None:
         """Run a docker command, with the containers' names for {first} and {last}."""
-        values = {place: node.container for place, node in self.places.items()}
+        values: dict[str, Any] = {place: node.container for place, node in self.places.items()}
         values["memory"] = self.places["last"].memory
         command = " ".join(words)
         argv = ["docker", *(word.format(**values) for word in words)]
@@ -312,13 +338,14 @@ class Ground:
 
 
 class Watch:
-    """Watch on every node, with one list of looks in the order of their arrival.
+    """Watch on every node, with one list of observations in the order of their arrival.
 
     Where the connection ends, it is opened again.
     """
 
-    def __init__(self, nodes, run, base, sign=""):
-        self.looks, self._calls = [], {}
+    def __init__(self, nodes: Sequence[Node], run: str, base: str, sign: str = "") -> None:
+        self.observed: list[Observation] = []
+        self._calls: dict[str, subprocess.Popen[bytes]] = {}
         self._lock, self._over = threading.Lock(), threading.Event()
         self._threads = [
             threading.Thread(target=self._follow, args=(node, run, base, sign), daemon=True)
@@ -327,27 +354,28 @@ class Watch:
         for thread in self._threads:
             thread.start()
 
-    def _add(self, node, **look):
+    def _add(self, node: Node, **observation: Any) -> None:
         with self._lock:
-            self.looks.append(dict(look, t=time.monotonic(), node=node.name))
+            self.observed.append(dict(observation, t=time.monotonic(), node=node.name))
 
-    def _follow(self, node, run, base, sign):
+    def _follow(self, node: Node, run: str, base: str, sign: str) -> None:
         with open(drill_watch.__file__, "rb") as handle:
             source = handle.read()
         words = ["python3", "-I", "-c", drill_watch.BOOT, str(len(source)), run, base, sign]
         if node.container:
-            argv = node.inside(node.user, *words)
+            argv = node.container_argv(node.user, *words)
         else:
-            argv = node.ssh(" ".join(map(shlex.quote, words)))
+            argv = node.ssh_argv(" ".join(map(shlex.quote, words)))
         while not self._over.is_set():
             call = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
             self._calls[node.name] = call
             try:
-                call.stdin.write(source)
-                call.stdin.flush()
-                for line in call.stdout:
+                stdin, stdout = cast(IO[bytes], call.stdin), cast(IO[bytes], call.stdout)
+                stdin.write(source)
+                stdin.flush()
+                for line in stdout:
                     self._add(node, **json.loads(line))
             except (OSError, ValueError):
                 pass
@@ -357,35 +385,40 @@ class Watch:
                 self._add(node, gone=True)
                 self._over.wait(0.5)
 
-    def seen(self):
-        """Return all looks up to now."""
+    def observations(self) -> list[Observation]:
+        """Return all observations up to now."""
         with self._lock:
-            return list(self.looks)
+            return list(self.observed)
 
-    def until(self, what, seconds, give_up=lambda: False):
-        """Return the first true value of what(looks).
+    def await_value(
+        self,
+        what: Callable[[Observations], T],
+        seconds: float,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> T | None:
+        """Return the first true value of what(observations).
 
         Return None after so many seconds, and a false value where give_up() is true.
         """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            value = what(self.seen())
+            value = what(self.observations())
             if value or give_up():
                 return value
             time.sleep(0.1)
         return None
 
-    def close(self):
+    def close(self) -> None:
         """End the watch on all nodes."""
         self._over.set()
         for call in self._calls.values():
-            call.stdin.close()
+            cast(IO[bytes], call.stdin).close()
             call.kill()
         for thread in self._threads:
             thread.join(10)
 
 
-def last_line(text):
+def last_line(text: str) -> str:
     """Return the line of an output that says best why its command ended.
 
     That is the last one that names an error, else the last one that is not empty.

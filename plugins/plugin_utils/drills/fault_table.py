@@ -6,9 +6,8 @@ docker: containers of the embedded site that can be killed, frozen and entered a
 code of examples/, whose configs/faults do things from inside. The judgement is in seconds, right or
 wrong, and a table.
 
-The observation of a node is a list of looks {t, node, gone, attempts: {number: {...}}} as
-drill_watch.py prints them. t: seconds of the controller's steady clock at which a look came. gone:
-True where the node did not answer.
+An observation is {t, node, gone, attempts: {number: {...}}}, as drill_watch.py prints it. t: the
+seconds of the controller's steady clock at which it came. gone: True where the node did not answer.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from __future__ import annotations
 import copy
 import os
 import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import value_text
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
@@ -27,17 +28,36 @@ STEP_KINDS = ("before", "then", "back", "heal")
 # Seconds that docs/drills.md allows: from the fault to the first node that knows, from there to the
 # last process, from a verdict to the next step.
 BUDGET = {"detect": 10.0, "stop": 10.0, "resume": 60.0}
-# drill_watch.py prints a look at least every two seconds.
+# drill_watch.py prints an observation at least every two seconds.
 SILENT = 5.0
 # Each is kept, broken, or None where this fault cannot show it.
 PROMISES = ("N1", "N2", "N3", "N4", "N5", "N6", "N7", "N8")
+
+
+# Parsed YAML and JSON: a fault of faults.yml, one of its steps, a job, a verdict of run.json.
+Fault = dict[str, Any]
+Step = dict[str, Any]
+Job = dict[str, Any]
+Verdict = Mapping[str, Any] | None
+# What drill_watch.py shows of a node at one time.
+Observation = dict[str, Any]
+Observations = Sequence[Observation]
+# The result of one fault, as drill.json has it.
+Result = dict[str, Any]
+
+
+class DrillProblem(NamedTuple):
+    """What did not come out as promised: a message code and a text."""
+
+    code: str
+    text: str
 
 
 class DrillError(Exception):
     """The drill cannot be made, with a message for the user."""
 
 
-def load(path=None):
+def load(path: str | None = None) -> dict[str, Any]:
     """Return {"job": ..., "faults": {name: fault}} of a file.
 
     path: None for faults.yml. Raise DrillError where the file does not fit drills/schema.yml.
@@ -51,11 +71,13 @@ def load(path=None):
     if problems:
         raise DrillError("; ".join(str(problem) for problem in problems))
     for name, fault in value["faults"].items():
-        fault.update(name=name, needs=needs(fault), budget=dict(BUDGET, **fault.get("budget", {})))
+        fault.update(
+            name=name, needs=list_needs(fault), budget=dict(BUDGET, **fault.get("budget", {}))
+        )
     return value
 
 
-def needs(fault):
+def list_needs(fault: Fault) -> list[str]:
     """Return the requirements of a fault on the site, of docker and example."""
     requirements = []
     if any("docker" in step or "root" in step for step in _steps(fault)):
@@ -66,12 +88,12 @@ def needs(fault):
     return requirements
 
 
-def _steps(fault):
+def _steps(fault: Fault) -> list[Step]:
     """Return the steps of a fault of all kinds."""
     return [step for kind in STEP_KINDS for step in fault.get(kind, ())]
 
 
-def select(faults, only):
+def select(faults: Mapping[str, Fault], only: str) -> list[str]:
     """Return the selected names, in the order of the file.
 
     only: a text of names or groups with commas, '' for all. Raises DrillError for unknown ones.
@@ -92,7 +114,7 @@ def select(faults, only):
     ]
 
 
-def listed(faults):
+def list_faults(faults: Mapping[str, Fault]) -> list[str]:
     """Return the faults as lines: name, group, description and requirements."""
     width = max(len(name) for name in faults)
     lines = []
@@ -104,7 +126,9 @@ def listed(faults):
     return lines
 
 
-def unfit(fault, embedded, example, verbs):
+def find_obstacle(
+    fault: Fault, embedded: bool, example: bool, verbs: Collection[str]
+) -> str | None:
     """Return the reason why a fault cannot be injected on this site, or None.
 
     embedded: the site is the embedded one. example: the job is that of the example. verbs: the
@@ -120,17 +144,17 @@ def unfit(fault, embedded, example, verbs):
     return None
 
 
-def job_of(base, fault, secret):
+def make_job(base: Job, fault: Fault, secret: str) -> Job:
     """Return the job of a fault as data for a job file.
 
     secret: a value for a variable of the environment whose name is secret, for N7.
     """
-    job = merged(copy.deepcopy(base), fault.get("job", {}))
+    job = merge(copy.deepcopy(base), fault.get("job", {}))
     job["env"] = dict(job.get("env") or {}, DRILL_SECRET_TOKEN=secret)
     return job
 
 
-def merged(base, changes):
+def merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mapping with changes in it, and nested mappings merged.
 
     The value None removes a key.
@@ -139,7 +163,7 @@ def merged(base, changes):
         if value is None:
             base.pop(key, None)
         elif isinstance(value, dict) and isinstance(base.get(key), dict):
-            base[key] = merged(base[key], value)
+            base[key] = merge(base[key], value)
         else:
             base[key] = value
     return base
@@ -148,12 +172,12 @@ def merged(base, changes):
 # --- the observation
 
 
-def of_attempt(look, number):
-    """Return a look's part about an attempt, {} for none."""
-    return (look.get("attempts") or {}).get(str(number)) or {}
+def attempt_part(observation: Any, number: int) -> dict[str, Any]:
+    """Return an observation's part about an attempt, {} for none."""
+    return (observation.get("attempts") or {}).get(str(number)) or {}
 
 
-def knows(attempt):
+def has_failed(attempt: Mapping[str, Any]) -> bool:
     """Return whether a node's files report a failure or a stop of the attempt."""
     result = (attempt.get("exit") or {}).get("service_result")
     failed = result not in (None, "success") or any(
@@ -163,73 +187,92 @@ def knows(attempt):
     return failed or any(attempt.get(key) for key in ("stop", "stall", "loss"))
 
 
-def began(looks, number, node, rank):
+def find_begin(
+    observations: Observations, number: int, node: str | None, rank: int | None
+) -> float | None:
     """Return the time at which a fault from inside began, or None.
 
-    It is that of the first look at which the rank's log has the sign, or the rank is gone. node,
-    rank: None for any.
+    It is that of the first observation at which the rank's log has the sign, or the rank is gone.
+    node, rank: None for any.
     """
     was_alive = False
-    for look in looks:
-        attempt = of_attempt(look, number)
-        if look["node"] != node and node is not None:
+    for observation in observations:
+        attempt = attempt_part(observation, number)
+        if observation["node"] != node and node is not None:
             continue
         ranks = [
             entry for entry in attempt.get("ranks") or () if rank is None or entry["rank"] == rank
         ]
         died = was_alive and not all(entry["alive"] for entry in ranks)
         if attempt.get("sign") or died:
-            return look["t"]
+            return observation["t"]
         was_alive = was_alive or any(entry["alive"] for entry in ranks)
     return None
 
 
-def detected(looks, number, since):
+def find_detection(observations: Observations, number: int, since: float) -> float | None:
     """Return the time at which a node first knew of a failure since `since`, or None."""
     return next(
-        (look["t"] for look in looks if look["t"] >= since and knows(of_attempt(look, number))),
+        (
+            observation["t"]
+            for observation in observations
+            if observation["t"] >= since and has_failed(attempt_part(observation, number))
+        ),
         None,
     )
 
 
-def stopped(looks, number, since):
+def find_stop(observations: Observations, number: int, since: float) -> float | None:
     """Return the time since which no node that answers has a process of the attempt.
 
     None where some are there to the end. A node that was silent for SILENT seconds does not answer:
     a frozen one closes no connection.
     """
-    marked, last_look, end = {}, {}, None
-    for look in looks:
-        node, now = look["node"], look["t"]
-        marked[node], last_look[node] = _processes(look, number), now
-        if any(count for name, count in marked.items() if now - last_look[name] <= SILENT):
+    marked: dict[str, int] = {}
+    last_seen: dict[str, float] = {}
+    end = None
+    for observation in observations:
+        node, now = observation["node"], observation["t"]
+        marked[node], last_seen[node] = _processes(observation, number), now
+        if any(count for name, count in marked.items() if now - last_seen[name] <= SILENT):
             end = None
         elif end is None and now >= since:
             end = now
     return end
 
 
-def _processes(look, number):
-    """Return the number of an attempt's processes that a look shows."""
-    if look.get("gone"):
+def _processes(observation: Any, number: int) -> int:
+    """Return the number of an attempt's processes that an observation shows."""
+    if observation.get("gone"):
         return 0
-    return of_attempt(look, number).get("marked", 0)
+    return attempt_part(observation, number).get("marked", 0)
 
 
-def first_step(looks, number):
+def find_first_step(observations: Observations, number: int) -> float | None:
     """Return the time at which a rank of an attempt printed its first step, or None."""
-    return next((look["t"] for look in looks if of_attempt(look, number).get("steps")), None)
+    return next(
+        (
+            observation["t"]
+            for observation in observations
+            if attempt_part(observation, number).get("steps")
+        ),
+        None,
+    )
 
 
-def newest(looks, number, key):
+def largest_count(observations: Observations, number: int, key: str) -> int:
     """Return the largest value of a count that any node has shown, 0 for none."""
-    return max((of_attempt(look, number).get(key) or 0 for look in looks), default=0)
+    return max(
+        (attempt_part(observation, number).get(key) or 0 for observation in observations), default=0
+    )
 
 
 # --- right or wrong
 
 
-def judge(expect, verdict, places):
+def judge(
+    expect: Mapping[str, Any], verdict: Verdict, places: Mapping[str, tuple[str, int | None]]
+) -> tuple[str, str]:
     """Return (right, wrong or unknown, reason) of a verdict as run.json has it.
 
     expect: the fault's. places: {"first": (node, rank), "last": (node, rank)}.
@@ -254,7 +297,7 @@ def judge(expect, verdict, places):
     return "wrong", "; ".join(wrong)
 
 
-def _accuses_none(verdict):
+def _accuses_none(verdict: Mapping[str, Any]) -> bool:
     """Return whether a verdict names no node and no rank, and no known cause.
 
     Such a verdict is not wrong.
@@ -268,24 +311,32 @@ def _accuses_none(verdict):
     )
 
 
-def seconds(later, earlier):
+def seconds_between(later: float | None, earlier: float | None) -> float | None:
     """Return later - earlier with one digit, never below 0, or None if one is missing."""
     if later is None or earlier is None:
         return None
     return max(0.0, round(later - earlier, 1))
 
 
-def over(result, budget):
-    """Return the times of a result that pass the budget, as texts."""
+def find_delays(result: Result, budget: Mapping[str, float]) -> list[DrillProblem]:
+    """Return a problem for each time of a result that passes the budget."""
     names = (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume"))
     return [
-        f"{shown} after {result[shown]:.1f} s, allowed are {budget[key]:.0f}"
+        DrillProblem(
+            "drill.late", f"{shown} after {result[shown]:.1f} s, allowed are {budget[key]:.0f}"
+        )
         for shown, key in names
         if result.get(shown) is not None and result[shown] > budget[key]
     ]
 
 
-def held(result):
+def add_problems(result: Result, problems: Sequence[DrillProblem]) -> None:
+    """Add problems to a result: their texts to `problems`, their codes to `codes`."""
+    result["problems"] += [problem.text for problem in problems]
+    result.setdefault("codes", []).extend(problem.code for problem in problems)
+
+
+def is_kept(result: Result) -> bool:
     """Return whether a fault came out as promised.
 
     Then there is no problem, the verdict is right where one was expected, and no promise is broken.
@@ -312,7 +363,7 @@ HEAD = [
 ]
 
 
-def cell(text, limit=160):
+def cell(text: object, limit: int = 160) -> str:
     """Return a text as one cell of a Markdown table."""
     text = " ".join(printable(str(text), limit=4000).split()).replace("|", "\\|")
     if len(text) > limit:
@@ -320,7 +371,7 @@ def cell(text, limit=160):
     return text
 
 
-def promise_cell(promises):
+def promise_cell(promises: Mapping[str, bool | None]) -> str:
     """Return N1-N8 as one cell: the broken ones, else the number of checked ones."""
     broken = [name for name, value in promises.items() if value is False]
     if broken:
@@ -330,7 +381,7 @@ def promise_cell(promises):
     return "held"
 
 
-def row(result):
+def make_row(result: Result) -> list[str]:
     """Return a result's line of the table as cells."""
     if result.get("skipped"):
         cells = [result["name"], result["injected"], *["–"] * 6]
@@ -352,27 +403,27 @@ def row(result):
     ]
 
 
-def _time_cell(seconds):
+def _time_cell(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     return f"{seconds:.1f} s"
 
 
-def table(results):
+def table(results: Sequence[Result]) -> str:
     """Return the Markdown table of all results."""
     lines = [HEAD, ["---"] * len(HEAD)]
-    lines += [[cell(part) for part in row(result)] for result in results]
+    lines += [[cell(part) for part in make_row(result)] for result in results]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def sums(results):
+def summarize(results: Sequence[Result]) -> str:
     """Return one line about all results.
 
     It has the numbers of faults that came out as promised and that were skipped, and the worst and
     the middle of each time.
     """
     done = [result for result in results if not result.get("skipped")]
-    kept = sum(held(result) for result in done)
+    kept = sum(is_kept(result) for result in done)
     parts = [f"{kept} of {len(done)} faults came out as promised"]
     for key, shown in (("detected", "known"), ("stopped", "stopped"), ("resumed", "next step")):
         times = sorted(result[key] for result in done if result.get(key) is not None)
@@ -386,7 +437,7 @@ def sums(results):
     return "; ".join(parts)
 
 
-def find_refusal(expect, text):
+def find_refusal(expect: Mapping[str, Any], text: str) -> bool:
     """Return whether a command's output has the refusal that a fault expects.
 
     The output's line breaks are ignored.

@@ -14,12 +14,21 @@ import re
 import shlex
 import stat
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 
 from ..logsync import collector
 from . import fault_table
+from .drill_site import Node, Site
+from .fault_table import DrillProblem, Fault, Verdict
+
+# (sha256, bytes) of a file.
+Content = tuple[str, int]
+# {node: {path: sha256}}.
+Digests = dict[str, dict[str, str]]
 
 # Checkpoints of earlier runs: so many files of each node are digested, the newest ones.
 EARLIER = 12
@@ -33,22 +42,22 @@ RAW = re.compile(
 )
 
 
-def digest_lines(text):
+def digest_lines(text: str) -> dict[str, str]:
     """Return {path: sha256} of sha256sum's output."""
     return {line[66:]: line[:64] for line in text.splitlines() if len(line) > 66}
 
 
-def earlier(ground):
+def digest_checkpoints(site: Site) -> Digests:
     """Return {node: {path: sha256}} of the nodes' checkpoints before the fault."""
     script = (
-        f"find {ground.base}/runs -type f \\( {CHECKPOINTS} \\) -printf '%T@ %p\\n' 2> /dev/null"
+        f"find {site.base}/runs -type f \\( {CHECKPOINTS} \\) -printf '%T@ %p\\n' 2> /dev/null"
         f" | sort -n | tail -n {EARLIER}"
         " | cut -d' ' -f2- | tr '\\n' '\\0' | xargs -0r sha256sum"
     )
-    return {node.name: digest_lines(node.look(script)) for node in ground.nodes}
+    return {node.name: digest_lines(node.inspect(script)) for node in site.nodes}
 
 
-def logs(ground, run, number):
+def check_logs(site: Site, run: str, number: int) -> list[DrillProblem]:
     """Return the problems with N1: a log on the controller equals its node's.
 
     What a node no longer has is on the controller alone. A log that began again on its node is
@@ -56,24 +65,31 @@ def logs(ground, run, number):
     it before. Where the node has a copy from before as <file>.1, .2, ..., one of them must begin
     with every byte of it.
     """
-    attempt_dir = os.path.join(ground.runs_dir, run, f"attempt-{number}")
+    attempt_dir = os.path.join(site.runs_dir, run, f"attempt-{number}")
     index = manifest.read_json(os.path.join(attempt_dir, "ranks.json"))
-    plan = manifest.read_json(plan_at_home(ground, run, number) or "")
+    plan = manifest.read_json(find_plan(site, run, number) or "")
     if not index:
-        return [f"N1: attempt-{number}/ranks.json is missing on the controller"]
+        return [
+            DrillProblem(
+                "drill.index_missing",
+                f"N1: attempt-{number}/ranks.json is missing on the controller",
+            )
+        ]
     problems = []
-    for node in ground.nodes:
+    for node in site.nodes:
         names = _names_of_files(index, node.name)
         if not names:
-            problems.append(f"N1: nothing of {node.name} came home")
+            problems.append(
+                DrillProblem("drill.logs_missing", f"N1: nothing of {node.name} was fetched")
+            )
         # How a unit ended may be noted after all was brought, as by a node that comes back.
         planned = set()
         if plan:
             planned = set(shipping.named(plan, node.name)) - {shipping.WHOLE}
         files = sorted(set(names) | planned)
-        remote, copies = on_node(
+        remote, copies = digest_files(
             node,
-            f"{ground.base}/runs/{run}/attempt-{number}",
+            f"{site.base}/runs/{run}/attempt-{number}",
             [file for file in files if file],
         )
         for file in files:
@@ -81,23 +97,27 @@ def logs(ground, run, number):
             problems += _byte_problems(node.name, file, paths, remote.get(file))
             problems += _copy_problems(node.name, paths, copies.get(file, {}))
             problems += [
-                f"N1: {os.path.basename(path)} can be read by others"
+                DrillProblem(
+                    "drill.log_readable", f"N1: {os.path.basename(path)} can be read by others"
+                )
                 for path in paths
                 if os.path.exists(path) and _open_to_others(path)
             ]
     return problems
 
 
-def _names_of_files(index, node):
+def _names_of_files(index: Mapping[str, Any], node: str) -> dict[str, list[str]]:
     """Return {file on the node: [name on the controller]}, <home> before <home>.1."""
-    names = {}
+    names: dict[str, list[str]] = {}
     for item in sorted(index["files"], key=lambda item: len(item["home"])):
         if item["node"] == node:
             names.setdefault(item["file"], []).append(item["home"])
     return names
 
 
-def _byte_problems(node, file, paths, remote):
+def _byte_problems(
+    node: str, file: str, paths: Sequence[str], remote: Content | None
+) -> list[DrillProblem]:
     """Compare a file with its first path here.
 
     remote: (sha256, bytes) on the node, None for no file.
@@ -105,36 +125,45 @@ def _byte_problems(node, file, paths, remote):
     if remote is None:
         return []
     if not paths:
-        return [f"N1: {file} of {node} is not on the controller"]
-    if not begins(paths[0], *remote, whole=True):
-        return [f"N1: {file} of {node} differs from the controller's {os.path.basename(paths[0])}"]
+        return [DrillProblem("drill.log_missing", f"N1: {file} of {node} is not on the controller")]
+    if not has_beginning(paths[0], *remote, whole=True):
+        return [
+            DrillProblem(
+                "drill.log_differs",
+                f"N1: {file} of {node} differs from the controller's {os.path.basename(paths[0])}",
+            )
+        ]
     return []
 
 
-def _copy_problems(node, paths, copies):
+def _copy_problems(
+    node: str, paths: Sequence[str], copies: Mapping[str, Content]
+) -> list[DrillProblem]:
     """Return the problems with earlier copies of a file that nothing here begins with."""
     if not paths:
         return []
     names = ", ".join(os.path.basename(path) for path in paths)
     return [
-        f"N1: none of {names} begins as {copy} of {node}"
+        DrillProblem("drill.log_copy_differs", f"N1: none of {names} begins as {copy} of {node}")
         for copy, (digest, size) in copies.items()
-        if not any(begins(path, digest, size) for path in paths)
+        if not any(has_beginning(path, digest, size) for path in paths)
     ]
 
 
-def _open_to_others(path):
+def _open_to_others(path: str) -> bool:
     return bool(stat.S_IMODE(os.stat(path).st_mode) & 0o077)
 
 
-def on_node(node, folder, files):
+def digest_files(
+    node: Node, folder: str, files: Sequence[str]
+) -> tuple[dict[str, Content], dict[str, dict[str, Content]]]:
     """Return (files, copies of files) that are on a node.
 
     files: {file: (sha256, bytes)}. copies: {file: {copy: (sha256, bytes)}}. Files that the node
     does not have are left out. A copy is named <file>.N.
     """
     words = " ".join(f"{shlex.quote(file)} {shlex.quote(file)}.[0-9]*" for file in files)
-    output = node.look(
+    output = node.inspect(
         f'cd {folder} && for f in {words}; do [ -f "$f" ] && sha256sum "$f" && wc -c < "$f"; done;'
         " true"
     )
@@ -147,7 +176,7 @@ def on_node(node, folder, files):
     return {file: present[file] for file in files if file in present}, copies
 
 
-def begins(path, digest, size, whole=False):
+def has_beginning(path: str, digest: str, size: int, whole: bool = False) -> bool:
     """Return whether a file here begins with so many bytes of this sha256.
 
     whole: the file must not have more bytes.
@@ -160,24 +189,26 @@ def begins(path, digest, size, whole=False):
     )
 
 
-def checkpoints(ground, before):
+def check_checkpoints(site: Site, before: Digests) -> list[DrillProblem]:
     """Return the problems with N2: no checkpoint of an earlier run is gone or changed."""
     problems = []
-    for node in ground.nodes:
+    for node in site.nodes:
         known = before.get(node.name) or {}
         if not known:
             continue
         paths = " ".join(map(shlex.quote, sorted(known)))
-        now = digest_lines(node.look(f"sha256sum {paths} 2> /dev/null; true"))
+        now = digest_lines(node.inspect(f"sha256sum {paths} 2> /dev/null; true"))
         problems += [
-            f"N2: {path} of {node.name} is not what it was"
+            DrillProblem(
+                "drill.checkpoint_changed", f"N2: {path} of {node.name} is not what it was"
+            )
             for path in sorted(known)
             if now.get(path) != known[path]
         ]
     return problems
 
 
-def left(ground, run, seconds=30):
+def check_leftovers(site: Site, run: str, seconds: float = 30) -> list[DrillProblem]:
     """Return the problems with N3: no process or unit of the run is left on a node.
 
     Only nodes that answer are checked. A node that comes back has some seconds to fence itself.
@@ -191,15 +222,19 @@ def left(ground, run, seconds=30):
     )
     script, end = f"{marked}; {units}", time.monotonic() + seconds
     while True:
-        rest = {node.name: " ".join(node.look(script).split()) for node in ground.nodes}
+        rest = {node.name: " ".join(node.inspect(script).split()) for node in site.nodes}
         if not any(rest.values()) or time.monotonic() > end:
-            return [f"N3: left on {name}: {text[:200]}" for name, text in rest.items() if text]
+            return [
+                DrillProblem("drill.process_left", f"N3: left on {name}: {text[:200]}")
+                for name, text in rest.items()
+                if text
+            ]
         time.sleep(1)
 
 
-def plan_at_home(ground, run, number):
+def find_plan(site: Site, run: str, number: int) -> str | None:
     """Return the path of an attempt's plan on the controller, or None."""
-    folder = os.path.join(ground.runs_dir, run)
+    folder = os.path.join(site.runs_dir, run)
     paths = (
         os.path.join(folder, f"attempt-{number}", "plan.json"),
         os.path.join(folder, "plan.json"),
@@ -207,18 +242,18 @@ def plan_at_home(ground, run, number):
     return next((path for path in paths if os.path.exists(path)), None)
 
 
-def equal(ground, run, number):
+def check_equality(site: Site, run: str, number: int) -> list[DrillProblem]:
     """Return the problems with N4: plan, code and data are equal on all nodes.
 
     The plan is also compared with the one on the controller.
     """
-    path = plan_at_home(ground, run, number)
+    path = find_plan(site, run, number)
     plan = None
     if path:
         plan = manifest.read_json(path)
     if not plan:
-        return ["N4: there is no plan on the controller"]
-    base = ground.base
+        return [DrillProblem("drill.plan_missing", "N4: there is no plan on the controller")]
+    base = site.base
     code = plan["code"].get("path") or f"{base}/code/{plan['code']['digest'][:16]}"
     data = [_below(base, target) for target in sorted(plan["links"].values())]
     script = [
@@ -233,26 +268,32 @@ def equal(ground, run, number):
         f"(cd {tree} && find -L . -type f -printf '%p %s\\n' | LC_ALL=C sort | sha256sum)"
         for tree in data
     ]
-    answers = {node.name: node.look("; ".join(script)).split("\n") for node in ground.nodes}
+    answers = {node.name: node.inspect("; ".join(script)).split("\n") for node in site.nodes}
     problems = [
-        f"N4: plan.json of {name} is not the controller's"
+        DrillProblem("drill.plan_differs", f"N4: plan.json of {name} is not the controller's")
         for name, lines in answers.items()
         if lines[0][:64] != collector.digests(path, 0).sha256
     ]
     for index, tree in enumerate([code, *data], 1):
         if len({tuple(lines[index : index + 1]) for lines in answers.values()}) > 1:
-            problems.append(f"N4: {tree} differs between {', '.join(answers)}")
+            problems.append(
+                DrillProblem(
+                    "drill.tree_differs", f"N4: {tree} differs between {', '.join(answers)}"
+                )
+            )
     return problems
 
 
-def _below(base, path):
+def _below(base: str, path: str) -> str:
     """Return a path below the base, an absolute one as it is."""
     if path.startswith("/"):
         return path
     return f"{base}/{path}"
 
 
-def told(fault, verdict, ground):
+def check_verdict(
+    fault: Fault, verdict: Mapping[str, Any], site: Site
+) -> list[DrillProblem] | None:
     """Return the problems with N6: the verdict of a rank's failure is complete.
 
     It names node, rank, exit code or signal, and a log that is on the controller. None: the fault
@@ -264,13 +305,16 @@ def told(fault, verdict, ground):
     if verdict.get("exit_code") is None and not verdict.get("signal"):
         lacking.append("exit code or signal")
     log = verdict.get("log")
-    parent = os.path.dirname(os.path.normpath(ground.runs_dir))
+    parent = os.path.dirname(os.path.normpath(site.runs_dir))
     if log and not os.path.exists(os.path.join(parent, str(log))):
         lacking.append(f"the log {log}")
-    return [f"N6: the verdict lacks {word}" for word in lacking]
+    return [
+        DrillProblem("drill.verdict_incomplete", f"N6: the verdict lacks {word}")
+        for word in lacking
+    ]
 
 
-def secret(ground, run, canary, outputs):
+def check_secret(site: Site, run: str, canary: str, outputs: Sequence[str]) -> list[DrillProblem]:
     """Return the problems with N7: the secret is nowhere that others may read.
 
     It is in no output, and in no file of the run that is not for its owner alone.
@@ -279,27 +323,38 @@ def secret(ground, run, canary, outputs):
     """
     secret_bytes = canary.encode()
     problems = [
-        f"N7: the secret stands in the output {os.path.basename(path)}"
+        DrillProblem(
+            "drill.secret_in_output",
+            f"N7: the secret stands in the output {os.path.basename(path)}",
+        )
         for path in outputs
-        if holds(path, secret_bytes)
+        if contains(path, secret_bytes)
     ]
-    for folder, _folders, names in os.walk(os.path.join(ground.runs_dir, run)):
+    for folder, _folders, names in os.walk(os.path.join(site.runs_dir, run)):
         for name in names:
             path = os.path.join(folder, name)
-            if not os.path.isfile(path) or not holds(path, secret_bytes):
+            if not os.path.isfile(path) or not contains(path, secret_bytes):
                 continue
             if not RAW.match(name) or _open_to_others(path):
                 problems.append(
-                    f"N7: the secret stands in {os.path.relpath(path, ground.runs_dir)}"
+                    DrillProblem(
+                        "drill.secret_in_file",
+                        f"N7: the secret stands in {os.path.relpath(path, site.runs_dir)}",
+                    )
                 )
-    for node in ground.nodes:
-        mode = node.look(f"stat -c %a {ground.base}/runs/{run}/attempt-1").strip()
+    for node in site.nodes:
+        mode = node.inspect(f"stat -c %a {site.base}/runs/{run}/attempt-1").strip()
         if mode and not mode.endswith("00"):
-            problems.append(f"N7: others may enter the attempt on {node.name} (mode {mode})")
+            problems.append(
+                DrillProblem(
+                    "drill.attempt_readable",
+                    f"N7: others may enter the attempt on {node.name} (mode {mode})",
+                )
+            )
     return problems
 
 
-def holds(path, text):
+def contains(path: str, text: bytes) -> bool:
     """Return whether these bytes are in a file of any size."""
     with open(path, "rb") as handle:
         if not os.fstat(handle.fileno()).st_size:
@@ -308,36 +363,52 @@ def holds(path, text):
             return mapped.find(text) >= 0
 
 
-def every(ground, fault, run, numbers, verdict, before, canary, outputs, fresh):
+def check_all(
+    site: Site,
+    fault: Fault,
+    run: str,
+    numbers: Sequence[int],
+    verdict: Verdict,
+    before: Digests,
+    canary: str,
+    outputs: Sequence[str],
+    fresh: list[DrillProblem],
+) -> tuple[dict[str, bool | None], list[DrillProblem]]:
     """Check N1 to N7 and return ({name: True, False or None}, [problem]).
 
     fresh: the problems that another controller has with the run (N5).
     """
     problems = {
-        "N1": _of_attempts(logs, ground, fault, run, numbers),
-        "N2": checkpoints(ground, before),
-        "N3": left(ground, run),
-        "N4": _of_attempts(equal, ground, fault, run, numbers),
+        "N1": _of_attempts(check_logs, site, fault, run, numbers),
+        "N2": check_checkpoints(site, before),
+        "N3": check_leftovers(site, run),
+        "N4": _of_attempts(check_equality, site, fault, run, numbers),
         "N5": fresh,
-        "N6": told(fault, verdict or {}, ground),
-        "N7": secret(ground, run, canary, outputs),
+        "N6": check_verdict(fault, verdict or {}, site),
+        "N7": check_secret(site, run, canary, outputs),
     }
     promises = dict.fromkeys(fault_table.PROMISES)
     promises.update({name: _is_kept(texts) for name, texts in problems.items()})
     return promises, [text for texts in problems.values() if texts for text in texts]
 
 
-def _of_attempts(check, ground, fault, run, numbers):
+def _of_attempts(
+    check: Callable[[Site, str, int], list[DrillProblem]],
+    site: Site,
+    fault: Fault,
+    run: str,
+    numbers: Sequence[int],
+) -> list[DrillProblem] | None:
     """Return the problems that a check finds in all attempts.
 
     None where the fault takes the evidence away.
     """
     if fault.get("volatile"):
         return None
-    return [text for number in numbers for text in check(ground, run, number)]
+    return [text for number in numbers for text in check(site, run, number)]
 
 
-def _is_kept(problems):
+def _is_kept(problems: list[DrillProblem] | None) -> bool | None:
     """Return whether a promise is kept, None where it was not checked."""
     if problems is None:
         return None

@@ -11,12 +11,22 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs, scaling
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 
+from ..plan import resume_config
 from . import download, outline_files, sources
+from .sources import Entries, GitState
+
+# {kind, name, digest, source, files (a count), bytes} of a tree.
+Tree = dict[str, Any]
+# {key, path, placement, exclude, needs, verify} of an input on the nodes.
+PlacedInput = dict[str, Any]
+Job = Mapping[str, Any]
 
 # Placements of inputs that lie on the nodes already. They are verified there and never sent.
 PLACED = ("present", "shared")
@@ -25,12 +35,12 @@ PLACED = ("present", "shared")
 # --- trees and weights in the cache
 
 
-def scan_cache(cache_dir, root):
+def scan_cache(cache_dir: str, root: str) -> str:
     """Return the path of the cache with the digests of a directory's files."""
     return os.path.join(cache_dir, "scans", root.strip("/").replace("/", "%") + ".json")
 
 
-def keep_manifest(kind, name, root, entries, cache_dir):
+def keep_manifest(kind: str, name: str, root: str, entries: Entries, cache_dir: str) -> Tree:
     """Keep a manifest in the cache and return the tree's summary.
 
     It has kind, name, digest, source, files (a count) and bytes.
@@ -56,7 +66,13 @@ def keep_manifest(kind, name, root, entries, cache_dir):
     }
 
 
-def fetch_url(url, folder, open_url, hosts=(), sha256=None):
+def fetch_url(
+    url: str,
+    folder: str,
+    open_url: download.OpenUrl,
+    hosts: Collection[str] = (),
+    sha256: str | None = None,
+) -> bool:
     """Fetch a URL into a new folder and return whether anything was fetched.
 
     An archive is unpacked. The folder appears in one step. open_url: a callable like
@@ -88,7 +104,7 @@ def fetch_url(url, folder, open_url, hosts=(), sha256=None):
     return True
 
 
-def _download(url, path, open_url, hosts):
+def _download(url: str, path: str, open_url: download.OpenUrl, hosts: Collection[str]) -> str:
     """Write the body of a URL to a file and return its sha256.
 
     Raises OSError where the body is cut off.
@@ -103,7 +119,7 @@ def _download(url, path, open_url, hosts):
     return digest
 
 
-def unverified_downloads(job, fetched, cache_dir):
+def unverified_downloads(job: Job, fetched: Sequence[str], cache_dir: str) -> list[str]:
     """Return a line for each URL that was fetched without a digest to compare with."""
     lines = []
     for url in fetched:
@@ -116,7 +132,7 @@ def unverified_downloads(job, fetched, cache_dir):
     return lines
 
 
-def keep_outline(outline, cache_dir):
+def keep_outline(outline: Any, cache_dir: str) -> tuple[str, Entries, GitState | None]:
     """Keep the texts of code that lies on the nodes.
 
     Returns (directory, its files' names as keys, git state) as for code on the controller. The
@@ -136,7 +152,7 @@ def keep_outline(outline, cache_dir):
 # --- the script's overrides and arguments
 
 
-def settle_options(params, values):
+def settle_options(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the overrides and arguments of the training script, with advice.
 
     The keys are overrides, arguments, effective, advice and problems. They include the changes of
@@ -161,7 +177,7 @@ def settle_options(params, values):
     }
 
 
-def location_of(job, key):
+def location_of(job: Job, key: str) -> str:
     """Return 'file:line key' of the job, the beginning of every refusal.
 
     See docs/design.md, 12.
@@ -172,7 +188,7 @@ def location_of(job, key):
     return f"{file}:{line} {key}"
 
 
-def problem_location(job, text):
+def problem_location(job: Job, text: str) -> str:
     """Return the place in the job that a problem is about.
 
     It is the override that the problem begins with, or else the suite's config.
@@ -183,7 +199,7 @@ def problem_location(job, text):
     return "{}: {}".format(location_of(job, "config"), job["config"])
 
 
-def refuse(job, problems):
+def refuse(job: Job, problems: Sequence[str]) -> None:
     """Raise SourceError with all problems at once, each at its place in the job."""
     if problems:
         count = "1 problem"
@@ -196,7 +212,7 @@ def refuse(job, problems):
 # --- the parts
 
 
-def checkpoint_tree(point, cache_dir):
+def checkpoint_tree(point: Mapping[str, Any] | None, cache_dir: str) -> list[Tree]:
     """Return [the tree] of the checkpoint that the run is resumed from, or [].
 
     Its source is the controller's copy, so that the nodes need not have the checkpoint.
@@ -214,35 +230,37 @@ class DataSets:
     Of data sets on the nodes, the files that the config reads are noted for the probe.
     """
 
-    def __init__(self, given):
+    def __init__(self, given: Mapping[str, Any]) -> None:
         """Take the site's data sets.
 
         given: {name: directory on the controller, or {path, placement}}.
         """
-        self.given = {}
-        self.elsewhere = {}  # those that lie on the nodes
-        self.places = {}  # {name: path}
-        self.needs = {}  # {name: paths that the config reads}
+        self.given: dict[str, Mapping[str, Any]] = {}
+        self.elsewhere: dict[str, Mapping[str, Any]] = {}  # those that lie on the nodes
+        self.paths: dict[str, str] = {}
+        self.needs: dict[str, set[str]] = {}  # {name: paths that the config reads}
         for name, item in given.items():
             if not isinstance(item, dict):
                 item = {"path": item}
             self.given[name] = item
             if item.get("placement") in PLACED:
                 self.elsewhere[name] = item
-                self.places[name] = item["path"]
+                self.paths[name] = item["path"]
             else:
-                self.places[name] = os.path.realpath(item["path"])
+                self.paths[name] = os.path.realpath(item["path"])
 
-    def exists(self, path):
+    def exists(self, path: str) -> bool:
         """Return whether a path exists. One on the nodes is noted and assumed to exist."""
         for name in self.elsewhere:
-            place = self.places[name]
-            if path == place or path.startswith(place.rstrip("/") + "/"):
+            root = self.paths[name]
+            if path == root or path.startswith(root.rstrip("/") + "/"):
                 self.needs.setdefault(name, set()).add(path)
                 return True
         return os.path.exists(path)
 
-    def described(self, wanted, cache_dir):
+    def described(
+        self, wanted: Sequence[str], cache_dir: str
+    ) -> tuple[list[Tree], dict[str, str], list[PlacedInput]]:
         """Return (trees, {name: digest}, placed) of the wanted data sets.
 
         Raises SourceError for one that does not exist.
@@ -257,35 +275,46 @@ class DataSets:
                 digests[name] = tree["digest"]
         return trees, digests, placed
 
-    def _placed(self, name):
+    def _placed(self, name: str) -> PlacedInput:
         """Return the description of a data set on the nodes for the probe."""
         return {
             "key": "data/" + name,
-            "path": self.places[name],
+            "path": self.paths[name],
             "placement": self.elsewhere[name]["placement"],
             "exclude": [],
             "needs": sorted(self.needs.get(name, ())),
             "verify": "listing",
         }
 
-    def _tree(self, name, cache_dir):
+    def _tree(self, name: str, cache_dir: str) -> Tree:
         """Return the summary of a data set on the controller."""
-        place = self.places[name]
-        if not os.path.isdir(place):
+        root = self.paths[name]
+        if not os.path.isdir(root):
             raise sources.SourceError(
-                f"the data set '{name}' is not there: {place} is no directory on the controller"
+                f"the data set '{name}' is not there: {root} is no directory on the controller"
             )
-        entries = manifest.scan(place, None, scan_cache(cache_dir, place))
-        return keep_manifest("data", name, place, entries, cache_dir)
+        entries = manifest.scan(root, None, scan_cache(cache_dir, root))
+        return keep_manifest("data", name, root, entries, cache_dir)
 
 
-def describe_weights(params, effective, check_mode, open_url):
+def describe_weights(
+    params: Mapping[str, Any],
+    effective: Mapping[str, Any],
+    check_mode: bool,
+    open_url: download.OpenUrl,
+) -> dict[str, Any]:
     """Return {trees, weights, overrides, placed, fetched} of weights named by URL.
 
     effective: the config's values with all overrides. The overrides returned lead to files that lie
     on the nodes already. Raises SourceError.
     """
-    result = {"trees": [], "weights": {}, "overrides": {}, "placed": [], "fetched": []}
+    result: dict[str, Any] = {
+        "trees": [],
+        "weights": {},
+        "overrides": {},
+        "placed": [],
+        "fetched": [],
+    }
     for key, url in sources.weight_urls(params["suite"], effective).items():
         local = sources.local_weights(params["weights"], url)
         if local and params["weights"].get("placement") in PLACED:
@@ -305,11 +334,11 @@ def describe_weights(params, effective, check_mode, open_url):
     return result
 
 
-def _weights_entry(digest, file, url):
+def _weights_entry(digest: str, file: str, url: str) -> dict[str, str]:
     return {"digest": digest, "file": file, "url": url}
 
 
-def _placed_weights(params, path):
+def _placed_weights(params: Mapping[str, Any], path: str) -> PlacedInput:
     """Return the description of a weights file on the nodes for the probe."""
     return {
         "key": "weights/" + os.path.basename(path),
@@ -321,7 +350,7 @@ def _placed_weights(params, path):
     }
 
 
-def _validate_url(params, key, url):
+def _validate_url(params: Mapping[str, Any], key: str, url: str) -> None:
     """Raise SourceError where a URL may not be fetched."""
     try:
         download.validate(url, params["weights"].get("hosts") or ())
@@ -329,7 +358,9 @@ def _validate_url(params, key, url):
         raise sources.SourceError(f"{key}: {download.displayed_url(url)} {error}") from error
 
 
-def _fetch_weights(params, key, url, open_url):
+def _fetch_weights(
+    params: Mapping[str, Any], key: str, url: str, open_url: download.OpenUrl
+) -> bool:
     """Fetch weights into the cache and return whether anything was fetched.
 
     Raises SourceError.
@@ -348,7 +379,9 @@ def _fetch_weights(params, key, url, open_url):
         ) from error
 
 
-def _weights_tree(params, key, url, local):
+def _weights_tree(
+    params: Mapping[str, Any], key: str, url: str, local: str | None
+) -> tuple[Tree, str]:
     """Return (the tree's summary, the file in it) of weights on the controller.
 
     local: path of the file in the site's directory, or None for the one in the cache.
@@ -362,7 +395,7 @@ def _weights_tree(params, key, url, local):
     return tree, sources.weight_file(entries, url)
 
 
-def describe_placed_code(params, data):
+def describe_placed_code(params: Mapping[str, Any], data: DataSets) -> PlacedInput:
     """Return the description of code on the nodes for the probe."""
     return {
         "key": "code",
@@ -373,7 +406,9 @@ def describe_placed_code(params, data):
     }
 
 
-def read_code(params, data):
+def read_code(
+    params: Mapping[str, Any], data: DataSets
+) -> tuple[str, Entries, GitState | None, list[PlacedInput]]:
     """Return (root, entries, git state, placed) of the code.
 
     It is the controller's tree, or the outline of the one that lies on the nodes.
@@ -387,7 +422,7 @@ def read_code(params, data):
     return (root, *sources.code_tree(root, scan_cache(params["cache_dir"], root)), [])
 
 
-def foreign_owner_lines(params, root, state):
+def foreign_owner_lines(params: Mapping[str, Any], root: str, state: GitState | None) -> list[str]:
     """Return the line that a code tree of another account was taken whole, or nothing."""
     if params["outline"] or state or not sources.is_foreign(root):
         return []
@@ -397,7 +432,9 @@ def foreign_owner_lines(params, root, state):
     ]
 
 
-def describe(params, check_mode, open_url):
+def describe(
+    params: Mapping[str, Any], check_mode: bool, open_url: download.OpenUrl
+) -> dict[str, Any]:
     """Return the result of library/job_inputs.py from its parameters.
 
     In check mode nothing is fetched. open_url: see `fetch_url`. Raises SourceError, ManifestError
@@ -422,7 +459,9 @@ def describe(params, check_mode, open_url):
         ) from error
 
 
-def _describe(params, check_mode, open_url):
+def _describe(
+    params: Mapping[str, Any], check_mode: bool, open_url: download.OpenUrl
+) -> dict[str, Any]:
     job, suite, cache_dir = params["job"], params["suite"], params["cache_dir"]
     data = DataSets(params["data"])
     if params["unread"]:
@@ -433,14 +472,13 @@ def _describe(params, check_mode, open_url):
             "trees": [],
             "placed": [describe_placed_code(params, data)],
         }
-    *tree, placed = read_code(params, data)
-    root, entries, state = tree
+    root, entries, state, placed = read_code(params, data)
     script = sources.find_script(suite, entries, root)
     files, values = _read_config(params, root, entries)
     settled_values = settle_options(params, values)
     effective, arguments = settled_values["effective"], settled_values["arguments"]
     wanted, missing = suite_table.find_data(
-        suite, effective, arguments, data.places, data.exists, code=entries
+        suite, effective, arguments, data.paths, data.exists, code=entries
     )
     settings = suite_table.settings(suite, effective, arguments, settled_values["overrides"])
     save_problem = suite_table.save_problem(suite, settings["save"])
@@ -472,14 +510,16 @@ def _describe(params, check_mode, open_url):
         + pretrained["trees"]
         + checkpoint_tree(resume_point, cache_dir),
         "resume_config": (
-            resume_point and resume_inputs.config_file(suite, job["config"], values, resume_point)
+            resume_point and resume_config.config_file(suite, job["config"], values, resume_point)
         ),
         "code_diff": (state or {}).get("diff", ""),
         "fetched": pretrained["fetched"],
     }
 
 
-def _read_config(params, root, entries):
+def _read_config(
+    params: Mapping[str, Any], root: str, entries: Entries
+) -> tuple[list[str], dict[str, Any]]:
     """Return (names of the config's files, their merged values). Raises SourceError."""
     job, base_key = params["job"], params["suite"]["config_keys"]["base"]
     try:
@@ -488,7 +528,9 @@ def _read_config(params, root, entries):
         raise sources.SourceError("{}: {}".format(location_of(job, "config"), error)) from error
 
 
-def _describe_code(params, root, entries, state):
+def _describe_code(
+    params: Mapping[str, Any], root: str, entries: Entries, state: GitState | None
+) -> tuple[dict[str, Any], list[Tree]]:
     """Return (the plan's entry of the code, [its tree]).
 
     Code on the nodes has a path and no tree.

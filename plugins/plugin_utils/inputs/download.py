@@ -18,6 +18,11 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, BinaryIO
+
+OpenUrl = Callable[..., Any]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Bytes of one download or archive, and bytes that stay free on the controller's disk.
 LARGEST_BYTES, FREE_BYTES = 64 << 30, 1 << 30
@@ -35,13 +40,13 @@ class Refused(Exception):
     """A URL that is not fetched. The message follows it."""
 
 
-def displayed_url(url):
+def displayed_url(url: str) -> str:
     """Return a URL for people, without a login and without its query."""
     parts = urllib.parse.urlsplit(url)
     return "{}://{}{}".format(parts.scheme, parts.netloc.rpartition("@")[2], parts.path)
 
 
-def is_private(text):
+def is_private(text: str) -> bool:
     """Return whether only this machine, its network link or its cloud has an address.
 
     Networks behind a router are not private in this sense.
@@ -59,7 +64,7 @@ def is_private(text):
     return address.version == 4 and address in THIS_NETWORK
 
 
-def _embedded_ipv4(address):
+def _embedded_ipv4(address: Address) -> Address | None:
     """Return the IPv4 address that an IPv6 address leads to, or None."""
     if address.version == 4:
         return None
@@ -68,7 +73,7 @@ def _embedded_ipv4(address):
     return address.ipv4_mapped or address.sixtofour
 
 
-def validate(url, hosts):
+def validate(url: str, hosts: Collection[str]) -> str:
     """Return the host of a URL that may be fetched.
 
     hosts: names that the site allows, whatever address they have. Raises Refused.
@@ -91,7 +96,7 @@ def validate(url, hosts):
     return host
 
 
-def _split(url):
+def _split(url: str) -> tuple[urllib.parse.SplitResult, str]:
     """Return (parts, host) of a URL. Raises Refused where it is not one."""
     try:
         parts = urllib.parse.urlsplit(url)
@@ -103,7 +108,7 @@ def _split(url):
     return parts, host
 
 
-def _private(host):
+def _private(host: str) -> str:
     return (
         f"means this machine, its network link or its cloud's metadata; list {host} in the site's"
         " weights.hosts if that is meant"
@@ -111,7 +116,7 @@ def _private(host):
 
 
 @contextlib.contextmanager
-def refuse_private_addresses(hosts):
+def refuse_private_addresses(hosts: Collection[str]) -> Iterator[None]:
     """Refuse private addresses where a name is resolved within this context.
 
     So the address that is checked is the one that is connected to. A proxy that the user configured
@@ -120,7 +125,7 @@ def refuse_private_addresses(hosts):
     allowed = {name.lower() for name in hosts} | _proxy_hosts()
     resolve = socket.getaddrinfo
 
-    def resolve_checked(host, *args, **options):
+    def resolve_checked(host: Any, *args: Any, **options: Any) -> list[Any]:
         rows = resolve(host, *args, **options)
         name = str(host)
         if isinstance(host, bytes):
@@ -136,7 +141,7 @@ def refuse_private_addresses(hosts):
         socket.getaddrinfo = resolve
 
 
-def _proxy_hosts():
+def _proxy_hosts() -> set[str]:
     """Return the names of the proxies that the user configured."""
     names = set()
     for url in urllib.request.getproxies().values():
@@ -148,13 +153,13 @@ def _proxy_hosts():
     return names
 
 
-def _ip_addresses(rows):
+def _ip_addresses(rows: Iterable[Any]) -> list[str]:
     """Return the IPv4 and IPv6 addresses of getaddrinfo's result."""
     return [row[4][0] for row in rows if row[0] in (socket.AF_INET, socket.AF_INET6)]
 
 
 @contextlib.contextmanager
-def open_checked(url, hosts, open_url):
+def open_checked(url: str, hosts: Collection[str], open_url: OpenUrl) -> Iterator[Any]:
     """Open a URL and give its answer, every redirect checked.
 
     open_url: like ansible.module_utils.urls.open_url. Raises Refused, OSError.
@@ -177,7 +182,7 @@ def open_checked(url, hosts, open_url):
         raise Refused(f"redirects more than {REDIRECTS} times")
 
 
-def _redirect_target(error):
+def _redirect_target(error: urllib.error.HTTPError) -> str:
     """Return the target of an HTTP error that is a redirect. Raises any other one."""
     target = None
     if error.code in _REDIRECT_CODES:
@@ -187,7 +192,7 @@ def _redirect_target(error):
     return target
 
 
-def copy_body(answer, handle):
+def copy_body(answer: Any, handle: BinaryIO) -> str:
     """Copy the body of an open URL into an open file and return its sha256.
 
     Raises Refused where it is larger than weights are, OSError.

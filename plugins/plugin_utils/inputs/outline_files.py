@@ -13,6 +13,8 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_open
 
@@ -30,7 +32,7 @@ class InvalidOutline(Exception):
     """A node's outline cannot be used. The message names the field."""
 
 
-def name_problem(name):
+def name_problem(name: Any) -> str | None:
     """Return why a text is not a relative path of a file, or None."""
     if not isinstance(name, str) or not name:
         return "is not a name"
@@ -46,11 +48,11 @@ def name_problem(name):
     return None
 
 
-def _refuse(field, text):
+def _refuse(field: str, text: str) -> NoReturn:
     raise InvalidOutline(f"the outline of the code is not valid: {field} {text}")
 
 
-def validate(outline):
+def validate(outline: Any) -> dict[str, Any]:
     """Return a node's outline with its known fields alone, each of the right type.
 
     Raises InvalidOutline.
@@ -72,7 +74,7 @@ def validate(outline):
     return {field: outline[field] for field in fields}
 
 
-def _validate_names_and_texts(names, texts):
+def _validate_names_and_texts(names: Any, texts: Any) -> None:
     if not isinstance(names, list) or len(names) > MOST_NAMES:
         _refuse("names", f"is not a list of at most {MOST_NAMES} names")
     if not isinstance(texts, dict) or len(texts) > MOST_TEXTS:
@@ -87,17 +89,17 @@ def _validate_names_and_texts(names, texts):
         _refuse("texts", "has one that is no text, or is larger than a config is")
 
 
-def _is_text_like(value, pattern):
+def _is_text_like(value: Any, pattern: re.Pattern[str]) -> bool:
     return isinstance(value, str) and bool(pattern.match(value))
 
 
-def _is_count(value):
+def _is_count(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int):
         return False
     return 0 <= value < LARGEST_COUNT
 
 
-def _are_config_texts(values):
+def _are_config_texts(values: Sequence[Any]) -> bool:
     """Return whether all values are texts that are no larger than configs are."""
     total = 0
     for value in values:
@@ -110,7 +112,7 @@ def _are_config_texts(values):
     return total <= LARGEST_TEXTS
 
 
-def keep_texts(texts, cache_dir):
+def keep_texts(texts: Mapping[str, str], cache_dir: str) -> str:
     """Write validated texts into a new directory of the cache and return its path.
 
     Raises InvalidOutline, OSError.
@@ -142,7 +144,7 @@ def keep_texts(texts, cache_dir):
     return os.path.join(folder, name)
 
 
-def _is_directory(name, root):
+def _is_directory(name: str, root: int) -> bool:
     """Return whether a real directory of this name lies in the directory descriptor."""
     try:
         os.close(os.open(name, safe_open.DIRECTORY, dir_fd=root))
@@ -151,7 +153,7 @@ def _is_directory(name, root):
     return True
 
 
-def _write(root, parts, text):
+def _write(root: int, parts: Sequence[str], text: str) -> None:
     """Write a new file below a directory descriptor, with the directories above it."""
     folder = os.dup(root)
     try:
@@ -169,7 +171,7 @@ def _write(root, parts, text):
         os.close(folder)
 
 
-def _make_folder(folder, name):
+def _make_folder(folder: int, name: str) -> int:
     """Make a directory unless it exists, and return its descriptor."""
     try:
         os.mkdir(name, mode=0o700, dir_fd=folder)
@@ -181,7 +183,7 @@ def _make_folder(folder, name):
         raise _file_is_directory() from None
 
 
-def _file_is_directory():
+def _file_is_directory() -> InvalidOutline:
     return InvalidOutline(
         "the outline of the code is not valid: texts has a file that is a directory, too"
     )

@@ -12,6 +12,8 @@ import re
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import git_tree, manifest
@@ -19,6 +21,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text 
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 
 from . import download
+
+# {path: [kind, size, digest]} of a tree's files.
+Entries = Mapping[str, Any]
+# {commit, dirty, diff} of a work tree.
+GitState = dict[str, Any]
 
 # Endings of the suites' weights: Paddle's and MindSpore's.
 WEIGHT_ENDINGS = (".pdparams", ".ckpt")
@@ -49,7 +56,7 @@ class _ConfigLoader(yaml.SafeLoader):
 
     depth = 0
 
-    def compose_node(self, parent, index):
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node. Raises YAMLError where it nests too deeply."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -58,7 +65,7 @@ class _ConfigLoader(yaml.SafeLoader):
         self.depth -= 1
         return node
 
-    def get_single_node(self):
+    def get_single_node(self) -> yaml.Node | None:
         """Return the top node. Raises YAMLError where it stands for too many values."""
         node = super().get_single_node()
         if node is not None and _count_values(node, {}) > MOST_VALUES:
@@ -66,7 +73,7 @@ class _ConfigLoader(yaml.SafeLoader):
         return node
 
 
-def _count_values(node, counts):
+def _count_values(node: yaml.Node, counts: dict[int, int | None]) -> int:
     """Return how many values a node stands for, its aliases written out.
 
     counts: {node's id: values}, None while a node is being counted.
@@ -80,12 +87,13 @@ def _count_values(node, counts):
             counts[key] = 1
         else:
             counts[key] = 1 + sum(_count_values(child, counts) for child in _children(node))
-    if counts[key] is None:
+    count = counts[key]
+    if count is None:
         raise yaml.YAMLError("has an alias for what it stands in")
-    return counts[key]
+    return count
 
 
-def _children(node):
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
     """Yield the nodes directly in a sequence, or the keys and values of a mapping."""
     for item in node.value:
         if isinstance(item, tuple):
@@ -94,18 +102,19 @@ def _children(node):
             yield item
 
 
-def _plain(loader, _suffix, node):
+def _plain(loader: yaml.SafeLoader, _suffix: str, node: yaml.Node) -> Any:
     if isinstance(node, yaml.ScalarNode):
         return loader.construct_scalar(node)
     if isinstance(node, yaml.SequenceNode):
         return loader.construct_sequence(node, deep=True)
+    assert isinstance(node, yaml.MappingNode)
     return loader.construct_mapping(node, deep=True)
 
 
 _ConfigLoader.add_multi_constructor("!", _plain)
 
 
-def git_state(root):
+def git_state(root: str) -> GitState | None:
     """Return {commit, dirty, diff} of the work tree that holds root, limited to root.
 
     None where there is no work tree or no commit yet. Raises SourceError where git takes too long.
@@ -124,7 +133,7 @@ def git_state(root):
     return {"commit": commit, "dirty": dirty, "diff": diff.decode("utf-8", "surrogateescape")}
 
 
-def _local_changes(root):
+def _local_changes(root: str) -> bytes | None:
     """Return the local changes as bytes, or None where they are too large."""
     try:
         return git_tree.diff_of(root, LARGEST_DIFF)
@@ -134,7 +143,7 @@ def _local_changes(root):
         return None
 
 
-def is_foreign(root):
+def is_foreign(root: str) -> bool:
     """Return whether git refuses the tree because another account owns it."""
     try:
         git_tree.ask(root, ["rev-parse", "--git-dir"], limit=4096)
@@ -143,7 +152,7 @@ def is_foreign(root):
     return False
 
 
-def code_tree(root, cache):
+def code_tree(root: str, cache: str | None) -> tuple[Entries, GitState | None]:
     """Return (manifest entries, git state) of a code tree (docs/design.md, 9).
 
     The entries are the files that git tracks or does not ignore. Outside git, they are all files.
@@ -157,7 +166,9 @@ def code_tree(root, cache):
     return entries, git_state(root)
 
 
-def config_chain(root, config, base_key, entries):
+def config_chain(
+    root: str, config: str, base_key: str | None, entries: Entries
+) -> tuple[list[str], dict[str, Any]]:
     """Return ([relative paths], merged values) of a config and the files below it.
 
     The files below a config are those that it builds on. A later file wins, as in the suites.
@@ -172,12 +183,12 @@ def config_chain(root, config, base_key, entries):
 class _ConfigChain:
     """The files of a suite config, each after the ones that it builds on."""
 
-    def __init__(self, root, base_key, entries):
+    def __init__(self, root: str, base_key: str | None, entries: Entries) -> None:
         self.root, self.base_key, self.entries = root, base_key, entries
-        self.names = []
-        self.values = {}
+        self.names: list[str] = []
+        self.values: dict[str, Any] = {}
 
-    def add(self, name, parent=None):
+    def add(self, name: str, parent: str | None = None) -> None:
         """Add a file and the files that it builds on. parent: the file that names it."""
         name = os.path.normpath(name)
         if name not in self.entries:
@@ -190,7 +201,7 @@ class _ConfigChain:
             self.add(os.path.join(os.path.dirname(name), base), name)
         self.values.update(suite_table.merge(self.values, values))
 
-    def _refuse_missing(self, name, parent):
+    def _refuse_missing(self, name: str, parent: str | None) -> NoReturn:
         origin = ""
         if parent:
             origin = f" (named by {parent})"
@@ -200,7 +211,7 @@ class _ConfigChain:
             " code has to be a checkout of the suite that has it"
         )
 
-    def _read(self, name):
+    def _read(self, name: str) -> dict[str, Any]:
         """Return the values of one file."""
         try:
             with open(os.path.join(self.root, name), encoding="utf-8") as handle:
@@ -219,7 +230,7 @@ class _ConfigChain:
             raise SourceError(f"{name}: is not a mapping")
         return values
 
-    def _bases(self, name, values):
+    def _bases(self, name: str, values: dict[str, Any]) -> list[str]:
         """Return the names of the files that a file builds on.
 
         They are taken out of its values.
@@ -236,7 +247,7 @@ class _ConfigChain:
         return bases
 
 
-def find_script(suite, entries, root):
+def find_script(suite: Mapping[str, Any], entries: Entries, root: str) -> str:
     """Return the training script's path inside the code tree.
 
     Suites have moved it (contract B2).
@@ -251,7 +262,7 @@ def find_script(suite, entries, root):
     )
 
 
-def weight_urls(suite, effective):
+def weight_urls(suite: Mapping[str, Any], effective: Mapping[str, Any]) -> dict[str, str]:
     """Return {config key: URL} of the pretrained weights that the job will ask for.
 
     effective: the config with all overrides.
@@ -264,12 +275,12 @@ def weight_urls(suite, effective):
     return urls
 
 
-def weight_folder(cache_dir, url):
+def weight_folder(cache_dir: str, url: str) -> str:
     """Return the folder in the controller's cache that a URL is fetched to, once."""
     return os.path.join(cache_dir, "weights", hashlib.sha256(url.encode()).hexdigest()[:16])
 
 
-def weight_name(url):
+def weight_name(url: str) -> str:
     """Return the file name of a URL."""
     name = os.path.basename(re.split("[?#]", url)[0])
     if FILE_NAME.fullmatch(name):
@@ -277,7 +288,7 @@ def weight_name(url):
     return "weights"
 
 
-def local_weights(given, url):
+def local_weights(given: Mapping[str, Any] | None, url: str) -> str | None:
     """Return the path of a URL's weights in the directory that the site names.
 
     None where they have to be fetched. given: {path, placement}. On the controller a file that is
@@ -299,7 +310,7 @@ def local_weights(given, url):
     return path
 
 
-def unpack(path):
+def unpack(path: str) -> None:
     """Unpack an archive beside itself and remove it. Leave any other file alone.
 
     The archive comes from elsewhere, so no member may lie outside its folder. Most of PaddleSeg's
@@ -314,12 +325,12 @@ def unpack(path):
         ) from error
 
 
-def _unpack(path):
+def _unpack(path: str) -> None:
     # A .pdparams may be a zip file itself.
     if path.endswith(".zip") and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            rows = [(each, each.filename, each.file_size) for each in archive.infolist()]
-            _extract(archive, rows, path)
+        with zipfile.ZipFile(path) as zipped:
+            files = [(each, each.filename, each.file_size) for each in zipped.infolist()]
+            _extract(zipped, files, path)
     elif tarfile.is_tarfile(path):
         with tarfile.open(path) as archive:
             rows = [(each, each.name, each.size) for each in archive.getmembers()]
@@ -334,7 +345,9 @@ def _unpack(path):
     os.unlink(path)
 
 
-def _extract(archive, rows, path):
+def _extract(
+    archive: zipfile.ZipFile | tarfile.TarFile, rows: Sequence[tuple[Any, str, int]], path: str
+) -> None:
     """Extract all members of an archive into its folder, or none.
 
     rows: [(member, name, size in bytes)].
@@ -356,14 +369,14 @@ def _extract(archive, rows, path):
         archive.extract(member, os.path.dirname(path))
 
 
-def _is_file_or_folder(member):
+def _is_file_or_folder(member: zipfile.ZipInfo | tarfile.TarInfo) -> bool:
     """Return whether a member is a file or folder. In a zip file every one is."""
     if isinstance(member, zipfile.ZipInfo):
         return True
     return member.isfile() or member.isdir()
 
 
-def weight_file(entries, url):
+def weight_file(entries: Entries, url: str) -> str:
     """Return the weights' path among the files of a download.
 
     Raises SourceError where an archive holds none or several.

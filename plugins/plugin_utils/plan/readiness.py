@@ -6,7 +6,8 @@ They are the parts that nodes still lack, and everything that only a person can 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     mesh_credential,
@@ -16,6 +17,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives 
     inventory_digest,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler import short
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
+
+# {node: what its probe said}.
+Facts = Mapping[str, Mapping[str, Any]]
+Fact = Mapping[str, Any]
 
 # Seconds. A playbook's work with the nodes' certificates takes less, and an attempt has keys of its
 # own. As long as ssh_trust_renew_before.
@@ -39,14 +45,16 @@ class Obstacle(NamedTuple):
     remedy: str = ""
     joint: str = " "
 
-    def __str__(self):
+    def __str__(self) -> str:
         sentence = f"{self.node}{self.joint}{self.text}"
         if self.remedy:
             sentence += f"; {self.remedy}"
         return sentence
 
 
-def pending_steps(plan, facts, now, site_nodes=()):
+def pending_steps(
+    plan: Plan, facts: Facts, now: float, site_nodes: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, list[str]]:
     """Return {part: names of the nodes where it is not ready yet}.
 
     The parts are provision, trust, environment, each of TREES, and trees (any of TREES). now: unix
@@ -73,12 +81,14 @@ def pending_steps(plan, facts, now, site_nodes=()):
     return result
 
 
-def _has_trees(fact, paths):
+def _has_trees(fact: Fact, paths: list[str]) -> bool:
     """Return whether a node holds all of these trees, bit for bit."""
     return all((fact["trees"].get(path) or {}).get("ok") for path in paths)
 
 
-def _mesh_is_ready(names, facts, now, site_nodes):
+def _mesh_is_ready(
+    names: list[str], facts: Facts, now: float, site_nodes: Sequence[Mapping[str, Any]]
+) -> bool:
     """Return whether all nodes have one valid mesh for the site's present addresses."""
     meshes = {name: facts[name]["mesh"] or {} for name in names}
     rows = None
@@ -96,14 +106,14 @@ def _mesh_is_ready(names, facts, now, site_nodes):
     return len({mesh.get("digest") for mesh in meshes.values()}) == 1
 
 
-def _is_proven(mesh, now):
+def _is_proven(mesh: Mapping[str, Any], now: float) -> bool:
     """Return whether a node's mesh was proven and stays valid for long enough."""
     if not mesh.get("present") or not mesh.get("proven"):
         return False
     return (mesh.get("valid_until") or 0) >= now + CERTIFICATE_MARGIN
 
 
-def _same_addresses(mesh, rows):
+def _same_addresses(mesh: Mapping[str, Any], rows: Mapping[str, tuple[Any, ...]] | None) -> bool:
     """Return whether a mesh was made for the addresses that the inventory has now.
 
     rows: {node name: what primitives.inventory_digest takes}, or None.
@@ -116,7 +126,7 @@ def _same_addresses(mesh, rows):
     return inventory_digest([rows[name] for name in names]) == mesh.get("inventory")
 
 
-def run_keys(plan, facts):
+def run_keys(plan: Plan, facts: Facts) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Return ({node: public key of this attempt}, [(node, why it is not valid)]).
 
     There are no keys for a single node, or where no node was asked for one. A key lets its owner
@@ -126,9 +136,10 @@ def run_keys(plan, facts):
     given = {node["name"]: facts[node["name"]].get("run_key") for node in plan["nodes"]}
     if len(given) < 2 or not any(given.values()):
         return {}, []
-    problems, keys = [], {}
+    problems: list[tuple[str, str]] = []
+    keys: dict[str, str] = {}
     for name, key in given.items():
-        if mesh_credential.valid_key(key):
+        if isinstance(key, str) and mesh_credential.valid_key(key):
             keys[name] = key
         else:
             problems.append((name, "it made no valid key for this run"))
@@ -140,7 +151,7 @@ def run_keys(plan, facts):
     return keys, []
 
 
-def obstacles(plan, facts, repair=False):
+def obstacles(plan: Plan, facts: Facts, repair: bool = False) -> list[Obstacle]:
     """Return an Obstacle for everything that only a person can clear.
 
     That is: a lack of root's part, a node in use, a changed tree. repair: the caller is going to
@@ -154,7 +165,7 @@ def obstacles(plan, facts, repair=False):
     return result
 
 
-def _node_obstacles(plan, name, fact):
+def _node_obstacles(plan: Plan, name: str, fact: Fact) -> list[Obstacle]:
     result = []
     if fact["missing"]:
         text = f"lacks {', '.join(fact['missing'])}"
@@ -173,7 +184,7 @@ def _node_obstacles(plan, name, fact):
     return result
 
 
-def _python_obstacles(plan, name, programs):
+def _python_obstacles(plan: Plan, name: str, programs: Sequence[str] | None) -> list[Obstacle]:
     """Return why the user's own Python cannot start the command.
 
     programs: names of the programs beside that Python on the node, None where the node was not
@@ -198,7 +209,7 @@ def _python_obstacles(plan, name, programs):
     return []
 
 
-def differing_trees(plan, facts):
+def differing_trees(plan: Plan, facts: Facts) -> list[Obstacle]:
     """Return an Obstacle for every tree on a node that differs from the controller's.
 
     It names the files.
@@ -218,7 +229,7 @@ def differing_trees(plan, facts):
     return result
 
 
-def required_trees(plan):
+def required_trees(plan: Plan) -> dict[str, list[str]]:
     """Return {kind of TREES: [digests]}: the trees that a node must hold, bit for bit."""
     trees = {
         "code": [],
@@ -229,6 +240,7 @@ def required_trees(plan):
     # (code that lies on the nodes already is not copied)
     if not plan["code"].get("path"):
         trees["code"] = [plan["code"]["digest"]]
-    if plan.get("resume"):
-        trees["checkpoints"] = [plan["resume"]["digest"]]
+    resume = plan.get("resume")
+    if resume:
+        trees["checkpoints"] = [resume["digest"]]
     return trees

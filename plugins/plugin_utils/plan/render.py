@@ -7,7 +7,7 @@ They have the job, the commands, the ranks, the environment and the work before 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
@@ -17,8 +17,15 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     secrets_of,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler import sha256, short
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import (
+    Plan,
+    PlannedNode,
+)
 
 from .readiness import obstacles
+
+# {node: what its probe said}.
+Facts = Mapping[str, Mapping[str, Any]]
 
 # The parts of readiness.pending_steps that are named before a start, in this order.
 PREPARATIONS = ("provision", "trust", "environment", "code", "data", "weights", "checkpoints")
@@ -32,17 +39,17 @@ WHERE = {
 LONGEST = 100_000
 
 
-def is_secret(plan, name):
+def is_secret(plan: Plan, name: str) -> bool:
     """Return whether an environment variable is secret, by the site or by its name."""
     return name in (plan.get("secret_env") or ()) or bool(SECRET_NAME.search(name))
 
 
-def format_command(argv):
+def format_command(argv: Sequence[str]) -> str:
     """Return a command line as a shell would take it."""
     return " ".join(shlex.quote(word) for word in argv)
 
 
-def format_ports(plan):
+def format_ports(plan: Plan) -> str:
     """Return the ports that a firewall between the nodes must let through, as text.
 
     The ephemeral ones come on top (docs/facts.md, 5).
@@ -59,7 +66,7 @@ def format_published(row: Mapping[str, Any]) -> str:
     return ", ".join("{} {}".format(key.replace("_", " "), row[key]) for key in order if key in row)
 
 
-def summary(plan, facts, what):
+def summary(plan: Plan, facts: Facts, what: Mapping[str, list[str]]) -> list[str]:
     """Return the plan as lines for people. Secrets are masked.
 
     what: {part: names of nodes} as readiness.pending_steps gives it.
@@ -81,11 +88,11 @@ def summary(plan, facts, what):
     lines += [f"in the way: {text}" for text in obstacles(plan, facts)]
     if not preparation:
         lines.append("before the start: nothing, every node is ready")
-    secrets = secrets_of(plan)
-    return [printable(line, *secrets, limit=LONGEST) for line in lines]
+    names, values = secrets_of(plan)
+    return [printable(line, names, values, limit=LONGEST) for line in lines]
 
 
-def _command_lines(plan):
+def _command_lines(plan: Plan) -> list[str]:
     """Return the heading and the command of every node."""
     lines = [
         "plan {}  job {}  {} nodes x {} devices ({})".format(
@@ -110,7 +117,7 @@ def _command_lines(plan):
     return lines
 
 
-def _environment_lines(plan, variables):
+def _environment_lines(plan: Plan, variables: Mapping[str, str]) -> list[str]:
     lines = []
     for name, value in sorted(variables.items()):
         if is_secret(plan, name):
@@ -119,7 +126,7 @@ def _environment_lines(plan, variables):
     return lines
 
 
-def _node_lines(plan, node):
+def _node_lines(plan: Plan, node: PlannedNode) -> list[str]:
     """Return a node's ranks, devices, address, ports and variables."""
     ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
     heading = "{}: rank {}  devices {}  address {} on {}  ports {}".format(

@@ -47,6 +47,13 @@ The verdict's `cause` in [run.json](run-json.md) is the code without `cause.`. T
 whether a run with `max_restarts` starts again automatically. See [resume](runbooks/resume.md).
 """
 
+DRILLS = """\
+## Problems of a drill
+
+`drill.yml` finds them after a fault. The field `codes` of each result in `drill.json` has the
+codes, in the order of `problems`. See [drill](runbooks/drill.md).
+"""
+
 Texts = dict[str, dict[str, dict[str, str]]]
 
 
@@ -83,6 +90,8 @@ def render_page(texts: Texts) -> str:
         _render_table(texts["findings"], ("means", "fix")),
         PROBLEMS,
         _render_table(texts["problems"], ("means", "fix")),
+        DRILLS,
+        _render_table(texts["drills"], ("means", "fix")),
         CAUSES,
         _render_table(describe_causes(), ("means", "fix", "restart")),
     ]

@@ -11,6 +11,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import find
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import python_env
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler, resume_inputs
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import outcome
 
 from ..network import reachability
@@ -20,7 +21,6 @@ from ..preflight import checks, proof_cache
 # What the ranks of a rehearsal run, below the project's directory.
 REHEARSED = "plugins/module_utils/agent/rehearse.py"
 Given = dict[str, Any]
-Plan = dict[str, Any]
 Findings = list[dict[str, Any]]
 
 

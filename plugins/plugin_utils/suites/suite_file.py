@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.parser import Table, TableError
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
 
 from ..base import yaml_source
 
+Suite = dict[str, Any]
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.path.normpath(os.path.join(HERE, *[os.pardir] * 3, "playbooks", "suites"))
 # The keys that a table may leave out.
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "override_style": "yaml",
     "override_limits": [],
     "env": {},
@@ -22,19 +26,19 @@ DEFAULTS = {
     "argument_keys": {},
     "resume": {},
 }
-DATA_DEFAULTS = {"names": {}, "overrides": {}, "keys": []}
+DATA_DEFAULTS: dict[str, Any] = {"names": {}, "overrides": {}, "keys": []}
 
 
 class SuiteError(ValueError):
     """A table that does not fit suites/schema.yml. The message names its line."""
 
 
-def names(folder=None):
+def names(folder: str | None = None) -> list[str]:
     """Return the names of the known suites: the files in suites/."""
     return sorted(name[:-4] for name in os.listdir(folder or FOLDER) if name.endswith(".yml"))
 
 
-def load(name, folder=None):
+def load(name: str, folder: str | None = None) -> Suite:
     """Return a suite's table with its name, and with defaults for missing keys.
 
     Raise SuiteError.
@@ -44,14 +48,14 @@ def load(name, folder=None):
     schema, _lines, schema_problems = yaml_source.read(os.path.join(HERE, "schema.yml"))
     problems = problems + schema_problems
     problems = problems or yaml_source.validate(table, schema, lines, shown)
-    problems = problems or _table_problems(table, shown)
-    if problems:
-        raise SuiteError("; ".join(str(problem) for problem in problems))
+    texts = [str(problem) for problem in problems] or _table_problems(table, shown)
+    if texts:
+        raise SuiteError("; ".join(texts))
     data = dict(DATA_DEFAULTS, **table["data"])
     return dict(DEFAULTS, **dict(table, name=name, data=data))
 
 
-def _table_problems(table, shown):
+def _table_problems(table: Mapping[str, Any], shown: str) -> list[str]:
     """Return problems of a table that the schema cannot find. shown: its file."""
     problems = []
     unknown = sorted(set(table["launchers"]) - set(LAUNCHERS))

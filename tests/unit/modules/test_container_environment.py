@@ -14,7 +14,10 @@ from pathlib import Path
 import container_environment
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import containers
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    container_trial,
+    containers,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
 )
@@ -51,7 +54,7 @@ started = subprocess.Popen(command, stdout=files["StandardOutput"], stderr=files
 open(here + "/pid", "w").write(str(started.pid))
 """
 SYSTEMCTL = """
-import os, signal, sys
+import os, signal, sys, time
 here, verb = os.path.dirname(os.path.abspath(__file__)), sys.argv[2]
 pid = int(open(here + "/pid").read())
 def alive():
@@ -59,17 +62,23 @@ def alive():
         return open("/proc/%d/stat" % pid).read().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+def environment_of(name):
+    try:
+        return open("/proc/%s/environ" % name, "rb").read().split(bytes(1))
+    except OSError:
+        return []
 if verb == "is-active":
     print("active" if alive() else "inactive")
 elif verb == "stop":
     mark = ("TRAINYARD_ATTEMPT=trial-" + sys.argv[3][6:22] + "/0").encode()
     for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = open("/proc/%s/environ" % name, "rb").read().split(bytes(1))
-        except OSError:
-            continue
+        words = environment_of(name)
         if mark in words and not (os.path.exists(here + "/leaves") and b"TRAINYARD_TRIAL=inside" in words):
             os.kill(int(name), signal.SIGKILL)
+            # As systemd does: the stop ends after the processes. A zombie has no environment.
+            end = time.monotonic() + 60
+            while any(environment_of(name)) and time.monotonic() < end:
+                time.sleep(0.01)
 """
 PADDLE = """
 __version__ = "2.6.2"
@@ -220,6 +229,16 @@ def test_an_image_whose_files_the_node_does_not_see_is_refused(
     (node / "elsewhere").touch()
     result = run_module(container_environment, arguments)
     assert result["failed"] and "not seen on the node" in result["msg"]
+
+
+def test_a_process_that_is_visible_late_is_waited_for(monkeypatch):
+    """The kernel shows the environment of a process a moment after its start."""
+    answers = [{}, {}, {7: "0::/unit"}]
+    monkeypatch.setattr(container_trial, "processes", lambda _run_id: answers.pop(0))
+    assert container_trial.await_processes("trial-x") == {7: "0::/unit"}
+    monkeypatch.setattr(container_trial, "VISIBLE_SECONDS", 0)
+    monkeypatch.setattr(container_trial, "processes", lambda _run_id: {})
+    assert container_trial.await_processes("trial-x") == {}
 
 
 @pytest.mark.parametrize(

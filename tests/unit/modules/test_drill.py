@@ -32,6 +32,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import c
 from core_support import ROOT, RUN, program, put
 
 TABLE = fault_table.load()
+LEFT = fault_table.DrillProblem("drill.process_left", "N3: left")
 PLACES = {"first": ("node1", 0), "last": ("node2", 1)}
 
 
@@ -42,7 +43,7 @@ PLACES = {"first": ("node1", 0), "last": ("node2", 1)}
 def test_every_faults_job_is_one_that_the_product_reads(name, tmp_path):
     fault = TABLE["faults"][name]
     path = tmp_path / f"drill_{name}.yml"
-    path.write_text(json.dumps(fault_table.job_of(TABLE["job"], fault, "drill-0123456789")))
+    path.write_text(json.dumps(fault_table.make_job(TABLE["job"], fault, "drill-0123456789")))
     job, problems = jobs.read_partial_job(str(path), path.name)
     assert not problems, [str(problem) for problem in problems]
     assert (
@@ -54,7 +55,7 @@ def test_every_faults_job_is_one_that_the_product_reads(name, tmp_path):
 
 def test_a_faults_job_leaves_the_base_as_it_is_and_takes_keys_away():
     base = {"config": "c", "overrides": {"epoch": 1, "x": 2}, "watchdog": {"step": "2m"}}
-    made = fault_table.job_of(base, {"job": {"config": None, "overrides": {"epoch": 3}}}, "s")
+    made = fault_table.make_job(base, {"job": {"config": None, "overrides": {"epoch": 3}}}, "s")
     assert made == {
         "overrides": {"epoch": 3, "x": 2},
         "watchdog": {"step": "2m"},
@@ -88,14 +89,14 @@ def test_a_fault_is_chosen_by_its_name_or_its_group_and_a_misspelt_one_is_refuse
 
 def test_a_fault_says_why_it_cannot_be_done_on_a_site():
     faults, verbs = TABLE["faults"], ["train", "stop", "follow", "resume"]
-    assert "embedded" in fault_table.unfit(
+    assert "embedded" in fault_table.find_obstacle(
         faults["node_kill"], False, True, verbs
-    ) and fault_table.unfit(faults["cut"], False, True, verbs)
-    assert "examples" in fault_table.unfit(
+    ) and fault_table.find_obstacle(faults["cut"], False, True, verbs)
+    assert "examples" in fault_table.find_obstacle(
         faults["raise"], True, False, verbs
-    ) and fault_table.unfit(faults["restart"], True, False, verbs)
-    assert "resume.yml" in fault_table.unfit(faults["checkpoint"], True, True, ["train"])
-    assert fault_table.unfit(faults["kill"], False, False, verbs) is None
+    ) and fault_table.find_obstacle(faults["restart"], True, False, verbs)
+    assert "resume.yml" in fault_table.find_obstacle(faults["checkpoint"], True, True, ["train"])
+    assert fault_table.find_obstacle(faults["kill"], False, False, verbs) is None
 
 
 def test_a_table_that_does_not_fit_its_schema_is_refused(tmp_path):
@@ -124,14 +125,16 @@ def test_a_dead_rank_is_known_when_a_node_has_noted_it_and_stopped_when_nobody_i
         look(5, "node2", marked=0, events=[end]),
     ]
     assert (
-        fault_table.detected(looks, 1, 2) == 4
-        and fault_table.detected(looks[:4], 1, 5) == 5
-        and fault_table.detected(looks[:3], 1, 5) is None
+        fault_table.find_detection(looks, 1, 2) == 4
+        and fault_table.find_detection(looks[:4], 1, 5) == 5
+        and fault_table.find_detection(looks[:3], 1, 5) is None
     )
-    assert fault_table.stopped(looks, 1, 2) is None, "node1 still trains"
+    assert fault_table.find_stop(looks, 1, 2) is None, "node1 still trains"
     looks += [look(7, "node1", marked=0)]
-    assert fault_table.stopped(looks, 1, 2) == 7
-    assert fault_table.stopped([*looks, look(8, "node1", marked=1)], 1, 2) is None, "one came back"
+    assert fault_table.find_stop(looks, 1, 2) == 7
+    assert fault_table.find_stop([*looks, look(8, "node1", marked=1)], 1, 2) is None, (
+        "one came back"
+    )
 
 
 def test_a_node_that_is_gone_or_silent_counts_as_none():
@@ -141,16 +144,18 @@ def test_a_node_that_is_gone_or_silent_counts_as_none():
         look(3, "node2", gone=True),
         look(6, "node1", marked=0),
     ]
-    assert fault_table.stopped(looks, 1, 2) == 6
+    assert fault_table.find_stop(looks, 1, 2) == 6
     # before it nobody was stopped
-    assert fault_table.stopped([look(1, "node1", marked=0), look(3, "node1", marked=0)], 1, 2) == 3
+    assert (
+        fault_table.find_stop([look(1, "node1", marked=0), look(3, "node1", marked=0)], 1, 2) == 3
+    )
     frozen = [
         look(1, "node1", marked=5),
         look(1, "node2", marked=5),
         look(5, "node1", marked=0),
         look(7, "node1", marked=0),
     ]
-    assert fault_table.stopped(frozen, 1, 2) == 7
+    assert fault_table.find_stop(frozen, 1, 2) == 7
 
 
 @pytest.mark.parametrize(
@@ -164,7 +169,7 @@ def test_a_node_that_is_gone_or_silent_counts_as_none():
     ],
 )
 def test_each_sign_of_a_fault_is_one(attempt):
-    assert fault_table.knows(attempt)
+    assert fault_table.has_failed(attempt)
 
 
 @pytest.mark.parametrize(
@@ -176,27 +181,27 @@ def test_each_sign_of_a_fault_is_one(attempt):
     ],
 )
 def test_a_good_end_is_no_sign(attempt):
-    assert not fault_table.knows(attempt)
+    assert not fault_table.has_failed(attempt)
 
 
 def test_a_fault_from_inside_began_with_its_sign_or_with_the_ranks_end():
     both = [{"rank": rank, "pid": rank, "alive": True} for rank in (0, 1)]
     other = [dict(both[0], alive=False), both[1]]
     assert (
-        fault_table.began(
+        fault_table.find_begin(
             [look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, "node2", 1
         )
         is None
     ), "that was another rank"
     assert (
-        fault_table.began(
+        fault_table.find_begin(
             [look(1, "node2", ranks=both), look(2, "node2", ranks=other)], 1, None, None
         )
         == 2
     )
     alive, dead = [{"rank": 1, "pid": 7, "alive": True}], [{"rank": 1, "pid": 7, "alive": False}]
     assert (
-        fault_table.began(
+        fault_table.find_begin(
             [
                 look(1, "node2", ranks=alive),
                 look(2, "node1", ranks=dead),
@@ -208,10 +213,10 @@ def test_a_fault_from_inside_began_with_its_sign_or_with_the_ranks_end():
         )
         == 3
     )
-    assert fault_table.began([look(1, "node2", ranks=alive, sign=True)], 1, "node2", 1) == 1
-    assert fault_table.began([look(1, "node2", ranks=alive)], 1, "node2", 1) is None
+    assert fault_table.find_begin([look(1, "node2", ranks=alive, sign=True)], 1, "node2", 1) == 1
+    assert fault_table.find_begin([look(1, "node2", ranks=alive)], 1, "node2", 1) is None
     # it was never there
-    assert fault_table.began([look(1, "node2", ranks=dead)], 1, "node2", 1) is None
+    assert fault_table.find_begin([look(1, "node2", ranks=dead)], 1, "node2", 1) is None
 
 
 def test_what_comes_later_than_its_budget_is_said():
@@ -220,10 +225,22 @@ def test_what_comes_later_than_its_budget_is_said():
         and TABLE["faults"]["kill"]["budget"] == fault_table.BUDGET
     )
     for shown, key in (("detected", "detect"), ("stopped", "stop"), ("resumed", "resume")):
-        (late,) = fault_table.over({shown: 60.1}, dict(fault_table.BUDGET, **{key: 60}))
-        assert late.split()[0] == shown and re.findall(r"\d[\d.]*", late) == ["60.1", "60"]
-    (late,) = fault_table.over({"detected": 3.0, "stopped": 11.2}, fault_table.BUDGET)
-    assert late.split()[0] == "stopped" and re.findall(r"\d[\d.]*", late) == ["11.2", "10"]
+        (late,) = fault_table.find_delays({shown: 60.1}, dict(fault_table.BUDGET, **{key: 60}))
+        assert late.text.split()[0] == shown and re.findall(r"\d[\d.]*", late.text) == [
+            "60.1",
+            "60",
+        ]
+    (late,) = fault_table.find_delays({"detected": 3.0, "stopped": 11.2}, fault_table.BUDGET)
+    assert late.text.split()[0] == "stopped" and re.findall(r"\d[\d.]*", late.text) == [
+        "11.2",
+        "10",
+    ]
+
+
+def test_the_page_states_the_budgets():
+    page = (ROOT / "docs" / "drills.md").read_text(encoding="utf-8")
+    limits = re.findall(r"^\| .* \| (\d+) s \|$", page, re.MULTILINE)
+    assert [float(limit) for limit in limits] == list(fault_table.BUDGET.values())
 
 
 # --- right or wrong
@@ -279,6 +296,8 @@ def test_a_real_verdict_is_judged():
     assert (
         fault_table.judge(dict(EXPECT, exit_code=7), dict(RIGHT, exit_code=1), PLACES)[0] == "wrong"
     )
+    other = fault_table.judge(EXPECT, dict(RIGHT, node="node1", rank=0), PLACES)[1]
+    assert other.split("; ") == ["node is node1, wanted: node2", "rank is 0, wanted: 1"]
     assert fault_table.judge(EXPECT, None, PLACES) == ("unknown", "there is no verdict")
 
 
@@ -310,8 +329,8 @@ def test_the_table_says_what_broke_and_what_was_left_out():
     text = fault_table.table(results)
     assert "| kill | a \\| b | 0.4 s | 3.0 s | right |" in text and "\x1b" not in text
     assert (
-        fault_table.row(dict(results[0], goes_on=True))[2] == "goes on"
-        and fault_table.row(results[0])[2] == "0.4 s"
+        fault_table.make_row(dict(results[0], goes_on=True))[2] == "goes on"
+        and fault_table.make_row(results[0])[2] == "0.4 s"
     )
     assert fault_table.find_refusal(
         {"refused": "is taken"}, "port 17000 is\n  taken"
@@ -321,10 +340,10 @@ def test_the_table_says_what_broke_and_what_was_left_out():
         and fault_table.promise_cell(good) == "held"
     )
     assert (
-        fault_table.seconds(1.0, 2.0),
-        fault_table.seconds(2.04, 1.0),
-        fault_table.seconds(None, 1.0),
-        fault_table.seconds(1.0, None),
+        fault_table.seconds_between(1.0, 2.0),
+        fault_table.seconds_between(2.04, 1.0),
+        fault_table.seconds_between(None, 1.0),
+        fault_table.seconds_between(1.0, None),
     ) == (
         0.0,
         1.0,
@@ -332,11 +351,11 @@ def test_the_table_says_what_broke_and_what_was_left_out():
         None,
     )
     assert "broken: N3" in text and f"skipped: {results[2]['skipped']}" in text
-    kept, known, stopped, skipped = fault_table.sums(results).split("; ")
+    kept, known, stopped, skipped = fault_table.summarize(results).split("; ")
     assert kept.startswith("1 of 2 faults") and skipped.startswith("1 ")
     assert known.startswith("known") and re.findall(r"[\d.]+ s", known) == ["0.4 s"] * 2
     assert stopped.startswith("stopped") and re.findall(r"[\d.]+ s", stopped) == ["3.0 s"] * 2
-    assert fault_table.held(results[0]) and not fault_table.held(results[1])
+    assert fault_table.is_kept(results[0]) and not fault_table.is_kept(results[1])
 
 
 def test_n8_is_what_the_next_training_shows():
@@ -349,11 +368,13 @@ def test_n8_is_what_the_next_training_shows():
         result("raise", True),
         result("exit", True),
     ]
-    drill_run.chain(
+    drill_run.fill_last_promise(
         [*results, {"name": "cut", "skipped": "no container"}], lambda: result("closing", True)
     )
     assert [one["promises"]["N8"] for one in results] == [True] * 4
-    drill_run.chain(results, lambda: dict(result("closing", None), problems=["no run was started"]))
+    drill_run.fill_last_promise(
+        results, lambda: dict(result("closing", None), problems=["no run was started"])
+    )
     assert [one["promises"]["N8"] for one in results] == [True, True, True, False]
     assert "no run was started" in results[-1]["problems"][-1]
 
@@ -547,7 +568,7 @@ class Here:
             None,
         )
 
-    def look(self, script):
+    def inspect(self, script):
         environment = dict(os.environ, HOME=self.home)
         return subprocess.run(
             ["sh", "-c", "cd; " + script],
@@ -578,7 +599,7 @@ def ground(node_home, tmp_path):
     (home / "ranks.json").write_text(json.dumps(index))
     for path in home.iterdir():
         path.chmod(0o600)
-    return drill_site.Ground(
+    return drill_site.Site(
         str(ROOT),
         [],
         "test",
@@ -599,12 +620,13 @@ def every(ground, **changes):
     given.update(
         {"before": {}, "canary": "drill-0123456789", "outputs": [], "fresh": []}, **changes
     )
-    return invariants.every(ground, **given)
+    return invariants.check_all(ground, **given)
 
 
 def named(problems):
-    """Return [[promise, file, node, ...]]: the names and numbers of each problem, in order."""
-    return [re.findall(r"[\w/.-]*[\d./][\w/.*-]*", problem) for problem in problems]
+    """Return [[code, file, node, ...]]: code, names and numbers of each problem, in order."""
+    name = re.compile(r"[\w/.-]*[\d./][\w/.*-]*")
+    return [[problem.code, *name.findall(problem.text)[1:]] for problem in problems]
 
 
 def test_promises_that_hold(ground):
@@ -619,36 +641,47 @@ def test_n1_a_byte_that_is_lost_is_seen(ground, node_home):
         handle.write("last words\n")
     found, problems = every(ground)
     assert found["N1"] is False
-    assert named(problems)[0] == ["N1", "log/workerlog.0", "node2", "rank-001.node2.log"]
+    assert named(problems)[0] == [
+        "drill.log_differs",
+        "log/workerlog.0",
+        "node2",
+        "rank-001.node2.log",
+    ]
 
 
 def test_n1_a_byte_too_many_at_home_and_a_log_that_others_read_are_seen(ground):
     path = os.path.join(ground.runs_dir, RUN, "attempt-1/rank-001.node2.log")
     os.chmod(path, 0o640)
-    assert named(invariants.logs(ground, RUN, 1)) == [["N1", "rank-001.node2.log"]]
+    assert named(invariants.check_logs(ground, RUN, 1)) == [
+        ["drill.log_readable", "rank-001.node2.log"]
+    ]
     os.chmod(path, 0o600)
     with open(path, "a", encoding="utf-8") as handle:
         handle.write("more\n")
-    assert named(invariants.logs(ground, RUN, 1)) == [
-        ["N1", "log/workerlog.0", "node2", "rank-001.node2.log"]
+    assert named(invariants.check_logs(ground, RUN, 1)) == [
+        ["drill.log_differs", "log/workerlog.0", "node2", "rank-001.node2.log"]
     ]
 
 
 def test_n1_a_log_that_was_never_brought_is_seen(ground, node_home):
     attempt = node_home / ".trainyard/runs" / RUN / "attempt-1"
     (attempt / "logs.txt").write_text("console\n")
-    assert named(invariants.logs(ground, RUN, 1)) == [["N1", "logs.txt", "node2"]]
+    assert named(invariants.check_logs(ground, RUN, 1)) == [
+        ["drill.log_missing", "logs.txt", "node2"]
+    ]
     (attempt / "logs.txt").unlink()
     index = os.path.join(ground.runs_dir, RUN, "attempt-1/ranks.json")
     with open(index, "w", encoding="utf-8") as handle:
         handle.write('{"files": []}')
-    assert named(invariants.logs(ground, RUN, 1)) == [
-        ["N1", "node2"],
-        ["N1", "log/workerlog.0", "node2"],
-        ["N1", "ranks.jsonl", "node2"],
+    assert named(invariants.check_logs(ground, RUN, 1)) == [
+        ["drill.logs_missing", "node2"],
+        ["drill.log_missing", "log/workerlog.0", "node2"],
+        ["drill.log_missing", "ranks.jsonl", "node2"],
     ]
     os.unlink(index)
-    assert named(invariants.logs(ground, RUN, 1)) == [["N1", "attempt-1/ranks.json"]]
+    assert named(invariants.check_logs(ground, RUN, 1)) == [
+        ["drill.index_missing", "attempt-1/ranks.json"]
+    ]
 
 
 def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
@@ -663,11 +696,12 @@ def test_n1_a_logs_name_is_a_name_whatever_stands_in_it(ground, node_home):
     put(home, {"ranks.json": json.dumps(index), "stray-0.node2.log": "said"})
     os.chmod(os.path.join(home, "stray-0.node2.log"), 0o600)
     (there / name).write_text("said")
-    assert invariants.logs(ground, RUN, 1) == []
+    assert invariants.check_logs(ground, RUN, 1) == []
     (there / name).write_text("Said")
-    (problem,) = invariants.logs(ground, RUN, 1)
-    assert problem.startswith(f"N1: {name} of node2 ")
-    assert problem.endswith(" as stray-0.node2.log")
+    (problem,) = invariants.check_logs(ground, RUN, 1)
+    assert problem.code == "drill.log_differs"
+    assert problem.text.startswith(f"N1: {name} of node2 ")
+    assert problem.text.endswith(" stray-0.node2.log")
 
 
 WRITER = (
@@ -726,21 +760,27 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
         not brought["mismatches"]
         and [item["file"] for item in brought["files"]].count("log/workerlog.0") == 2
     )
-    assert invariants.logs(ground, RUN, 1) == []
+    assert invariants.check_logs(ground, RUN, 1) == []
     with open(mine + ".1", "r+b") as handle:  # a generation that is kept with another byte
         handle.write(b"B")
-    assert named(invariants.logs(ground, RUN, 1)) == [
-        ["N1", "rank-001.node2.log", "rank-001.node2.log.1", "log/workerlog.0.1", "node2"]
+    assert named(invariants.check_logs(ground, RUN, 1)) == [
+        [
+            "drill.log_copy_differs",
+            "rank-001.node2.log",
+            "rank-001.node2.log.1",
+            "log/workerlog.0.1",
+            "node2",
+        ]
     ]
     os.rename(mine + ".1", mine)  # the present one is lost
-    first = named(invariants.logs(ground, RUN, 1))[0]
-    assert first == ["N1", "log/workerlog.0", "node2", "rank-001.node2.log"]
+    first = named(invariants.check_logs(ground, RUN, 1))[0]
+    assert first == ["drill.log_differs", "log/workerlog.0", "node2", "rank-001.node2.log"]
 
 
 def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):
     folder = str(node_home / ".trainyard/runs/20260101-000000-old-0001/attempt-1/output")
     put(folder, {"model.pdparams": "weights", "best model;.pdparams": "more", "notes.txt": "x"})
-    before = invariants.earlier(ground)
+    before = invariants.digest_checkpoints(ground)
     assert len(before["node2"]) == 2 and every(ground, before=before)[0]["N2"]
     put(folder, {"model.pdparams": "Weights"})
     assert every(ground, before=before)[0]["N2"] is False
@@ -749,27 +789,32 @@ def test_n2_a_changed_checkpoint_of_an_earlier_run_is_seen(ground, node_home):
 
 
 def test_n3_a_process_that_is_left_is_seen(ground, marked):
-    assert invariants.left(ground, RUN, 0) == ["N3: left on node2: %d" % marked.pid]
+    assert invariants.check_leftovers(ground, RUN, 0) == [
+        ("drill.process_left", "N3: left on node2: %d" % marked.pid)
+    ]
 
 
 def test_n3_a_unit_that_is_left_is_seen(ground, tmp_path, monkeypatch):
     program(tmp_path / "bin", "systemctl", 'echo "$6 loaded"')
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    assert named(invariants.left(ground, RUN, 0)) == [["N3", "node2", f"yardguard-{RUN}-*"]]
+    assert named(invariants.check_leftovers(ground, RUN, 0)) == [
+        ["drill.process_left", "node2", f"yardguard-{RUN}-*"]
+    ]
 
 
 def test_n4_another_plan_or_code_is_seen(ground, node_home, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(node_home / ".trainyard", other / ".trainyard")
     ground.nodes.append(Here("node3", other))
-    assert invariants.equal(ground, RUN, 1) == []
-    (problem,) = invariants.equal(ground, RUN + "0", 1)
-    assert problem.startswith("N4: ") and "no plan" in problem
+    assert invariants.check_equality(ground, RUN, 1) == []
+    (problem,) = invariants.check_equality(ground, RUN + "0", 1)
+    assert problem.code == "drill.plan_missing"
     (other / ".trainyard/code" / ("c" * 16) / "extra.py").write_text("")
     (other / ".trainyard/data/d/image").write_text("22")
     (other / ".trainyard/runs" / RUN / "attempt-1/plan.json").write_text("{}")
-    said = invariants.equal(ground, RUN, 1)
-    assert [text.split()[1] for text in said] == [
+    said = invariants.check_equality(ground, RUN, 1)
+    assert [problem.code for problem in said] == ["drill.plan_differs", *["drill.tree_differs"] * 2]
+    assert [problem.text.split()[1] for problem in said] == [
         "plan.json",
         ".trainyard/code/" + "c" * 16,
         ".trainyard/data/d",
@@ -781,7 +826,7 @@ def test_n6_a_verdict_that_lacks_something_is_seen(ground, lacks):
     said = dict(RIGHT, log=f"runs/{RUN}/attempt-1/rank-001.node2.log")
     assert every(ground, verdict=dict(said, **{lacks: None}))[0]["N6"] is False
     (problem,) = every(ground, verdict=dict(said, log=said["log"] + ".9"))[1]
-    assert named([problem]) == [["N6", said["log"] + ".9"]] and "lacks" in problem
+    assert named([problem]) == [["drill.verdict_incomplete", said["log"] + ".9"]]
 
 
 @pytest.mark.parametrize(
@@ -805,20 +850,23 @@ def test_n7_a_secret_deep_in_a_huge_file_is_seen_and_what_is_no_file_is_passed_b
     with open(os.path.join(folder, "report.html"), "wb") as handle:
         handle.seek(1 << 29)  # a hole, which takes no room
         handle.write(b"token drill-0123456789")
-    assert named(every(ground)[1]) == [["N7", f"{RUN}/report.html"]]
+    assert named(every(ground)[1]) == [["drill.secret_in_file", f"{RUN}/report.html"]]
 
 
 def test_every_attempt_of_a_run_is_looked_at(ground):
     problems = every(ground, numbers=[1, 2])[1]
-    assert named(problems) == [["N1", "attempt-2/ranks.json"], ["N4"]]
+    assert named(problems) == [
+        ["drill.index_missing", "attempt-2/ranks.json"],
+        ["drill.plan_missing"],
+    ]
 
 
 def test_n7_an_attempt_that_others_may_enter_is_seen(ground, node_home, monkeypatch):
     (node_home / ".trainyard/runs" / RUN / "attempt-1").chmod(0o755)
-    monkeypatch.setattr(invariants, "left", lambda *_what: ["N3: left"])
+    monkeypatch.setattr(invariants, "check_leftovers", lambda *_what: [LEFT])
     found, problems = every(ground)
     assert (found["N3"], found["N7"]) == (False, False)
-    assert named(problems) == [["N3"], ["N7", "node2", "755"]]
+    assert named(problems) == [[LEFT.code], ["drill.attempt_readable", "node2", "755"]]
 
 
 def test_n7_a_secret_in_an_output_is_seen_and_one_in_a_raw_log_is_not(ground, tmp_path):
@@ -839,7 +887,7 @@ def test_another_controller_has_what_opens_the_nodes_and_no_more(tmp_path, monke
         str(tmp_path / "home/.local/state/trainyard/test"),
         {"id_ed25519": "key", "known_hosts": "hosts", "ca": "secret"},
     )
-    ground = drill_site.Ground(
+    ground = drill_site.Site(
         str(ROOT),
         [],
         "test",
@@ -848,7 +896,7 @@ def test_another_controller_has_what_opens_the_nodes_and_no_more(tmp_path, monke
         ".trainyard",
         state,
     )
-    fresh = ground.fresh(str(tmp_path / "fresh"))
+    fresh = ground.make_controller_home(str(tmp_path / "fresh"))
     there = tmp_path / "fresh/.local/state/trainyard/test"
     assert sorted(path.name for path in there.iterdir()) == ["id_ed25519", "known_hosts"]
     assert ground.environment(fresh)["HOME"] == fresh and not [

@@ -25,7 +25,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
     checkpoint_transfer,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness, render
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import (
+    readiness,
+    render,
+    resume_config,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import RUN, compiled, gang, program, programs, put
@@ -399,7 +403,7 @@ def test_a_suite_that_knows_no_way_is_refused():
 )
 def test_mindocrs_configs_without_the_key_get_a_copy_that_has_it(given):
     suite, point = suite_file.load("mindocr"), dict(POINT, stem="train_resume")
-    copy = resume_inputs.config_file(suite, "configs/rec/crnn/a.yaml", given, point)
+    copy = resume_config.config_file(suite, "configs/rec/crnn/a.yaml", given, point)
     found = resume_inputs.compile_resume(point, suite, {"config": {}, "resume_config": copy})
     path = "resume/aaaaaaaaaaaaaaaa/train_resume.ckpt"
     if "resume" in given["model"]:

@@ -12,7 +12,15 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import me
 
 ROOT = pathlib.Path(__file__).parents[3]
 # Functions and classes whose first argument is a message code.
-TAKE_CODE = ("finding", "unequal", "floored", "add_finding", "Obstacle")
+TAKE_CODE = (
+    "finding",
+    "unequal",
+    "floored",
+    "add_finding",
+    "Obstacle",
+    "DrillProblem",
+    "add_problem",
+)
 # Those that take it as the argument `code`.
 TAKE_KEYWORD = ("Problem", "_Refused", "_inventory_problem", "_no_job", "_refuse", "refuse")
 CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9_]*")
