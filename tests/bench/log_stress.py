@@ -209,7 +209,7 @@ def receive(place, home, over):
     remote = f"python3 -I -c {shlex.quote(shipping.BOOT)}"
     argv = [*shlex.split(over), remote] if over else [sys.executable, "-I", "-c", shipping.BOOT]
     begun = time.time()
-    process = receiving.start(argv, spec)
+    process = receiving.start_sender(argv, spec)
 
     def ends():
         while not sys.stdin.readline():
@@ -223,7 +223,7 @@ def receive(place, home, over):
 
     for work in (ends, watches):
         threading.Thread(target=work, daemon=True).start()
-    whole = receiver.consume(process.stdout.fileno())
+    whole = receiver.receive(process.stdout.fileno())
     taken = time.time() - begun
     receiver.close()
     delays.sort()

@@ -25,19 +25,19 @@ from .rank_index import Json
 _ATTEMPT = re.compile(r"^attempt-([1-9][0-9]{0,8})\Z")
 
 
-def runs(runs_dir: str) -> list[str]:
+def list_runs(runs_dir: str) -> list[str]:
     """Return the ids of the runs with an attempt on the controller, oldest first."""
     if not os.path.isdir(runs_dir):
         return []
     names = []
     for name in sorted(os.listdir(runs_dir)):
         path = os.path.join(runs_dir, name)
-        if RUN_ID.match(name) and not os.path.islink(path) and attempts(path):
+        if RUN_ID.match(name) and not os.path.islink(path) and list_attempts(path):
             names.append(name)
     return names
 
 
-def attempts(run_dir: str) -> list[int]:
+def list_attempts(run_dir: str) -> list[int]:
     """Return the numbers of a run's attempts on the controller, in their order."""
     if not os.path.isdir(run_dir):
         return []
@@ -45,31 +45,31 @@ def attempts(run_dir: str) -> list[int]:
     return sorted(int(match.group(1)) for match in matches if match)
 
 
-class NoRun(Exception):
+class RunNotFound(Exception):
     """No run is what was asked for.
 
     The message is for people.
     """
 
 
-def choose(runs_dir: str, run: str, answers: Mapping[str, Json | None]) -> Json:
+def choose_run(runs_dir: str, run: str, answers: Mapping[str, Json | None]) -> Json:
     """Return {run, number, ended, goes_on, silent, notes} of the chosen run.
 
     run: the id that was asked for, or ''. answers: {node: what attempt_monitor returned, or None}.
     `ended` and `goes_on`: nodes on which it is over or goes on. `ended` is empty where all of the
     run is on the controller. `silent`: nodes that did not answer. `notes`: lines about nodes with
-    another opinion. Raises NoRun.
+    another opinion. Raises RunNotFound.
     """
     if run and not RUN_ID.match(run):
-        raise NoRun(f"{run!r} is no run id")
+        raise RunNotFound(f"{run!r} is no run id")
     silent = [node for node, status in answers.items() if status is None]
-    choice, local = run_choice.choose(runs_dir, list(answers), answers, run), runs(runs_dir)
+    choice, local = run_choice.choose(runs_dir, list(answers), answers, run), list_runs(runs_dir)
     if not choice:
         chosen = run or (local or [""])[-1]
         if chosen not in local:
-            raise NoRun(_no_run_text(run, answers, local, silent))
+            raise RunNotFound(_no_run_text(run, answers, local, silent))
         choice = {"run": chosen, "number": None, "claimed": [], "notes": []}
-    attempt = Home(runs_dir, choice["run"], choice["number"])
+    attempt = LocalAttempt(runs_dir, choice["run"], choice["number"])
     # A node that was lost and came back knows older attempts only.
     claiming = choice["claimed"]
     goes_on = [node for node in claiming if not (answers[node] or {}).get("ended")]
@@ -102,7 +102,7 @@ def _no_run_text(
     return text
 
 
-class Home:
+class LocalAttempt:
     """One attempt's files on the controller.
 
     A missing or damaged `plan` or `index` stands as None. Raises NewerIndex where only a
@@ -111,7 +111,7 @@ class Home:
 
     def __init__(self, runs_dir: str, run: str, number: int | None = None) -> None:
         run_dir = os.path.join(runs_dir, run)
-        self.run, self.number = run, number or max(attempts(run_dir), default=1)
+        self.run, self.number = run, number or max(list_attempts(run_dir), default=1)
         folder = f"attempt-{self.number}"
         self.path = os.path.join(run_dir, folder)
         self.shown = os.path.join(os.path.basename(os.path.normpath(runs_dir)), run, folder)
@@ -123,7 +123,7 @@ class Home:
             self.plan = plan
         self.index: Json | None = None
         try:
-            self.index = log_index.read(self.path)
+            self.index = log_index.read_index(self.path)
         except log_index.NewerIndex:
             raise
         except log_index.IndexProblem:
@@ -147,7 +147,7 @@ class Home:
         """Return whether everything is on the controller and nothing more can come."""
         if not self.plan or not self.index:
             return False
-        return log_index.over(self.index, self.plan)
+        return log_index.is_complete(self.index, self.plan)
 
     @property
     def zones(self) -> dict[str, float]:

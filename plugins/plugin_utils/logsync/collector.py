@@ -59,27 +59,27 @@ class Installation:
     record: Json | None = None
 
 
-class HomeError(Exception):
+class RequestError(Exception):
     """The request itself is wrong.
 
     Nothing was touched.
     """
 
 
-def check(nodes: Sequence[Json]) -> None:
+def check_entries(nodes: Sequence[Json]) -> None:
     """Refuse names that could leave the run's directory, and two files with one name.
 
-    Raise HomeError with every problem.
+    Raise RequestError with every problem.
     """
     problems: list[str] = []
     homes: dict[str, str] = {}
     for entry in nodes:
         problems += _problems(entry, homes)
     if problems:
-        raise HomeError("; ".join(problems))
+        raise RequestError("; ".join(problems))
 
 
-def settled(nodes: Sequence[Json]) -> tuple[list[Json], dict[str, str]]:
+def split_entries(nodes: Sequence[Json]) -> tuple[list[Json], dict[str, str]]:
     """Return (the entries that are sound, {node: why its entry is refused}).
 
     A wrong answer of one node costs no other node its logs. A node gives only files that bear its
@@ -186,7 +186,7 @@ def digests(path: str, size: int) -> Digest | None:
         os.close(root)
 
 
-def judge(found: Digest | None, item: Json) -> str | None:
+def describe_difference(found: Digest | None, item: Json) -> str | None:
     """Return the reason why a file differs from the node's, or None.
 
     found: as digests_below returns it. A file that grew since must begin with what the node
@@ -207,18 +207,7 @@ def _incoming(node: str, item: Json) -> str:
     return f"{INCOMING}/{node}/{item['file']}"
 
 
-def missing(run_dir: str, nodes: Sequence[Json], write: bool = True) -> dict[str, list[str]]:
-    """Return {node: [file]} to fetch: the files that differ from their node's.
-
-    The part of such a file that is here already is linked to the path that the fetch writes to, so
-    that rsync moves the rest only.
-    """
-    sizes, _left = lacking(run_dir, nodes, quota.Quota(LARGEST, LARGEST, 0), write)
-    wanted = {entry["node"]: [item["file"] for item in entry["files"]] for entry in nodes}
-    return {node: [file for file in files if file in sizes[node]] for node, files in wanted.items()}
-
-
-def lacking(
+def find_missing(
     run_dir: str, nodes: Sequence[Json], bounds: quota.Quota, write: bool = True
 ) -> tuple[Sizes, Sizes]:
     """Return (sizes, left) of the files that differ from their node's.
@@ -227,7 +216,7 @@ def lacking(
     node. bounds: quota.Quota. The smallest files come first, so that one log without end does not
     cost the others.
     """
-    check(nodes)
+    check_entries(nodes)
     if write:
         make_private(run_dir)
     sizes: Sizes = {entry["node"]: {} for entry in nodes}
@@ -238,14 +227,14 @@ def lacking(
     try:
         for entry in nodes:
             result = (sizes[entry["node"]], left[entry["node"]])
-            _lacking_of(root, run_dir, entry, bounds, result, write)
+            _find_missing_of(root, run_dir, entry, bounds, result, write)
     finally:
         if root is not None:
             os.close(root)
     return sizes, left
 
 
-def _lacking_of(
+def _find_missing_of(
     root: int | None,
     run_dir: str,
     entry: Json,
@@ -263,7 +252,7 @@ def _lacking_of(
         local = None
         if root is not None:
             local = digests_below(root, item["home"], item["bytes"])
-        if judge(local, item) is None:
+        if describe_difference(local, item) is None:
             continue
         more, new_files = item["bytes"], 1
         if local is not None:
@@ -287,7 +276,7 @@ def _prepare_incoming(root: int, node: str, item: Json, exists: bool) -> None:
             os.link(item["home"], name, src_dir_fd=root, dst_dir_fd=folder, follow_symlinks=False)
 
 
-def take(root: int, node: str, item: Json, write: bool) -> Installation:
+def install_file(root: int, node: str, item: Json, write: bool) -> Installation:
     """Install one fetched file.
 
     root: descriptor of the run's directory.
@@ -295,12 +284,12 @@ def take(root: int, node: str, item: Json, write: bool) -> Installation:
     incoming, home = _incoming(node, item), item["home"]
     brought = digests_below(root, incoming, item["bytes"])
     here = digests_below(root, home, item["bytes"])
-    if judge(brought, item) is not None and judge(here, item) is None:
+    if describe_difference(brought, item) is not None and describe_difference(here, item) is None:
         if write:
             _remove_part(root, incoming, home, brought)
         brought = None
     installed = brought or here
-    problem = judge(installed, item)
+    problem = describe_difference(installed, item)
     if problem is not None or installed is None:
         return Installation(problem=problem)
     try:
@@ -409,7 +398,7 @@ def free_name(root: int, home: str) -> str:
     raise quota.QuotaError(f"{home} began again more than {quota.KEPT_COPIES} times on its node")
 
 
-def earlier(root: int, node: str, files: Iterable[Json]) -> list[Json]:
+def earlier_versions(root: int, node: str, files: Iterable[Json]) -> list[Json]:
     """Return records of the earlier versions of a node's files.
 
     Those were fetched before they were truncated, replaced or removed on the node. files: as the
@@ -429,7 +418,7 @@ def earlier(root: int, node: str, files: Iterable[Json]) -> list[Json]:
     return records
 
 
-def bring_home(
+def install_files(
     run_dir: str,
     nodes: Sequence[Json],
     write: bool = True,
@@ -442,7 +431,7 @@ def bring_home(
     holds. seconds: limit of the wait for a stream that still copies a node's logs. left: {node:
     files} that a bound leaves on their node: their absence is not a mismatch.
     """
-    check(nodes)
+    check_entries(nodes)
     changed = False
     files: list[Json] = []
     replaced: list[Json] = []
@@ -455,7 +444,7 @@ def bring_home(
                 # ended.
                 continue
             expected_absent = (left or {}).get(entry["node"]) or ()
-            moved, records, kept, wrong = _of_node(
+            moved, records, kept, wrong = _install_node(
                 root, run_dir, entry, write, seconds, expected_absent
             )
             changed = changed or moved
@@ -464,9 +453,9 @@ def bring_home(
             mismatches += wrong
     finally:
         os.close(root)
-    index = rank_index.make(run_dir, nodes, files, _read_index(run_dir))
+    index = rank_index.build_index(run_dir, nodes, files, _read_index(run_dir))
     text = json.dumps(index, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-    changed = put(os.path.join(run_dir, rank_index.NAME), text, write) or changed
+    changed = write_private(os.path.join(run_dir, rank_index.NAME), text, write) or changed
     if write:
         _clear(os.path.join(run_dir, INCOMING))
     return {
@@ -484,14 +473,14 @@ def _read_index(run_dir: str) -> Json | None:
     Return None where it is missing or damaged.
     """
     try:
-        return rank_index.read(run_dir)
+        return rank_index.read_index(run_dir)
     except rank_index.NewerIndex as error:
-        raise HomeError(str(error)) from error
+        raise RequestError(str(error)) from error
     except rank_index.IndexProblem:
-        return None  # bring_home writes it again
+        return None  # install_files writes it again
 
 
-def _of_node(
+def _install_node(
     root: int, run_dir: str, entry: Json, write: bool, seconds: float, left: Collection[str]
 ) -> tuple[bool, list[Json], list[Json], list[Json]]:
     """Install one node's files.
@@ -509,13 +498,13 @@ def _of_node(
     mismatches: list[Json] = []
     try:
         for item in entry["files"]:
-            installed = _try_take(root, entry["node"], item, write)
+            installed = _try_install_file(root, entry["node"], item, write)
             changed = changed or installed.changed
             if installed.record is not None:
                 files.append(installed.record)
             elif item["file"] not in left:
                 mismatches.append(_mismatch(entry, item, installed.problem))
-        old = earlier(root, entry["node"], entry["files"])
+        old = earlier_versions(root, entry["node"], entry["files"])
     finally:
         if lock is not None:
             lock.close()
@@ -527,10 +516,10 @@ def _of_node(
     return changed, files + old, replaced, mismatches
 
 
-def _try_take(root: int, node: str, item: Json, write: bool) -> Installation:
-    """Return `take`, with an error of the operating system as the problem."""
+def _try_install_file(root: int, node: str, item: Json, write: bool) -> Installation:
+    """Return `install_file`, with an error of the operating system as the problem."""
     try:
-        return take(root, node, item, write)
+        return install_file(root, node, item, write)
     except OSError as error:
         return Installation(problem=f"cannot be installed: {error.strerror or error}")
 
@@ -544,7 +533,7 @@ def _mismatch(entry: Json, item: Json, problem: str | None) -> Json:
     }
 
 
-def put(path: str, text: str, write: bool = True) -> bool:
+def write_private(path: str, text: str, write: bool = True) -> bool:
     """Write a file whole or not at all, mode 0600.
 
     Return whether it was different.

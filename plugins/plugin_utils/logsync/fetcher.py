@@ -73,7 +73,7 @@ class FetchError(Exception):
     """
 
 
-class Cut(FetchError):
+class BoundExceeded(FetchError):
     """The node passed a bound and was cut off.
 
     What had arrived is kept where rsync keeps it.
@@ -163,7 +163,7 @@ def open_destination(root: str, into: str) -> int:
         os.close(attempt)
 
 
-def listed(folder: int) -> Entries:
+def list_files(folder: int) -> Entries:
     """Return {path: (kind, bytes)} of the files below a directory descriptor.
 
     kind: 'f' for a regular file, else '?'.
@@ -193,8 +193,8 @@ def remove(folder: int, path: str) -> None:
             os.close(parent)
 
 
-def bytes_of(entries: Entries) -> int:
-    """Return the bytes of all regular files of `listed`."""
+def sum_bytes(entries: Entries) -> int:
+    """Return the bytes of all regular files of `list_files`."""
     return sum(size for kind, size in entries.values() if kind == "f")
 
 
@@ -213,12 +213,12 @@ def fetch(
 
     shell: ssh's argv, or None. source: as `source_of` gives it. sizes: {name below the source:
     bytes as the node announced}. bounds: a quota.Quota. password: of the login, given to sshpass.
-    seconds: limit of the copy. Raises Cut, FetchError, UnsafeName, OSError.
+    seconds: limit of the copy. Raises BoundExceeded, FetchError, UnsafeName, OSError.
     """
     _check_sizes(sizes)
     folder = open_destination(root, into)
     try:
-        before = listed(folder)
+        before = list_files(folder)
         for path, (kind, _size) in before.items():
             if kind != "f":
                 remove(folder, path)
@@ -228,12 +228,12 @@ def fetch(
         largest = min(max(sizes.values(), default=0) + GROWTH, bounds.bytes)
         seconds = seconds or LEAST_SECONDS + sum(sizes.values()) // LEAST_RATE
         argv = rsync_argv(shell, source, largest, options)
-        most = (bytes_of(before) + room, len(before) + len(sizes))
+        most = (sum_bytes(before) + room, len(before) + len(sizes))
         try:
             _run_rsync(argv, folder, largest, sizes, most, bounds, password, seconds)
         finally:
             _remove_unrequested(folder, {*sizes, *before})
-        return sorted(path for path in listed(folder) if path in sizes)
+        return sorted(path for path in list_files(folder) if path in sizes)
     finally:
         os.close(folder)
 
@@ -247,10 +247,10 @@ def _check_sizes(sizes: Mapping[str, int]) -> None:
 
 
 def _room(folder: int, sizes: Mapping[str, int], bounds: quota.Quota) -> int:
-    """Return the bytes that may arrive, or raise Cut where the files pass a bound."""
+    """Return the bytes that may arrive, or raise BoundExceeded where the files pass a bound."""
     allowed = sum(sizes.values())
     if len(sizes) > bounds.files or allowed > bounds.bytes:
-        raise Cut(
+        raise BoundExceeded(
             f"{len(sizes)} files with {quota.format_bytes(allowed)} are more than the site takes"
             " (trainyard_collect_files, trainyard_collect_bytes)"
         )
@@ -260,8 +260,8 @@ def _room(folder: int, sizes: Mapping[str, int], bounds: quota.Quota) -> int:
     return room
 
 
-def _disk_full(bounds: quota.Quota) -> Cut:
-    return Cut(
+def _disk_full(bounds: quota.Quota) -> BoundExceeded:
+    return BoundExceeded(
         f"the controller has to keep {quota.format_bytes(bounds.free)} free"
         " (trainyard_collect_free)"
     )
@@ -269,7 +269,7 @@ def _disk_full(bounds: quota.Quota) -> Cut:
 
 def _remove_unrequested(folder: int, expected: Collection[str]) -> None:
     """Remove what is not a regular file, and every file that is not in `expected`."""
-    for path, (kind, _size) in listed(folder).items():
+    for path, (kind, _size) in list_files(folder).items():
         if kind != "f" or path not in expected:
             remove(folder, path)
 
@@ -337,14 +337,14 @@ def _watch(
     bounds: quota.Quota,
     deadline: float,
 ) -> None:
-    """Wait for rsync, or raise Cut where what has arrived passes a bound."""
+    """Wait for rsync, or raise BoundExceeded where what has arrived passes a bound."""
     waited = 0.0
     while process.poll() is None:
         if time.monotonic() > deadline:
-            raise Cut("the copy did not end in time; it goes on at the next collection")
-        entries = listed(folder)
-        if bytes_of(entries) > most[0] or len(entries) > most[1] + 1:
-            raise Cut("it sends more than it announced")
+            raise BoundExceeded("the copy did not end in time; it goes on at the next collection")
+        entries = list_files(folder)
+        if sum_bytes(entries) > most[0] or len(entries) > most[1] + 1:
+            raise BoundExceeded("it sends more than it announced")
         if not bounds.room(folder):
             raise _disk_full(bounds)
         with contextlib.suppress(subprocess.TimeoutExpired):

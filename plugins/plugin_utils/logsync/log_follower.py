@@ -24,7 +24,7 @@ LEAVE_SECONDS = 60  # that a silent node is waited for once the run has ended on
 _ENDED = b'"launcher_end"'
 
 
-def bring(
+def copy_logs(
     argv: Sequence[str], spec: Json, directory: str, node: str, quota: Quota | None = None
 ) -> Json | None:
     """Copy a node's logs to the controller as far as they are written.
@@ -71,10 +71,10 @@ class Follower:
         self.show, self.marker, self.quota = show, marker, quota
         events = os.path.join(directory, f"ranks.{node}.jsonl")
         self._logs = {
-            home: log_view.Growing(os.path.join(directory, home), offsets.get(home, 0))
+            home: log_view.GrowingLog(os.path.join(directory, home), offsets.get(home, 0))
             for home in wanted
         }
-        self._events, self._ended = log_view.Growing(events), False
+        self._events, self._ended = log_view.GrowingLog(events), False
         self._news, self._last_try = threading.Event(), float(-LOCK_SECONDS)
         self._stream: log_stream.Stream | None = None
         self.lines = 0  # that were passed on
@@ -98,14 +98,14 @@ class Follower:
             self._start_stream(argv, spec)
             self._news.wait(LOOK_SECONDS)
             self._news.clear()
-            if self.look():
+            if self.pass_lines():
                 last_news = time.monotonic()
             elif time.monotonic() - last_news > ASK_SECONDS:
                 self._ended = self._is_over(over)
                 last_news = time.monotonic()
         _touch(self.marker)
         problem = self._finish_stream()
-        self.look()
+        self.pass_lines()
         for home, log in self._logs.items():  # no process completes this line any more
             if log.rest:
                 self.show(home, [log.rest])
@@ -113,7 +113,7 @@ class Follower:
         return problem
 
     @property
-    def brought(self) -> bool:
+    def copies_logs(self) -> bool:
         """Return whether this process has copied the logs, and not another one."""
         return self._stream is not None
 
@@ -137,7 +137,7 @@ class Follower:
         while quiet < 4 and time.monotonic() < deadline:
             time.sleep(LOOK_SECONDS)
             quiet += 1
-            if self.look():
+            if self.pass_lines():
                 quiet = 0
 
     def _is_over(self, over: Callable[[], bool | None]) -> bool:
@@ -163,14 +163,14 @@ class Follower:
         self._stream.receiver.on_lines = lambda *_arguments: self._news.set()
         self._stream.start()
 
-    def look(self) -> int:
+    def pass_lines(self) -> int:
         """Pass on the lines that have arrived and return their number."""
         before = self.lines
         for home, log in self._logs.items():
-            while raws := log.more():
+            while raws := log.read_lines():
                 self.show(home, raws)
                 self.lines += len(raws)
-        while raws := self._events.more():
+        while raws := self._events.read_lines():
             self._ended = self._ended or any(_ENDED in raw for raw in raws)
         return self.lines - before
 

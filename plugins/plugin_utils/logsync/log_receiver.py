@@ -30,7 +30,7 @@ from .collector import free_name, make_private
 from .rank_index import Json
 from .stream_lock import Busy, Lock
 
-__all__ = ["Busy", "Receiver", "StreamError", "ssh_argv", "ssh_words", "start"]
+__all__ = ["Busy", "Receiver", "StreamError", "ssh_argv", "ssh_command", "start_sender"]
 
 MOST = 1 << 20  # bytes of one frame
 LINE = 64 << 10  # bytes of a line that are passed on; the file gets all
@@ -105,7 +105,7 @@ class Receiver:
         if self._lock is not None:
             self._lock.close()
 
-    def have(self) -> dict[str, Json]:
+    def describe_logs(self) -> dict[str, Json]:
         """Return {home: {"bytes", "head", "tail"}} of the node's logs that are here.
 
         The spec's `have` takes it.
@@ -146,6 +146,8 @@ class Receiver:
         return self._open[home]
 
     def _room(self) -> int:
+        if self._root is None:
+            return 0
         return self.quota.room(self._root)
 
     def check(self, header: Json) -> None:
@@ -166,7 +168,7 @@ class Receiver:
                 f" {str(size)[:40]} bytes"
             )
 
-    def apply(self, header: Json, data: bytes = b"") -> None:
+    def apply_frame(self, header: Json, data: bytes = b"") -> None:
         """Apply one frame: a header as the sender writes it, and its bytes."""
         kind = header.get("event")
         if kind in ("beat", "end"):
@@ -264,7 +266,7 @@ class Receiver:
                 [line[:LINE] for line in lines],
             )
 
-    def consume(self, descriptor: int, stall: float = STALL_SECONDS) -> bool:
+    def receive(self, descriptor: int, stall: float = STALL_SECONDS) -> bool:
         """Apply every frame from an open pipe.
 
         Return True where the sender announced the end. Raises StreamError, OSError.
@@ -281,7 +283,7 @@ class Receiver:
             if "event" not in header:
                 self.check(header)
                 data = reader.exactly(header["bytes"])
-            self.apply(header, data)
+            self.apply_frame(header, data)
 
 
 def _problem_texts(problems: object) -> list[str]:
@@ -347,7 +349,7 @@ class _Reader:
         return data
 
 
-def ssh_words(connection: Any, batch: bool = True) -> tuple[list[str], str]:
+def ssh_command(connection: Any, batch: bool = True) -> tuple[list[str], str]:
     """Return (argv, host) of ssh as Ansible's connection plugin starts it.
 
     The argv has no host. It uses the connection of every task to that node: the site's options,
@@ -381,11 +383,11 @@ def ssh_argv(connection: Any, interpreter: str = "python3") -> list[str]:
     """
     if getattr(connection, "transport", "") == "local":
         return [interpreter, "-I", "-c", shipping.BOOT]
-    argv, host = ssh_words(connection)
+    argv, host = ssh_command(connection)
     return [*argv, host, f"{shlex.quote(interpreter)} -I -c {shlex.quote(shipping.BOOT)}"]
 
 
-def start(
+def start_sender(
     argv: Sequence[str], spec: Json, errors: int | IO[bytes] = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
     """Start a sender, give it its source and the spec, and return the process.

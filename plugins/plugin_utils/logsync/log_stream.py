@@ -71,12 +71,12 @@ class Stream(threading.Thread):
             with self._lock:
                 if self._closing.is_set():
                     return
-                process = self.process = log_receiver.start(
-                    self.argv, dict(self.spec, have=self.receiver.have()), errors
+                process = self.process = log_receiver.start_sender(
+                    self.argv, dict(self.spec, have=self.receiver.describe_logs()), errors
                 )
             try:
                 if process.stdout is not None:
-                    self.whole = self.receiver.consume(process.stdout.fileno())
+                    self.whole = self.receiver.receive(process.stdout.fileno())
             finally:
                 self._end(process)
             if not self.whole:

@@ -98,7 +98,7 @@ def logs_in(attempt_dir: str, nodes: Collection[str]) -> list[Log]:
     return sorted(logs, key=lambda log: (log.rank is None, log.rank or 0, log.name, log.node))
 
 
-def chosen(
+def select_logs(
     logs: Sequence[Log], ranks: Collection[int | str] | None, node: str | None
 ) -> tuple[list[Log], str | None]:
     """Return (logs that the question selects, problem).
@@ -130,14 +130,15 @@ def _unknown_logs(logs: Sequence[Log], ranks: Collection[int | str]) -> str | No
     if names:
         others = "; others: " + ", ".join(names)
     missing_names = ", ".join(map(str, missing))
-    return f"rank {missing_names}: there is no such log; ranks: {spans(known) or 'none'}{others}"
+    known_ranks = format_ranges(known) or "none"
+    return f"rank {missing_names}: there is no such log; ranks: {known_ranks}{others}"
 
 
 def _is_selected(log: Log, ranks: Collection[int | str]) -> bool:
     return log.rank in ranks or (log.rank is None and log.name in ranks)
 
 
-def spans(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """Return whole numbers as text, successive ones as a range: 0-3, 6."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
@@ -154,7 +155,7 @@ def _range_text(first: int, last: int) -> str:
     return f"{first}-{last}"
 
 
-def tail(path: str, count: int, end: int | None = None) -> tuple[list[bytes], int]:
+def read_tail(path: str, count: int, end: int | None = None) -> tuple[list[bytes], int]:
     """Return (lines, end): the last `count` lines of a file, and their end.
 
     The lines are bytes without their ends. Only the first `end` bytes of the file are read (None:
@@ -214,7 +215,7 @@ def _begin(handle: BinaryIO, size: int, count: int) -> tuple[int, int]:
     return offset, ends[0]
 
 
-def timed(lines: Sequence[bytes], clock: Clock, written: float) -> list[tuple[float, bytes]]:
+def date_lines(lines: Sequence[bytes], clock: Clock, written: float) -> list[tuple[float, bytes]]:
     """Return [(time, line)].
 
     A line without a date has that of the line before it. Lines before the first date have that
@@ -230,7 +231,7 @@ def timed(lines: Sequence[bytes], clock: Clock, written: float) -> list[tuple[fl
     return pairs
 
 
-def merged(
+def merge_lines(
     logs: Sequence[Log], count: int, zones: Mapping[str, float] | None = None, over: bool = False
 ) -> tuple[list[tuple[Log, bytes]], dict[str, int]]:
     """Return ([(log, line)], {home: end}) of the last `count` lines of each log.
@@ -244,18 +245,18 @@ def merged(
     ends: dict[str, int] = {}
     for log in logs:
         written = os.stat(log.path).st_mtime
-        lines, ends[log.home] = tail(log.path, count + BEFORE)
+        lines, ends[log.home] = read_tail(log.path, count + BEFORE)
         if over:
             lines += _unended(log.path, ends[log.home])
         lines = Keys().without(lines)
         clock = Clock((zones or {}).get(log.node, 0), written)
-        last_lines = timed(lines, clock, written)[-count:]
+        last_lines = date_lines(lines, clock, written)[-count:]
         lists.append([(moment, log, line) for moment, line in last_lines])
     ordered = heapq.merge(*lists, key=lambda item: item[0])
     return [(log, line) for _moment, log, line in ordered], ends
 
 
-def text(line: bytes, secrets: Secrets = NO_SECRETS, width: int = WIDTH) -> str:
+def format_line(line: bytes, secrets: Secrets = NO_SECRETS, width: int = WIDTH) -> str:
     """Return a line as text that a terminal can show.
 
     Secrets are masked. Control bytes and bytes that are not UTF-8 are escaped. A long line is cut
@@ -331,11 +332,11 @@ class View:
         if len(raws) > MOST:
             hidden = len(raws) - MOST
             lines.append(f"{prefix} ... {hidden} lines are not shown; the file has them")
-        lines += [f"{prefix} {text(raw, self._secrets)}".rstrip() for raw in raws[-MOST:]]
+        lines += [f"{prefix} {format_line(raw, self._secrets)}".rstrip() for raw in raws[-MOST:]]
         return lines
 
 
-class Growing:
+class GrowingLog:
     """One log on the controller that grows.
 
     `more` returns the whole lines that came since. Of a file that was replaced, the old one's rest
@@ -347,7 +348,7 @@ class Growing:
         self.rest = b""
         self.descriptor: int | None = None
 
-    def more(self) -> list[bytes]:
+    def read_lines(self) -> list[bytes]:
         """Return the new lines as bytes, [] for none, at most what BLOCK bytes hold."""
         if self.descriptor is None:
             try:
@@ -387,7 +388,7 @@ class Growing:
         self.descriptor = successor
         if continues:
             if os.fstat(successor).st_size > self.offset:
-                return self.more()
+                return self.read_lines()
             return []
         rest, self.rest, self.offset = self.rest, b"", 0
         if rest:
@@ -401,7 +402,7 @@ class Growing:
         return os.pread(successor, count, start) == os.pread(current, count, start)
 
 
-def table(index: Json, logs: Sequence[Log], shown_dir: str) -> list[str]:
+def describe_logs(index: Json, logs: Sequence[Log], shown_dir: str) -> list[str]:
     """Return the table of logs as lines: state, length and path of each."""
     rows: list[tuple[str, ...]] = [("rank", "node", "state", "lines", "bytes", "last line", "log")]
     by_rank = {(rank["rank"], rank["node"]): rank for rank in index["ranks"]}
@@ -427,7 +428,7 @@ def _row(log: Log, rank: Json, shown_dir: str) -> tuple[str, ...]:
         _state(log, rank),
         lines,
         str(log.bytes),
-        when(rank.get("last_time")),
+        local_time(rank.get("last_time")),
         f"{shown_dir}/{log.home}",
     )
 
@@ -470,7 +471,7 @@ def _error_line(rank: Json, shown_dir: str) -> str:
     )
 
 
-def when(seconds: float | None) -> str:
+def local_time(seconds: float | None) -> str:
     """Return a unix time in the controller's own zone, or ''."""
     if seconds is None:
         return ""

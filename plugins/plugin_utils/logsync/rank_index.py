@@ -62,7 +62,7 @@ class NewerIndex(IndexProblem):
     """An index that a newer Trainyard has written, and that is left as it is."""
 
 
-def entry(found: Json) -> Json:
+def rank_entry(found: Json) -> Json:
     """Return one rank of the index.
 
     What is not known is null. found: what a node's rank_logs_info or an index of version 1 has
@@ -82,7 +82,7 @@ def _error_or_none(error: object) -> Json | None:
     return {key: error.get(key) for key in _ERROR}
 
 
-def make(
+def build_index(
     attempt_dir: str, nodes: Sequence[Json], files: Iterable[Json], before: Json | None = None
 ) -> Json:
     """Return the index of an attempt.
@@ -96,7 +96,7 @@ def make(
         key: [item for item in (before or {}).get(key) or () if item.get("node") not in answering]
         for key in ("nodes", "ranks", "files")
     }
-    ranks = [entry(dict(rank, node=node["node"])) for node in nodes for rank in node["ranks"]]
+    ranks = [rank_entry(dict(rank, node=node["node"])) for node in nodes for rank in node["ranks"]]
     ranks += kept["ranks"]
     ranks.sort(key=_rank_order)
     zones = [{"node": node["node"], "utc_offset": node.get("utc_offset")} for node in nodes]
@@ -131,7 +131,7 @@ def _names(attempt_dir: str) -> tuple[str, int | None]:
     return run, int(match.group(1))
 
 
-def read(attempt_dir: str) -> Json | None:
+def read_index(attempt_dir: str) -> Json | None:
     """Return the index on the controller as the current version has it, None for none.
 
     Raises IndexProblem for one that cannot be read, NewerIndex where its version is the reason.
@@ -156,7 +156,7 @@ def read(attempt_dir: str) -> Json | None:
             f"{path} has version {index.get('version')!r}, this Trainyard reads 1 and {VERSION};"
             " use the newer one"
         )
-    return _sound(upgraded(index, attempt_dir))
+    return _sound(upgrade_index(index, attempt_dir))
 
 
 def _is_list_of_mappings(value: object) -> bool:
@@ -208,7 +208,7 @@ def _is_rank(value: object) -> bool:
     return value is None or (isinstance(value, int) and _is_number(value))
 
 
-def upgraded(index: Json, attempt_dir: str) -> Json:
+def upgrade_index(index: Json, attempt_dir: str) -> Json:
     """Return an index of any version as one of the current version.
 
     Version 1 has the time of a log's last write alone, and the first error whole.
@@ -220,10 +220,10 @@ def upgraded(index: Json, attempt_dir: str) -> Json:
         {"node": name, "ranks": [rank for rank in index["ranks"] if str(rank.get("node")) == name]}
         for name in names
     ]
-    return make(attempt_dir, nodes, index["files"])
+    return build_index(attempt_dir, nodes, index["files"])
 
 
-def over(index: Json, plan: Json) -> bool:
+def is_complete(index: Json, plan: Json) -> bool:
     """Return whether nothing more can come of an attempt.
 
     Then all ranks of its plan are in the index and have ended, and every node's exit.json is here.

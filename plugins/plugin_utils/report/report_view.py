@@ -12,7 +12,7 @@ import re
 import time
 import urllib.parse
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     MASK,
@@ -24,6 +24,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
     span as duration,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 
@@ -268,7 +269,7 @@ def environment(plan: Json) -> list[Json]:
     for name in sorted({name for node in nodes for name in node.get("env") or {}}):
         rows += _node_variable(name, nodes)
     for row in rows:
-        if render.is_secret(plan, row["name"]):
+        if render.is_secret(cast(Plan, plan), row["name"]):
             row["value"] = MASK
     return sorted(rows, key=lambda row: (row["name"], row["nodes"] or ""))
 

@@ -253,8 +253,8 @@ def _take_plan(attempt, digests, site):
     if text is None:
         return False, problems
     mark = hashlib.sha256(text.encode()).hexdigest()
-    collector.put(os.path.join(attempt, plan_origin.MARK), mark)
-    collector.put(os.path.join(attempt, "plan.json"), text)
+    collector.write_private(os.path.join(attempt, plan_origin.MARK), mark)
+    collector.write_private(os.path.join(attempt, "plan.json"), text)
     return True, []
 
 
@@ -267,7 +267,7 @@ def _take_job(attempt, nodes):
     if text is None:
         return False, problems
     run_dir = os.path.dirname(os.path.abspath(attempt))
-    collector.put(os.path.join(run_dir, "job.json"), text)
+    collector.write_private(os.path.join(run_dir, "job.json"), text)
     return True, []
 
 

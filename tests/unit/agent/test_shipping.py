@@ -50,7 +50,7 @@ class Sent:
     """A sender, and what it has written so far."""
 
     def __init__(self, attempt, errors, **spec):
-        self.process = log_receiver.start(
+        self.process = log_receiver.start_sender(
             ARGV,
             dict({"attempt_dir": str(attempt), "node": "node1", "interval": 0.02}, **spec),
             errors,
@@ -163,7 +163,7 @@ def test_what_is_at_home_does_not_cross_again(attempt, send, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "rank-000.node1.log").write_bytes(b"x" * 10000)
-    have = log_receiver.Receiver(str(home), node="node1").have()
+    have = log_receiver.Receiver(str(home), node="node1").describe_logs()
     frames, events = send(attempt, follow=False, have=have).end()
     mine = [
         (header["offset"], data)
@@ -186,7 +186,7 @@ def test_what_is_at_home_and_is_something_else_begins_again(attempt, send, tmp_p
     home = tmp_path / "home"
     home.mkdir()
     (home / "rank-000.node1.log").write_bytes(b"x" * 10000)
-    have = log_receiver.Receiver(str(home), node="node1").have()
+    have = log_receiver.Receiver(str(home), node="node1").describe_logs()
     sent = send(attempt, follow=False, have=have)
     _frames, events = sent.end()
     assert [event["event"] for event in events] == [said, "end"] and sent.bytes_of(
