@@ -30,24 +30,3 @@ EXAMPLES = r"""
 RETURN = r"""
 lacking: {description: "What the controller lacks yet, one sentence per file.", type: list, elements: str, returned: success}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "files": {"type": "dict", "required": True},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "checkpoint_compare is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -29,24 +29,3 @@ EXAMPLES = r"""
 """
 
 RETURN = "{}"
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "files": {"type": "dict", "required": True},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "checkpoint_install is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -84,27 +84,3 @@ details:
   elements: str
   returned: checked
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["witnesses", "checked"], "required": True},
-            "ask": {"type": "bool", "default": True},
-            "proof": {"type": "str"},
-            "facts": {"type": "str"},
-            "plans": {"type": "str"},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "conformance is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -109,39 +109,3 @@ verdict:
   type: dict
   returned: told
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "state": {
-                "type": "str",
-                "choices": ["chosen", "way", "done", "told"],
-                "required": True,
-            },
-            "only": {"type": "str", "default": ""},
-            "list": {"type": "bool", "default": False},
-            "confirm": {"type": "str", "default": ""},
-            "config": {"type": "str", "default": ""},
-            "fault": {"type": "str"},
-            "job": {"type": "dict"},
-            "example": {"type": "bool", "default": True},
-            "results": {"type": "list", "elements": "dict"},
-        },
-        required_if=[
-            ("state", "done", ("fault", "job")),
-            ("state", "told", ("results", "job")),
-        ],
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "drill is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -50,24 +50,3 @@ imported:
   type: dict
   returned: success
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "digest": {"type": "str", "required": True},
-            "nodes": {"type": "dict", "required": True},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "environment_differences is an action plugin; plugins/action is missing from"
-            " action_plugins in ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

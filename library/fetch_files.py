@@ -85,31 +85,3 @@ cut:
   type: str
   returned: always
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "src": {"type": "str", "required": True},
-            "root": {"type": "str", "required": True},
-            "into": {"type": "str", "required": True},
-            "sizes": {"type": "dict", "required": True},
-            "bytes": {"type": "str", "default": "21474836480"},
-            "files": {"type": "int", "default": 2000},
-            "free": {"type": "str", "default": "5368709120"},
-            "partial": {"type": "bool", "default": False},
-            "compare": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "fetch_files is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -40,21 +40,3 @@ lines:
   elements: str
   returned: success
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={"findings": {"type": "list", "elements": "dict", "required": True}},
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "findings_report is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

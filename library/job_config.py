@@ -119,29 +119,3 @@ programs:
   type: dict
   returned: success
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "config": {"type": "str"},
-            "resumed": {"type": "dict"},
-            "members": {"type": "list", "elements": "str"},
-            "ignored": {"type": "list", "elements": "str", "default": []},
-            "extra": {"type": "list", "elements": "str", "default": []},
-            "administrator": {"type": "bool", "default": False},
-            "logins": {"type": "bool", "default": True},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "job_config is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -143,29 +143,3 @@ index:
   type: dict
   returned: with state indexed
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["missing", "indexed"], "default": "indexed"},
-            "run_dir": {"type": "path", "required": True},
-            "nodes": {"type": "list", "elements": "dict", "required": True},
-            "strict": {"type": "bool", "default": True},
-            "left": {"type": "dict", "default": {}},
-            "bytes": {"type": "str", "default": "21474836480"},
-            "files": {"type": "int", "default": 2000},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "log_index is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

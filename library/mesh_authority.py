@@ -104,36 +104,3 @@ texts:
   type: list
   elements: str
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "directory": {"type": "path", "required": True},
-            "site": {"type": "str", "required": True},
-            "state": {
-                "type": "str",
-                "choices": ["present", "noted", "absent"],
-                "default": "present",
-            },
-            "public_key": {"type": "path", "no_log": False},
-            "nodes": {"type": "dict", "default": {}},
-            "replace": {"type": "bool", "default": False},
-            "rotate": {"type": "bool", "default": False},
-            "take_back": {"type": "str", "default": ""},
-            "known": {"type": "list", "elements": "str", "default": []},
-            "take_in": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "mesh_authority is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

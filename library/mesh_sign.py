@@ -77,31 +77,3 @@ signed:
   type: list
   elements: str
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "directory": {"type": "path", "required": True},
-            "site": {"type": "str", "required": True},
-            "ca_public_key": {"type": "str", "required": True, "no_log": False},
-            "keys": {"type": "dict", "required": True, "no_log": False},
-            "validity": {"type": "str", "default": "+24h"},
-            "renew_before": {"type": "str", "default": "+8h"},
-            "user": {"type": "str", "default": ""},
-            "agent_key": {"type": "path", "no_log": False},
-            "pkcs11": {"type": "path"},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "mesh_sign is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

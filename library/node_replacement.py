@@ -130,34 +130,3 @@ lines:
   elements: str
   returned: chosen
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["noted", "chosen"], "required": True},
-            "run_id": {"type": "str", "default": ""},
-            "state_dir": {"type": "path", "required": True},
-            "verdict": {"type": "dict", "default": {}},
-            "ended": {"type": "float", "default": 0},
-            "nodes": {"type": "list", "elements": "str", "default": []},
-            "places": {"type": "list", "elements": "str", "default": []},
-            "site": {"type": "dict"},
-            "job": {"type": "dict"},
-            "looks": {"type": "dict", "default": {}},
-            "cooldown_minutes": {"type": "float", "default": 30},
-        },
-        required_if=[("state", "chosen", ("site", "job"))],
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "node_replacement is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

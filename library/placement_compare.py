@@ -28,23 +28,3 @@ RETURN = r"""
 nodes: {description: "Nodes to ask, the reference first.", type: list, elements: str, returned: success}
 buckets: {description: Place to numbers of its parts., type: dict, returned: success}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "facts": {"type": "dict", "required": True},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "placement_compare is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

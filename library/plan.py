@@ -150,36 +150,3 @@ summary:
   elements: str
   returned: success
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "job": {"type": "dict", "required": True},
-            "site": {"type": "dict", "required": True},
-            "nodes": {"type": "list", "elements": "dict", "required": True},
-            "facts": {"type": "dict", "required": True},
-            "inputs": {"type": "dict", "required": True},
-            "resume": {"type": "dict", "default": {}},
-            "suite": {"type": "dict", "required": True},
-            "source": {"type": "dict", "required": True},
-            "project": {"type": "path", "required": True},
-            "silent": {"type": "dict", "default": {}},
-            "allowed": {"type": "dict", "default": {}},
-            "report": {"type": "bool", "default": False},
-            "state_dir": {"type": "path"},
-            "rehearse": {"type": "bool", "default": True},
-            "repair": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "plan is an action plugin; plugins/action is missing from action_plugins in ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

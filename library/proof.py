@@ -80,30 +80,3 @@ lines:
   elements: str
   returned: success
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "kind": {"type": "str", "choices": ["network", "rehearsal"], "required": True},
-            "plan": {"type": "dict", "required": True},
-            "facts": {"type": "dict", "required": True},
-            "results": {"type": "dict", "required": True},
-            "depth": {"type": "str", "choices": ["quick", "full"], "default": "full"},
-            "allowed": {"type": "dict", "default": {}},
-            "state_dir": {"type": "path", "required": True},
-            "report": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "proof is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -36,27 +36,3 @@ RETURN = r"""
 remove: {description: "{place: [run ids]}.", type: dict, returned: success}
 stay: {description: "[{run, places, why}]: what the rule would remove and why it stays.", type: list, elements: dict, returned: success}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "keep": {"type": "str", "default": ""},
-            "older_than": {"type": "str", "default": ""},
-            "run": {"type": "str", "default": ""},
-            "looks": {"type": "dict", "required": True},
-            "site": {"type": "str", "required": True},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "prune_choice is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -31,25 +31,3 @@ removed: {description: Runs that are gone., type: list, elements: str, returned:
 freed: {description: Bytes., type: int, returned: removed}
 problems: {description: What was left, and why., type: list, elements: str, returned: removed}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["looked", "removed"], "required": True},
-            "runs_dir": {"type": "path", "required": True},
-            "names": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "prune_controller is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -41,30 +41,3 @@ RETURN = r"""
 summary: {description: The end in lines for people., type: list, elements: str, returned: success}
 verdict: {description: "outcome (pruned, shown, problems) and text, the last line.", type: dict, returned: success}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "keep": {"type": "str", "default": ""},
-            "older_than": {"type": "str", "default": ""},
-            "run": {"type": "str", "default": ""},
-            "looks": {"type": "dict", "required": True},
-            "asked": {"type": "list", "elements": "str", "required": True},
-            "decided": {"type": "dict", "required": True},
-            "done": {"type": "dict", "default": {}},
-            "confirmed": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "prune_summary is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

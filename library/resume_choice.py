@@ -45,28 +45,3 @@ incomplete: {description: "[{attempt, name, node, why}] of what is not complete.
 waits: {description: "Why a restart should wait for the silent nodes, else empty.", type: str, returned: success}
 lines: {description: The choice in words., type: list, elements: str, returned: success}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "runs_dir": {"type": "path", "required": True},
-            "run_id": {"type": "str", "required": True},
-            "rule": {"type": "dict", "required": True},
-            "found": {"type": "dict", "required": True},
-            "silent": {"type": "list", "elements": "str", "default": []},
-            "tries": {"type": "int", "default": 0},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "resume_choice is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

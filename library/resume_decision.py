@@ -90,32 +90,3 @@ refused:
   type: bool
   returned: where it failed for that reason
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "runs_dir": {"type": "path", "required": True},
-            "run_id": {"type": "str", "required": True},
-            "answers": {"type": "dict", "required": True},
-            "job": {
-                "type": "list",
-                "elements": "str",
-                "default": [],
-                "no_log": True,
-            },  # its environment may hold secrets
-            "after": {"type": "int", "default": 0},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "resume_decision is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

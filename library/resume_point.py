@@ -78,8 +78,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
 
 def find(given):
     """Return what the run has on this node."""
-    if not attempt_dir.RUN_ID.match(given["run_id"]):
-        raise attempt_dir.AttemptError("attempt.bad_run_id", f"{given['run_id']!r} is not a run id")
+    attempt_dir.check_run_id(given["run_id"])
     home = os.path.expanduser("~")
     base = os.path.join(home, given["base"])
     mesh_credential.register(home, base)

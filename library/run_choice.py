@@ -41,26 +41,3 @@ choice:
 known_runs: {description: "Runs that the nodes know, newest first.", type: list, elements: str, returned: success}
 holding: {description: "[[run, number, nodes]] of what holds any node.", type: list, elements: list, returned: success}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "runs_dir": {"type": "path", "required": True},
-            "run_id": {"type": "str", "default": ""},
-            "found": {"type": "dict", "default": {}},
-            "members": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "run_choice is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -33,25 +33,3 @@ number: {description: Its newest attempt., type: int, returned: success}
 nodes: {description: Its nodes., type: list, elements: str, returned: success}
 waiting: {description: "[[run, number, nodes]] of runs whose restart may wait, where none is named.", type: list, elements: list, returned: success}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "runs_dir": {"type": "path", "required": True},
-            "run_id": {"type": "str", "default": ""},
-            "site": {"type": "str"},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "run_info is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

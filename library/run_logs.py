@@ -114,30 +114,3 @@ problem:
   type: str
   returned: followed
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "state": {
-                "type": "str",
-                "choices": ["asked", "found", "chosen", "brought", "shown", "followed"],
-                "required": True,
-            },
-            "asked": {"type": "dict"},
-            "chosen": {"type": "dict"},
-            "offsets": {"type": "dict", "default": {}},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "run_logs is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

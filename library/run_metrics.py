@@ -52,25 +52,3 @@ copy:
   type: str
   returned: success
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "runs_dir": {"type": "path", "required": True},
-            "run_id": {"type": "str", "required": True},
-            "directory": {"type": "path"},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "run_metrics is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

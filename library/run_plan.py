@@ -57,26 +57,3 @@ lacking:
   type: dict
   returned: always
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["looked", "taken"], "required": True},
-            "attempt_dir": {"type": "path", "required": True},
-            "digests": {"type": "dict", "default": {}},
-            "site": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "run_plan is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -120,37 +120,3 @@ taken:
   type: bool
   returned: where it failed for that reason
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["started", "ended", "refused"], "required": True},
-            "runs_dir": {"type": "path", "required": True},
-            "run_id": {"type": "str", "required": True},
-            "number": {"type": "int", "default": 1},
-            "job": {"type": "dict"},
-            "plan": {"type": "str"},
-            "plan_sha256": {"type": "str"},
-            "code": {"type": "dict", "default": {}},
-            "code_diff": {"type": "str", "default": ""},
-            "resume": {"type": "dict", "default": {}},
-            "why": {"type": "str", "default": ""},
-            "followed": {"type": "bool", "default": True},
-            "nodes": {"type": "list", "elements": "dict", "default": []},
-            "checkpoint": {"type": "dict", "default": {}},
-        },
-        required_if=[("state", "started", ("job", "plan", "plan_sha256"))],
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "run_record is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -62,26 +62,3 @@ notes:
   elements: str
   returned: success
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "runs_dir": {"type": "path", "required": True},
-            "run": {"type": "str", "default": ""},
-            "runs": {"type": "list", "elements": "str", "default": []},
-            "assets": {"type": "path", "required": True},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "run_report is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

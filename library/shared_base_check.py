@@ -24,23 +24,3 @@ EXAMPLES = r"""
 """
 
 RETURN = "{}"
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "facts": {"type": "dict", "required": True},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "shared_base_check is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

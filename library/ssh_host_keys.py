@@ -80,28 +80,3 @@ shown:
   type: list
   elements: str
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "hosts": {"type": "dict", "required": True},
-            "ports": {"type": "dict", "default": {}},
-            "fingerprints": {"type": "dict", "default": {}},
-            "known_hosts": {"type": "path", "required": True},
-            "also": {"type": "list", "elements": "path", "default": []},
-            "timeout": {"type": "int", "default": 5},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "ssh_host_keys is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

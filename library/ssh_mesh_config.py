@@ -150,35 +150,3 @@ identities:
   returned: success
   type: dict
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "nodes": {"type": "list", "elements": "dict", "required": True},
-            "names": {"type": "list", "elements": "str", "required": True},
-            "inventory": {"type": "dict", "required": True},
-            "known_hosts": {"type": "list", "elements": "path", "default": []},
-            "gate": {"type": "str", "default": ""},
-            "states": {"type": "list", "elements": "dict", "default": []},
-            "site": {"type": "str", "required": True},
-            "ca_public_key": {"type": "str", "default": "", "no_log": False},
-            "directory": {"type": "str", "default": ".trainyard/mesh"},
-            "extra_from": {"type": "list", "elements": "str", "default": []},
-            "shared_home": {"type": "bool", "default": False},
-            "validity": {"type": "str", "default": "+7d"},
-            "renew_before": {"type": "str", "default": "+1d"},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "ssh_mesh_config is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

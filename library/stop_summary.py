@@ -33,26 +33,3 @@ RETURN = r"""
 summary: {description: The end in lines for people., type: list, elements: str, returned: success}
 verdict: {description: "outcome (stopped, nothing, problems) and text, the last line.", type: dict, returned: success}
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "results": {"type": "dict", "required": True},
-            "found": {"type": "dict", "default": {}},
-            "run_id": {"type": "str", "default": ""},
-            "members": {"type": "list", "elements": "str", "default": []},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "stop_summary is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

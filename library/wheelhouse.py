@@ -120,29 +120,3 @@ needed_bytes:
   type: int
   returned: success
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main():
-    AnsibleModule(
-        argument_spec={
-            "environment": {"type": "dict", "required": True},
-            "nodes": {"type": "dict", "required": True},
-            "cache_dir": {"type": "path", "required": True},
-            "files_dir": {"type": "path", "required": True},
-            "project_dir": {"type": "path", "required": True},
-            "uv_version": {"type": "str", "required": True},
-            "wait": {"type": "int", "default": 3600},
-        },
-        supports_check_mode=True,
-    ).fail_json(
-        msg=(
-            "wheelhouse is an action plugin; plugins/action is missing from action_plugins in"
-            " ansible.cfg"
-        )
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -7,21 +7,20 @@ import os
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import model_collector
+from ansible_collections.trainyard.cluster.plugins.modules.checkpoint_compare import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import checkpoint_copy
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 
 
 class ActionModule(ControllerAction):
     """Compare the copy on the controller with the node's files."""
 
-    ARGUMENTS = {
-        "path": {"type": "path", "required": True},
-        "files": {"type": "dict", "required": True},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (model_collector.CheckpointError, manifest.ManifestError, OSError)
 
     def execute(self, arguments: Arguments) -> Result:

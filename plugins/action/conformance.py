@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.modules.conformance import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.conformance import (
     runner,
     site_checks,
@@ -18,6 +19,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 
 
@@ -26,13 +28,7 @@ class ActionModule(ControllerAction):
 
     _requires_connection = True
 
-    ARGUMENTS = {
-        "state": {"type": "str", "choices": ["witnesses", "checked"], "required": True},
-        "ask": {"type": "bool", "default": True},
-        "proof": {"type": "str"},
-        "facts": {"type": "str"},
-        "plans": {"type": "str"},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Name the runs that stand for the machines, or check every line."""

@@ -16,11 +16,13 @@ from typing import Any
 from ansible import context
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.modules.drill import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.drills import (
     drill_run,
@@ -50,17 +52,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     _requires_connection = True
 
-    ARGUMENTS = {
-        "state": {"type": "str", "choices": list(STATES), "required": True},
-        "only": {"type": "str", "default": ""},
-        "list": {"type": "bool", "default": False},
-        "confirm": {"type": "str", "default": ""},
-        "config": {"type": "str", "default": ""},
-        "fault": {"type": "str"},
-        "job": {"type": "dict"},
-        "example": {"type": "bool", "default": True},
-        "results": {"type": "list", "elements": "dict"},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     REQUIRED_IF = [
         ("state", "done", ("fault", "job")),
         ("state", "told", ("results", "job")),

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.modules.environment_differences import (
+    DOCUMENTATION,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments import (
     environment_difference,
@@ -16,10 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments imp
 class ActionModule(ControllerAction):
     """Compare the markers of one environment on all nodes."""
 
-    ARGUMENTS = {
-        "digest": {"type": "str", "required": True},
-        "nodes": {"type": "dict", "required": True},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (environment_difference.EnvironmentsDiffer,)
 
     def execute(self, arguments: Arguments) -> Result:

@@ -10,11 +10,13 @@ import shutil
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.modules.fetch_files import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import fetcher, log_receiver
 
@@ -24,17 +26,7 @@ class ActionModule(ControllerAction):
 
     _requires_connection = True
 
-    ARGUMENTS = {
-        "src": {"type": "str", "required": True},
-        "root": {"type": "str", "required": True},
-        "into": {"type": "str", "required": True},
-        "sizes": {"type": "dict", "required": True},
-        "bytes": {"type": "str", "default": str(quota.DEFAULT_BYTES)},
-        "files": {"type": "int", "default": quota.DEFAULT_FILES},
-        "free": {"type": "str", "default": str(quota.DEFAULT_FREE_BYTES)},
-        "partial": {"type": "bool", "default": False},
-        "compare": {"type": "bool", "default": False},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the names of the copied files, and why a node was cut off."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.modules.findings_report import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 
 
 class ActionModule(ControllerAction):
     """Make one table of all findings, and fail where one of them is a stop."""
 
-    ARGUMENTS = {"findings": {"type": "list", "elements": "dict", "required": True}}
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the table with READY or NOT READY as its last line."""

@@ -28,6 +28,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text 
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import software
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.modules.job_config import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.yaml_source import (
     Problem,
 )
@@ -48,6 +49,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import (
     controller_programs,
@@ -75,15 +77,7 @@ Setting = tuple[str, str, Any]
 class ActionModule(ControllerAction):
     """Read and judge everything in the controller's process. No connection is opened."""
 
-    ARGUMENTS = {
-        "config": {"type": "str"},
-        "resumed": {"type": "dict"},
-        "members": {"type": "list", "elements": "str"},
-        "ignored": {"type": "list", "elements": "str", "default": []},
-        "extra": {"type": "list", "elements": "str", "default": []},
-        "administrator": {"type": "bool", "default": False},
-        "logins": {"type": "bool", "default": True},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the job and the site, or fail with every problem of them."""

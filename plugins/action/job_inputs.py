@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from ansible.module_utils.urls import open_url
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.modules.job_inputs import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe, sources
 
@@ -16,26 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import de
 class ActionModule(ControllerAction):
     """Read code, data and weights on the controller, and keep their manifests in its cache."""
 
-    ARGUMENTS = {
-        "suite": {"type": "dict", "required": True},
-        "job": {"type": "dict", "required": True},
-        "code": {"type": "path", "required": True},
-        "placement": {
-            "type": "str",
-            "choices": ["push", "present", "shared"],
-            "default": "push",
-        },
-        "outline": {"type": "dict", "default": {}},
-        "unread": {"type": "str", "default": ""},
-        "data": {"type": "dict", "default": {}},
-        "weights": {"type": "dict", "default": {}},
-        "overrides": {"type": "dict", "default": {}},
-        "accelerator": {"type": "str", "default": "cpu"},
-        "nodes": {"type": "int", "default": 1},
-        "devices": {"type": "int", "default": 1},
-        "resume": {"type": "dict", "default": {}},
-        "cache_dir": {"type": "path", "required": True},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     PATHS_AS_GIVEN = ("code",)
     FAILURES = (sources.SourceError, manifest.ManifestError, OSError)
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.modules.log_index import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.quota import Quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync.log_index import (
@@ -22,15 +24,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync.log_inde
 class ActionModule(ControllerAction):
     """Compare what is on the controller with what the nodes reported."""
 
-    ARGUMENTS = {
-        "state": {"type": "str", "choices": ["missing", "indexed"], "default": "indexed"},
-        "run_dir": {"type": "path", "required": True},
-        "nodes": {"type": "list", "elements": "dict", "required": True},
-        "strict": {"type": "bool", "default": True},
-        "left": {"type": "dict", "default": {}},
-        "bytes": {"type": "str", "default": "21474836480"},
-        "files": {"type": "int", "default": 2000},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return what is missing, or take in what was fetched."""

@@ -7,10 +7,12 @@ import getpass
 import os
 import socket
 
+from ansible_collections.trainyard.cluster.plugins.modules.mesh_authority import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import (
     authority,
@@ -21,18 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import (
 class ActionModule(ControllerAction):
     """Make, change or remove the authority's directory on the controller."""
 
-    ARGUMENTS = {
-        "directory": {"type": "path", "required": True},
-        "site": {"type": "str", "required": True},
-        "state": {"type": "str", "choices": ["present", "noted", "absent"], "default": "present"},
-        "public_key": {"type": "path", "no_log": False},
-        "nodes": {"type": "dict", "default": {}},
-        "replace": {"type": "bool", "default": False},
-        "rotate": {"type": "bool", "default": False},
-        "take_back": {"type": "str", "default": ""},
-        "known": {"type": "list", "elements": "str", "default": []},
-        "take_in": {"type": "list", "elements": "str", "default": []},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (authority.AuthorityError, OSError)
 
     def execute(self, arguments: Arguments) -> Result:

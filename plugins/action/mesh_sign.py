@@ -7,10 +7,12 @@ import contextlib
 import time
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+from ansible_collections.trainyard.cluster.plugins.modules.mesh_sign import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import (
     authority,
@@ -22,17 +24,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import (
 class ActionModule(ControllerAction):
     """Call ssh-keygen with the authority's key, which is on the controller."""
 
-    ARGUMENTS = {
-        "directory": {"type": "path", "required": True},
-        "site": {"type": "str", "required": True},
-        "ca_public_key": {"type": "str", "required": True, "no_log": False},
-        "keys": {"type": "dict", "required": True, "no_log": False},
-        "validity": {"type": "str", "default": "+24h"},
-        "renew_before": {"type": "str", "default": "+8h"},
-        "user": {"type": "str", "default": ""},
-        "agent_key": {"type": "path", "no_log": False},
-        "pkcs11": {"type": "path"},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     # A library without a slash is looked for where libraries lie.
     PATHS_AS_GIVEN = ("pkcs11",)
     FAILURES = (authority.AuthorityError, OSError, ValueError)

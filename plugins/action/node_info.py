@@ -7,8 +7,10 @@ Note the controller's time before and after: only the controller can.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import Result
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 
@@ -20,8 +22,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
 
     TRANSFERS_FILES = False
 
-    def run(self, tmp=None, task_vars=None):
-        result = super().run(tmp, task_vars)
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
+        """Return the module's result with the two times."""
+        result: Result = super().run(tmp, task_vars)
         sent = time.time()
         result.update(
             self._execute_module(module_name="trainyard.cluster.node_info", task_vars=task_vars)

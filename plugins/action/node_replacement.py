@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.modules.node_replacement import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery.node_choice import (
     choose_nodes,
@@ -17,19 +19,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery.node_ch
 class ActionModule(ControllerAction):
     """Read and write the controller's memory of nodes that failed."""
 
-    ARGUMENTS = {
-        "state": {"type": "str", "choices": ["noted", "chosen"], "required": True},
-        "run_id": {"type": "str", "default": ""},
-        "state_dir": {"type": "path", "required": True},
-        "verdict": {"type": "dict", "default": {}},
-        "ended": {"type": "float", "default": 0},
-        "nodes": {"type": "list", "elements": "str", "default": []},
-        "places": {"type": "list", "elements": "str", "default": []},
-        "site": {"type": "dict"},
-        "job": {"type": "dict"},
-        "looks": {"type": "dict", "default": {}},
-        "cooldown_minutes": {"type": "float", "default": 30},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     REQUIRED_IF = [("state", "chosen", ("site", "job"))]
     FAILURES = (OSError, ValueError)
 

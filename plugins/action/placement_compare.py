@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import placement
+from ansible_collections.trainyard.cluster.plugins.modules.placement_compare import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 
 
 class ActionModule(ControllerAction):
     """Compare what lies on the nodes already."""
 
-    ARGUMENTS = {
-        "facts": {"type": "dict", "required": True},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the nodes, and the parts of each place."""

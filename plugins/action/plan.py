@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.modules.plan import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.start.job_plan import plan_job
 
@@ -15,23 +17,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.start.job_plan i
 class ActionModule(ControllerAction):
     """Compute the plan on the controller from the nodes' answers."""
 
-    ARGUMENTS = {
-        "job": {"type": "dict", "required": True},
-        "site": {"type": "dict", "required": True},
-        "nodes": {"type": "list", "elements": "dict", "required": True},
-        "facts": {"type": "dict", "required": True},
-        "inputs": {"type": "dict", "required": True},
-        "resume": {"type": "dict", "default": {}},
-        "suite": {"type": "dict", "required": True},
-        "source": {"type": "dict", "required": True},
-        "project": {"type": "path", "required": True},
-        "silent": {"type": "dict", "default": {}},
-        "allowed": {"type": "dict", "default": {}},
-        "report": {"type": "bool", "default": False},
-        "state_dir": {"type": "path"},
-        "rehearse": {"type": "bool", "default": True},
-        "repair": {"type": "bool", "default": False},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the plan, or fail with everything that is in the way of a start."""

@@ -4,28 +4,20 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.modules.proof import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.start import proof_verdict
 
 
 class ActionModule(ControllerAction):
     """Judge the nodes' answers, and keep the proof below the site's state directory."""
 
-    ARGUMENTS = {
-        "kind": {"type": "str", "choices": list(proof_cache.KINDS), "required": True},
-        "plan": {"type": "dict", "required": True},
-        "facts": {"type": "dict", "required": True},
-        "results": {"type": "dict", "required": True},
-        "depth": {"type": "str", "choices": ["quick", "full"], "default": "full"},
-        "allowed": {"type": "dict", "default": {}},
-        "state_dir": {"type": "path", "required": True},
-        "report": {"type": "bool", "default": False},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the findings, or fail with those that are in the way of a start."""

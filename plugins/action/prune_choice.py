@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import time
 
+from ansible_collections.trainyard.cluster.plugins.modules.prune_choice import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import pruning
 
@@ -16,13 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import prun
 class ActionModule(ControllerAction):
     """Apply a rule to the runs of all places."""
 
-    ARGUMENTS = {
-        "keep": {"type": "str", "default": ""},
-        "older_than": {"type": "str", "default": ""},
-        "run": {"type": "str", "default": ""},
-        "looks": {"type": "dict", "required": True},
-        "site": {"type": "str", "required": True},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:

@@ -7,10 +7,12 @@ import functools
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable_data
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan
+from ansible_collections.trainyard.cluster.plugins.modules.prune_controller import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import controller_runs
 
@@ -18,11 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import cont
 class ActionModule(ControllerAction):
     """Describe or remove runs in the controller's directory of runs."""
 
-    ARGUMENTS = {
-        "state": {"type": "str", "choices": ["looked", "removed"], "required": True},
-        "runs_dir": {"type": "path", "required": True},
-        "names": {"type": "list", "elements": "str", "default": []},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:

@@ -15,31 +15,25 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints impo
     model_collector,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import unseen_checkpoints
+from ansible_collections.trainyard.cluster.plugins.modules.resume_choice import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 
 
 class ActionModule(ControllerAction):
     """Compare the checkpoints of all machines."""
 
-    ARGUMENTS = {
-        "runs_dir": {"type": "path", "required": True},
-        "run_id": {"type": "str", "required": True},
-        "rule": {"type": "dict", "required": True},
-        "found": {"type": "dict", "required": True},
-        "silent": {"type": "list", "elements": "str", "default": []},
-        "tries": {"type": "int", "default": 0},
-    }
-    FAILURES = (model_collector.CheckpointError, OSError, ValueError)
+    ARGUMENTS = arguments_of(DOCUMENTATION)
+    FAILURES = (OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the best checkpoint, and why a restart should wait."""
-        if not attempt_dir.RUN_ID.match(arguments["run_id"]):
-            raise ValueError(f"{arguments['run_id']!r} is no run id")
+        attempt_dir.check_run_id(arguments["run_id"])
         run_dir = os.path.join(arguments["runs_dir"], arguments["run_id"])
         at_home = finder.of_run(run_dir, arguments["rule"], at_home=True)
         found = {finder.HOME: printable_data(at_home), **arguments["found"]}

@@ -3,24 +3,22 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
+from ansible_collections.trainyard.cluster.plugins.modules.run_choice import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 
 
 class ActionModule(ControllerAction):
     """Compare the nodes' answers with the controller's record."""
 
-    ARGUMENTS = {
-        "runs_dir": {"type": "path", "required": True},
-        "run_id": {"type": "str", "default": ""},
-        "found": {"type": "dict", "default": {}},
-        "members": {"type": "list", "elements": "str", "default": []},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:
@@ -31,7 +29,8 @@ class ActionModule(ControllerAction):
             for node, answer in arguments["found"].items()
             if isinstance(answer, dict)
         }
-        run_choice.check(arguments["run_id"])
+        if arguments["run_id"]:
+            attempt_dir.check_run_id(arguments["run_id"])
         choice = run_choice.choose(runs_dir, members, statuses, arguments["run_id"]) or {}
         for note in choice.get("notes", ()):
             self.warn(printable(note))

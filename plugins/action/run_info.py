@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.modules.run_info import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.pending_runs import (
     pending_runs,
@@ -16,11 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.pending_run
 class ActionModule(ControllerAction):
     """Read the controller's record of runs."""
 
-    ARGUMENTS = {
-        "runs_dir": {"type": "path", "required": True},
-        "run_id": {"type": "str", "default": ""},
-        "site": {"type": "str"},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:

@@ -27,6 +27,7 @@ from ansible.utils.vars import load_extra_vars
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
+from ansible_collections.trainyard.cluster.plugins.modules.run_logs import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import (
     logs_options as questions,
 )
@@ -35,6 +36,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
@@ -72,16 +74,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
     Only found, brought and followed open a connection.
     """
 
-    ARGUMENTS = {
-        "state": {
-            "type": "str",
-            "choices": ["asked", "found", "chosen", "brought", "shown", "followed"],
-            "required": True,
-        },
-        "asked": {"type": "dict"},
-        "chosen": {"type": "dict"},
-        "offsets": {"type": "dict", "default": {}},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (log_index.IndexProblem, archive.RunNotFound)
 
     def execute(self, arguments: Arguments) -> Result:

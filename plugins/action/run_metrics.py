@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.modules.run_metrics import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.report.metrics_file import (
     MetricsError,
@@ -17,11 +19,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.report.metrics_f
 class ActionModule(ControllerAction):
     """Read the run's record on the controller and write metrics.prom."""
 
-    ARGUMENTS = {
-        "runs_dir": {"type": "path", "required": True},
-        "run_id": {"type": "str", "required": True},
-        "directory": {"type": "path"},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (MetricsError,)
 
     def execute(self, arguments: Arguments) -> Result:

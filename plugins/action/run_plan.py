@@ -6,10 +6,12 @@ See library/run_plan.py for the documentation.
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.modules.run_plan import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import plan_directory
 
@@ -17,12 +19,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import plan
 class ActionModule(ControllerAction):
     """Read the schemas and the suites' tables, which do not travel with a module."""
 
-    ARGUMENTS = {
-        "state": {"type": "str", "choices": ["looked", "taken"], "required": True},
-        "attempt_dir": {"type": "path", "required": True},
-        "digests": {"type": "dict", "default": {}},
-        "site": {"type": "list", "elements": "str", "default": []},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return what is missing here, after taking what there is for `taken`."""

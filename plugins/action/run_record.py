@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.modules.run_record import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt
 
@@ -20,22 +22,7 @@ WRITERS = {
 class ActionModule(ControllerAction):
     """Write what happened to an attempt into the run's directory."""
 
-    ARGUMENTS = {
-        "state": {"type": "str", "choices": ["started", "ended", "refused"], "required": True},
-        "runs_dir": {"type": "path", "required": True},
-        "run_id": {"type": "str", "required": True},
-        "number": {"type": "int", "default": 1},
-        "job": {"type": "dict"},
-        "plan": {"type": "str"},
-        "plan_sha256": {"type": "str"},
-        "code": {"type": "dict", "default": {}},
-        "code_diff": {"type": "str", "default": ""},
-        "resume": {"type": "dict", "default": {}},
-        "why": {"type": "str", "default": ""},
-        "followed": {"type": "bool", "default": True},
-        "nodes": {"type": "list", "elements": "dict", "default": []},
-        "checkpoint": {"type": "dict", "default": {}},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     REQUIRED_IF = [("state", "started", ("job", "plan", "plan_sha256"))]
     FAILURES = (OSError, ValueError)
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.modules.run_report import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import load
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.report.report_page import (
@@ -18,12 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.report.report_pa
 class ActionModule(ControllerAction):
     """Read runs on the controller and write one HTML file."""
 
-    ARGUMENTS = {
-        "runs_dir": {"type": "path", "required": True},
-        "run": {"type": "str", "default": ""},
-        "runs": {"type": "list", "elements": "str", "default": []},
-        "assets": {"type": "path", "required": True},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Write the page, and warn of what could not be read."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import placement
+from ansible_collections.trainyard.cluster.plugins.modules.shared_base_check import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 
 
 class ActionModule(ControllerAction):
     """Compare the product directories of the nodes."""
 
-    ARGUMENTS = {
-        "facts": {"type": "dict", "required": True},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Fail where two nodes have one product directory."""

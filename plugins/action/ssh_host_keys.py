@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.modules.ssh_host_keys import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh.host_key_pins import (
     PinRefused,
@@ -18,14 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh.host_key_pi
 class ActionModule(ControllerAction):
     """Scan the nodes from the controller and write the site's known_hosts."""
 
-    ARGUMENTS = {
-        "hosts": {"type": "dict", "required": True},
-        "ports": {"type": "dict", "default": {}},
-        "fingerprints": {"type": "dict", "default": {}},
-        "known_hosts": {"type": "path", "required": True},
-        "also": {"type": "list", "elements": "path", "default": []},
-        "timeout": {"type": "int", "default": 5},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (PinRefused,)
 
     def execute(self, arguments: Arguments) -> Result:

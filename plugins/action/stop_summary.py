@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.modules.stop_summary import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.stop_summary import (
     summarize_stop,
@@ -16,12 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.stop_summar
 class ActionModule(ControllerAction):
     """Describe the nodes' results of a stop."""
 
-    ARGUMENTS = {
-        "results": {"type": "dict", "required": True},
-        "found": {"type": "dict", "default": {}},
-        "run_id": {"type": "str", "default": ""},
-        "members": {"type": "list", "elements": "str", "default": []},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the lines and the verdict."""

@@ -8,10 +8,12 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments imp
     python_env,
     wheels,
 )
+from ansible_collections.trainyard.cluster.plugins.modules.wheelhouse import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
     Result,
+    arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments.wheel_cache import (
     collect_wheels,
@@ -23,15 +25,7 @@ MESSAGE_CHARACTERS = 8000
 class ActionModule(ControllerAction):
     """Fetch wheels with the pip beside Ansible's own Python, into the controller's cache."""
 
-    ARGUMENTS = {
-        "environment": {"type": "dict", "required": True},
-        "nodes": {"type": "dict", "required": True},
-        "cache_dir": {"type": "path", "required": True},
-        "files_dir": {"type": "path", "required": True},
-        "project_dir": {"type": "path", "required": True},
-        "uv_version": {"type": "str", "required": True},
-        "wait": {"type": "int", "default": 3600},
-    }
+    ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (python_env.EnvironmentRefused, wheels.WheelhouseError)
 
     def execute(self, arguments: Arguments) -> Result:

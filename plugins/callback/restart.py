@@ -65,17 +65,17 @@ class CallbackModule(CallbackBase):
         terminal.install()  # where another callback prints, this one is loaded all the same
         self._record = None  # what run_record returned of an attempt that ended
         self._refused, self._followed, self._complete = False, False, False
-        self._newcomers = replacement_failures.Newcomers()
+        self._replacements = replacement_failures.Replacements()
 
     def v2_playbook_on_play_start(self, play):
-        self._newcomers.play()
+        self._replacements.note_play()
 
     def v2_runner_on_ok(self, result):
         chosen = self._of(result, "node_replacement")
         if chosen and "new" in chosen:
-            self._newcomers.chosen(chosen)
+            self._replacements.note_choice(chosen)
         elif self._of(result, "attempt_monitor"):
-            self._newcomers.begun()
+            self._replacements.note_start()
         record = self._of(result, "run_record") or {}
         if "again" in record and "verdict" in record and RUN_ID.match(str(record.get("run"))):
             self._record = record
@@ -89,17 +89,19 @@ class CallbackModule(CallbackBase):
             self._complete = True
         stops = (self._of(result, "plan") or self._of(result, "proof") or {}).get("stops")
         if stops:
-            self._newcomers.stopped(stops)
+            self._replacements.note_refusal(stops)
         elif not (ignore_errors or result.task.run_once or self._of(result, "run_record")):
-            self._newcomers.failed(
+            self._replacements.note_failure(
                 result.task._uuid, result.host.get_name(), result.task.name or result.task.action
             )
 
     def v2_runner_on_unreachable(self, result):
         if self._of(result, "attempt_monitor"):
-            self._newcomers.begun()
+            self._replacements.note_start()
         elif not result.task.ignore_unreachable:
-            self._newcomers.failed(result.task._uuid, result.host.get_name(), "unreachable")
+            self._replacements.note_failure(
+                result.task._uuid, result.host.get_name(), "unreachable"
+            )
 
     @staticmethod
     def _of(result, module):
@@ -151,7 +153,7 @@ class CallbackModule(CallbackBase):
 
         A further try, automatic or by hand, takes another node.
         """
-        replaced, now = self._newcomers, time.time()
+        replaced, now = self._replacements, time.time()
         for node, reason in replaced.unready(failed).items():
             message = (
                 f"{node} was to stand in for a lost node of {replaced.run} and counts as failed"

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.common.parameters import remove_values
+from ansible.module_utils.common.yaml import yaml_load
 from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CodedError
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
@@ -22,6 +23,34 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag impor
 
 Arguments = dict[str, Any]
 Result = dict[str, Any]
+
+
+# What the documentation of an option says of its values.
+OPTION_KEYS = ("type", "elements", "required", "default", "choices")
+
+
+def arguments_of(documentation: str, secrets: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return the argument spec that a module's documentation describes.
+
+    documentation: YAML, as in DOCUMENTATION of library/*.py. secrets: the options whose values no
+    result and no log may show.
+    """
+    options = yaml_load(documentation).get("options") or {}
+    arguments = _spec_of(options)
+    for name in secrets:
+        arguments[name]["no_log"] = True
+    return arguments
+
+
+def _spec_of(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the argument spec of documented options."""
+    arguments = {}
+    for name, option in options.items():
+        spec = {key: option[key] for key in OPTION_KEYS if key in option}
+        if "suboptions" in option:
+            spec["options"] = _spec_of(option["suboptions"])
+        arguments[name] = spec
+    return arguments
 
 
 class ActionFailed(Exception):
@@ -38,12 +67,12 @@ class ControllerAction(ActionBase):
     TRANSFERS_FILES = False
     _requires_connection = False
 
-    # As AnsibleModule takes them.
+    # As AnsibleModule takes them. arguments_of reads them from the module's documentation.
     ARGUMENTS: Mapping[str, Mapping[str, Any]] = {}
     REQUIRED_IF: Sequence[tuple[Any, ...]] = ()
     # Paths that are not made absolute: they may be a node's, or the name of a library.
     PATHS_AS_GIVEN: Sequence[str] = ()
-    # Exceptions of `execute` that say in words what is wrong.
+    # Further exceptions of `execute`, beside CodedError, whose message is for the user.
     FAILURES: tuple[type[Exception], ...] = ()
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> Result:
@@ -57,10 +86,10 @@ class ControllerAction(ActionBase):
             result.update(self.execute(arguments))
         except ActionFailed as error:
             result.update(error.result)
+        except CodedError as error:
+            result.update(failed=True, msg=self.describe(error), code=error.code)
         except self.FAILURES as error:
             result.update(failed=True, msg=self.describe(error))
-            if isinstance(error, CodedError):
-                result["code"] = error.code
         if self._warnings:
             result["warnings"] = self._warnings
         if secrets:

@@ -14,7 +14,6 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import conformance as module
 import pytest
 import rank_logs_info
 import yaml
@@ -768,10 +767,6 @@ def test_the_action_asks_nobody_where_it_is_told_so_and_writes_nothing_in_a_chec
     assert not (bench.folder / "runs" / "conform.json").exists()
     result = act(ask="no machines")
     assert result["failed"] and "'no machines'" in result["msg"] and "boolean" in result["msg"]
-
-
-def test_the_module_that_documents_it_says_so_where_the_action_is_missing(run_module):
-    assert "action_plugins" in run_module(module, {"state": "checked"})["msg"]
 
 
 # --- the playbook

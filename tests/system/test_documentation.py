@@ -15,19 +15,23 @@ import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     ControllerAction,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
 from core_support import ROOT
 
 MODULES = sorted(path.stem for path in (ROOT / "library").glob("*.py"))
-ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if (path / "tasks").is_dir())
-# Actions of modules that do nothing themselves: their main only says that the action is missing.
+# What an action does is only documented in library/: its argument spec is this documentation.
 ACTIONS = sorted(
     name
     for name in MODULES
-    if "is an action plugin" in (ROOT / "library" / f"{name}.py").read_text(encoding="utf-8")
+    if "AnsibleModule" not in (ROOT / "library" / f"{name}.py").read_text(encoding="utf-8")
 )
+CALLED = sorted(set(MODULES) - set(ACTIONS))
+ROLES = sorted(path.name for path in (ROOT / "roles").iterdir() if (path / "tasks").is_dir())
 KEYS = ("type", "required", "default", "choices", "elements")
 
 
@@ -63,32 +67,76 @@ def normal(option):
 
 
 @pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_documented(name):
+    documentation = yaml.safe_load(importlib.import_module(name).DOCUMENTATION)
+    assert documentation["module"] == name
+    assert documentation["short_description"] and documentation["author"]
+    options = documentation.get("options", {})
+    assert all(entry.get("description") for entry in options.values())
+
+
+@pytest.mark.parametrize("name", CALLED)
 def test_a_modules_documentation_is_its_argument_spec(name, monkeypatch):
     module, given = spec_of(name, monkeypatch)
-    said = yaml.safe_load(module.DOCUMENTATION)
-    assert (
-        said["module"] == name
-        and said["short_description"]
-        and said["author"]
-        and given.get("supports_check_mode") is True
-    )
-    documented = {option: normal(entry) for option, entry in said.get("options", {}).items()}
+    assert given.get("supports_check_mode") is True
+    options = yaml.safe_load(module.DOCUMENTATION).get("options", {})
+    documented = {option: normal(entry) for option, entry in options.items()}
     assert documented == {option: normal(entry) for option, entry in given["argument_spec"].items()}
-    assert all(entry.get("description") for entry in said.get("options", {}).values())
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_an_action_takes_the_arguments_of_its_module(name, monkeypatch, load_plugin):
-    """The module documents what the action does, and would refuse the same task."""
-    _module, given = spec_of(name, monkeypatch)
-    plugin = load_plugin("action", name)
-    action = plugin.ActionModule
-    of_base = issubclass(action, ControllerAction)
-    arguments = action.ARGUMENTS if of_base else getattr(plugin, "SPEC", None)
-    if arguments is not None:
-        assert arguments == given["argument_spec"]
-    required = getattr(action, "REQUIRED_IF", ())
-    assert list(required) == list(given.get("required_if", ()))
+def test_an_actions_argument_spec_is_its_documentation(name, load_plugin):
+    action = load_plugin("action", name).ActionModule
+    assert issubclass(action, ControllerAction)
+    options = yaml.safe_load(importlib.import_module(name).DOCUMENTATION).get("options", {})
+    documented = {option: normal(entry) for option, entry in options.items()}
+    assert documented == {option: normal(entry) for option, entry in action.ARGUMENTS.items()}
+    for _option, _value, needed in action.REQUIRED_IF:
+        assert set(needed) <= set(options)
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_the_documentation_of_an_action_has_no_code(name):
+    tree = ast.parse((ROOT / "library" / f"{name}.py").read_text(encoding="utf-8"))
+    names = [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)]
+    assert names == ["DOCUMENTATION", "EXAMPLES", "RETURN"]
+    assert all(isinstance(node, ast.Assign | ast.Expr | ast.ImportFrom) for node in tree.body)
+
+
+def tasks_in(entries):
+    """Return the tasks of a list of tasks or plays, with those of blocks."""
+    found = []
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict):
+            found.append(entry)
+            for part in ("block", "rescue", "always", "tasks", "pre_tasks", "post_tasks"):
+                found += tasks_in(entry.get(part))
+    return found
+
+
+def calls(names):
+    """Return [(file, module, arguments)] of the tasks that call one of these modules."""
+    files = [*(ROOT / "playbooks").rglob("*.yml"), *(ROOT / "roles").rglob("tasks/*.yml")]
+    return [
+        (path.relative_to(ROOT).as_posix(), key.split(".")[-1], task[key] or {})
+        for path in files
+        for task in tasks_in(yaml.safe_load(path.read_text(encoding="utf-8")))
+        for key in task
+        if key.startswith("trainyard.cluster.") and key.split(".")[-1] in names
+    ]
+
+
+def test_a_task_gives_an_action_the_options_that_it_has():
+    """ansible-lint does this for modules only."""
+    found = calls(ACTIONS)
+    assert {name for _file, name, _arguments in found} == set(ACTIONS)
+    for file, name, arguments in found:
+        if not isinstance(arguments, dict):
+            continue  # all of them in one expression
+        documentation = yaml.safe_load(importlib.import_module(name).DOCUMENTATION)
+        options = documentation.get("options", {})
+        required = {option for option, entry in options.items() if entry.get("required")}
+        assert required <= set(arguments) <= set(options), (file, name)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -108,10 +156,14 @@ def test_a_modules_examples_and_results_are_yaml(name):
     )
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_is_a_short_main_and_has_a_test_of_its_name(name):
+@pytest.mark.parametrize("name", CALLED)
+def test_a_module_is_a_short_main(name):
     module = importlib.import_module(name)
     assert len(inspect.getsource(module.main).splitlines()) <= 40
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_has_a_test_of_its_name(name):
     folders = [ROOT / "tests" / "unit" / "modules", ROOT / "tests" / "contract"]
     assert any((folder / f"test_{name}.py").exists() for folder in folders)
 
@@ -228,3 +280,15 @@ def test_both_locks_have_the_same_versions_and_hashes():
 def test_a_user_installs_no_test_or_linter():
     names = {pin["name"] for pin in read_lock("requirements.txt")}
     assert not names & {"pytest", "molecule", "ansible-lint", "ruff", "mypy", "selenium"}
+
+
+def test_documented_defaults_are_the_constants_of_the_code(load_plugin):
+    def arguments(name):
+        return load_plugin("action", name).ActionModule.ARGUMENTS
+
+    fetched = arguments("fetch_files")
+    assert int(fetched["bytes"]["default"]) == quota.DEFAULT_BYTES
+    assert fetched["files"]["default"] == quota.DEFAULT_FILES
+    assert int(fetched["free"]["default"]) == quota.DEFAULT_FREE_BYTES
+    assert arguments("ssh_mesh_config")["directory"]["default"] == primitives.DIRECTORY
+    assert arguments("proof")["kind"]["choices"] == list(proof_cache.KINDS)

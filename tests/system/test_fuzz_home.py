@@ -231,7 +231,7 @@ def test_what_is_no_regular_file_is_not_read(run, tmp_path, kind, name):
         json.dumps(series.of_run(str(run)))
         home = archive.LocalAttempt(str(run.parent), RUN)
         assert home.index is None and log_view.merge_lines(home.logs(), 20) == ([], {})
-        assert run_json.numbers(str(run)) == [1]
+        assert run_json.attempt_numbers(str(run)) == [1]
     finally:
         path.rmdir() if kind == "folder" else path.unlink()
 

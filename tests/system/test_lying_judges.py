@@ -394,7 +394,14 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
     honest = {
         "found": {
             "point": point,
-            "skipped": [{"attempt": 1, "name": "1", "why": "1.pdopt is missing"}],
+            "skipped": [
+                {
+                    "attempt": 1,
+                    "name": "1",
+                    "why": "1.pdopt is missing",
+                    "code": "checkpoint.file_missing",
+                }
+            ],
         }
     }
 
@@ -438,7 +445,9 @@ def test_what_a_node_says_of_a_run_is_judged():
         run_choice.choose("/nowhere", [HONEST, LIAR], answers)
         run_choice.known_runs(answers)
         with contextlib.suppress(resume_decision.ResumeRefused, resume_decision.ResumePostponed):
-            resume_decision.settle(RUN, resume_decision.at_home("/nowhere", RUN), answers)
+            resume_decision.decide(
+                RUN, resume_decision.read_controller_state("/nowhere", RUN), answers
+            )
 
     every("attempt_monitor", {"status": status}, judge)
 

@@ -297,8 +297,8 @@ def test_stop_without_a_run_ends_the_restart_that_waits(tmp_path):
         text.replace("ansible_connection: ssh", "trainyard_home: '.{{ inventory_hostname }}'")
     )
     failed = {"outcome": "failed", "cause": "killed", "text": ""}
-    entry = dict(run_json.entry(1), ended=time.time(), verdict=failed, again={"again": True})
-    record = dict(run_json.empty(run, "job", time.time()), attempts=[entry])
+    entry = dict(run_json.new_entry(1), ended=time.time(), verdict=failed, again={"again": True})
+    record = dict(run_json.new_record(run, "job", time.time()), attempts=[entry])
     plan = {"site": "test", "nodes": [{"name": "node1"}, {"name": "node2"}]}
     put(
         folder,
@@ -420,7 +420,7 @@ def test_why_a_node_has_not_told_how_the_run_stands_is_said(tmp_path):
     assert code == 0, output
     looks = json.loads((tmp_path / "said.json").read_text())
     nodes = [{"name": name} for name in LOOKED]
-    found = candidates.unfit(
+    found = candidates.find_obstacles(
         list(LOOKED),
         {
             "looks": looks,
@@ -431,7 +431,7 @@ def test_why_a_node_has_not_told_how_the_run_stands_is_said(tmp_path):
         },
     )
     assert sorted(found) == ["node2", "spare1", "spare2"]
-    assert "interpreter '/usr/bin/python3'" in found["node2"]
-    assert "not answer" not in found["node2"]
-    assert found["spare1"].endswith("not answer: No route to host")
-    assert "(--limit)" in found["spare2"]
+    assert "interpreter '/usr/bin/python3'" in found["node2"].text
+    assert "not answer" not in found["node2"].text
+    assert found["spare1"].text.endswith("not answer: No route to host")
+    assert "(--limit)" in found["spare2"].text

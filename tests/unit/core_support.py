@@ -6,6 +6,7 @@ programs that record how they were called.
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import functools
 import json
@@ -14,6 +15,7 @@ import struct
 import sys
 from pathlib import Path
 
+import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
@@ -27,6 +29,14 @@ CODE, DATA, ENVIRONMENT = "c" * 64, "d" * 64, "e" * 64
 # Two test sessions on one machine must not take each other's processes for their own.
 UNIQUE = "ppyoloe-%04x" % (os.getpid() % 65536)
 RUN = "20261120-103501-" + UNIQUE
+
+
+@contextlib.contextmanager
+def raises_code(kind, code):
+    """Expect an error of this class with this message code."""
+    with pytest.raises(kind) as error:
+        yield error
+    assert error.value.code == code
 
 
 def renamed(log, kept, data):

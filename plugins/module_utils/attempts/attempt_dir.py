@@ -43,13 +43,18 @@ def unit_name(run_id, attempt):
     return f"trainyard-{run_id}-{attempt:d}.service"
 
 
+def check_run_id(run_id):
+    """Raise AttemptError for a text that is not a run id."""
+    if not RUN_ID.match(run_id):
+        raise AttemptError("attempt.bad_run_id", f"{run_id!r} is not a run id")
+
+
 def attempt_dir(base, run_id, attempt):
     """Return the attempt's directory below a node's product directory.
 
     Raises AttemptError for a malformed run id.
     """
-    if not RUN_ID.match(run_id):
-        raise AttemptError("attempt.bad_run_id", f"{run_id!r} is not a run id")
+    check_run_id(run_id)
     return os.path.join(base, "runs", run_id, f"attempt-{attempt:d}")
 
 

@@ -16,7 +16,7 @@ class CodedError(Exception):
     code: `<area>.<reason>`, which docs/messages.md lists. The message may change.
     """
 
-    def __init__(self, code, message):
+    def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 

@@ -118,7 +118,7 @@ def wanted_files(rule, name):
 def examine(root, folder, name, files, rule):
     """Return the {epoch, step, lr} of a complete checkpoint.
 
-    Raises Broken with the reason, beginning with the file. root: descriptor of the attempt's
+    Raises BrokenFile with the reason, beginning with the file. root: descriptor of the attempt's
     directory. folder: below it. files: {path below folder: modification time in ns}.
     """
     wanted = wanted_files(rule, name)
@@ -133,27 +133,27 @@ def examine(root, folder, name, files, rule):
             with os.fdopen(open_below(root, folder + "/" + path), "rb") as handle:
                 size = os.fstat(handle.fileno()).st_size
                 values[path] = validate.read(handle, size, ending, last_record, rows)
-        except (OSError, validate.Broken) as error:
+        except (OSError, validate.BrokenFile) as error:
             # Other files that the suite writes (texts, exported models) are taken along as they
             # are.
             if path in wanted or ending in validate.PICKLES + validate.RECORDS:
                 code = "checkpoint.unreadable"
-                if isinstance(error, validate.Broken):
+                if isinstance(error, validate.BrokenFile):
                     code = error.code
-                raise validate.Broken(code, f"{path} {error}") from None
+                raise validate.BrokenFile(code, f"{path} {error}") from None
     return state(rule.get("state") or {}, name, {path: values[path] for path in wanted})
 
 
 def _refuse_incomplete(wanted, files):
-    """Raise Broken where files are missing, or are of two saves."""
+    """Raise BrokenFile where files are missing, or are of two saves."""
     missing = [path for path in wanted if path not in files]
     if missing:
-        raise validate.Broken("checkpoint.file_missing", f"{', '.join(missing)} is missing")
+        raise validate.BrokenFile("checkpoint.file_missing", f"{', '.join(missing)} is missing")
     later = [path for path in wanted if files[path] > files[wanted[-1]]]
     if later:
         # A suite that writes its files anew at every save was cut off between two of them: each
         # file is whole, but together they are not a checkpoint.
-        raise validate.Broken(
+        raise validate.BrokenFile(
             "checkpoint.mixed_saves", f"{', '.join(later)} is of a later save than {wanted[-1]}"
         )
 
@@ -261,7 +261,7 @@ def of_attempt(attempt_dir, number, folders, rule):
         for folder, (instead, saved, name, files) in rows[:MOST_READ]:
             try:
                 numbers = examine(root, folder, name, files, rule)
-            except validate.Broken as error:
+            except validate.BrokenFile as error:
                 skipped.append(describe_skipped(error.code, number, str(error), name))
                 continue
             point = {

@@ -38,7 +38,7 @@ _ITEMS = {"APPEND": False, "APPENDS": True}
 _NO_PICKLE = "is no pickle"
 
 
-class Broken(CodedError):
+class BrokenFile(CodedError):
     """A file that is not whole or is of another kind. The message follows its name."""
 
 
@@ -56,7 +56,7 @@ class Thing(dict):
 def read(handle, size):
     """Return the plain value of a pickle that is all of a file.
 
-    handle: at its beginning, seekable. size: bytes. Raises Broken, TooLong, OSError.
+    handle: at its beginning, seekable. size: bytes. Raises BrokenFile, TooLong, OSError.
     """
     return _Pickle(handle, size).value()
 
@@ -72,7 +72,7 @@ class _Pickle:
 
     def cut(self):
         """Return the error of a file that ends too early."""
-        return Broken("checkpoint.cut_off", f"is cut off at {self.size} bytes")
+        return BrokenFile("checkpoint.cut_off", f"is cut off at {self.size} bytes")
 
     def take(self, count):
         """Return the next count bytes."""
@@ -92,7 +92,7 @@ class _Pickle:
             return data[:-1]
         if self.position >= self.size:
             raise self.cut()
-        raise Broken("checkpoint.bad_file", _NO_PICKLE)
+        raise BrokenFile("checkpoint.bad_file", _NO_PICKLE)
 
     def argument(self, op):
         """Return an opcode's argument as bytes, None where it is too long to be kept."""
@@ -108,7 +108,7 @@ class _Pickle:
         form = _LENGTHS[op.arg.n]
         (length,) = struct.unpack(form, self.take(struct.calcsize(form)))
         if length < 0:
-            raise Broken("checkpoint.bad_file", _NO_PICKLE)
+            raise BrokenFile("checkpoint.bad_file", _NO_PICKLE)
         if length <= KEPT:
             return self.take(length)
         if self.position + length > self.size:
@@ -125,7 +125,7 @@ class _Pickle:
         if self.marks:
             available -= self.marks[-1]
         if available < count:
-            raise Broken("checkpoint.bad_file", _NO_PICKLE)
+            raise BrokenFile("checkpoint.bad_file", _NO_PICKLE)
         items = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return items
@@ -133,7 +133,7 @@ class _Pickle:
     def pop_mark(self):
         """Take all entries above the last mark, and the mark."""
         if not self.marks:
-            raise Broken("checkpoint.bad_file", _NO_PICKLE)
+            raise BrokenFile("checkpoint.bad_file", _NO_PICKLE)
         first = self.marks.pop()
         items = self.stack[first:]
         del self.stack[first:]
@@ -157,7 +157,7 @@ class _Pickle:
             data = self.argument(op)
             if op.name == "STOP":
                 if self.position != self.size:
-                    raise Broken(
+                    raise BrokenFile(
                         "checkpoint.bad_file",
                         f"goes on for {self.size - self.position} bytes after its end",
                     )
@@ -169,7 +169,7 @@ class _Pickle:
         """Return the next opcode. Since protocol 2 a pickle begins with its version."""
         code = self.take(1)[0]
         if code not in _CODES or (self.position == 1 and code != 0x80):
-            raise Broken("checkpoint.bad_file", _NO_PICKLE)
+            raise BrokenFile("checkpoint.bad_file", _NO_PICKLE)
         return _CODES[code]
 
     def step(self, op, data):
@@ -255,7 +255,7 @@ def _result(name, inputs, data):
 def _put(target, items):
     """Put the entries whose keys are texts or numbers into a dictionary and return it."""
     if len(items) % 2:
-        raise Broken("checkpoint.bad_file", _NO_PICKLE)
+        raise BrokenFile("checkpoint.bad_file", _NO_PICKLE)
     if isinstance(target, dict):
         for key, value in zip(items[::2], items[1::2]):
             if isinstance(key, (str, int, float)):
@@ -272,4 +272,4 @@ def _number(name, data):
             return float(data)
         return int(data.rstrip(b"L"))
     except ValueError:
-        raise Broken("checkpoint.bad_file", _NO_PICKLE) from None
+        raise BrokenFile("checkpoint.bad_file", _NO_PICKLE) from None

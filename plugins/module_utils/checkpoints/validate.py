@@ -14,7 +14,7 @@ import struct
 import time
 
 from . import pickle_scan
-from .pickle_scan import Broken
+from .pickle_scan import BrokenFile
 
 PICKLES = (".pdparams", ".pdopt", ".pdema", ".pdstates", ".states")
 RECORDS = (".ckpt",)
@@ -42,11 +42,11 @@ def read(handle, size, ending, last_record=None, rows=()):
     None means that its state is unknown. It is unknown where the kind of file has no end mark, or
     where reading it takes too long. handle: binary, at its beginning, seekable. size: bytes.
     ending: of the file's name, with its dot. last_record: the name of a .ckpt's last record. rows:
-    names of its records whose numbers are read. An empty file is never whole. Raises Broken,
+    names of its records whose numbers are read. An empty file is never whole. Raises BrokenFile,
     OSError.
     """
     if not size:
-        raise Broken("checkpoint.empty_file", "is empty")
+        raise BrokenFile("checkpoint.empty_file", "is empty")
     try:
         if ending in PICKLES:
             return pickle_scan.read(handle, size)
@@ -56,7 +56,7 @@ def read(handle, size, ending, last_record=None, rows=()):
         if ending in PICKLES:
             handle.seek(size - 1)
             if handle.read(1) != b".":
-                raise Broken("checkpoint.cut_off", f"is cut off at {size} bytes") from None
+                raise BrokenFile("checkpoint.cut_off", f"is cut off at {size} bytes") from None
     return None
 
 
@@ -83,7 +83,7 @@ def records(handle, size, last=None, rows=()):
     A value is a number or a list of numbers for a name in rows, else None. Message Checkpoint
     {repeated Value value = 1}; Value {tag = 1; TensorProto tensor = 2}; TensorProto {dims = 1;
     tensor_type = 2; tensor_content = 3}. After the records may stand `crc_num` and ten bytes
-    (save_checkpoint(crc_check=True)). Raises Broken, TooLong, OSError.
+    (save_checkpoint(crc_check=True)). Raises BrokenFile, TooLong, OSError.
     """
     values, name, position = {}, None, 0
     deadline = time.monotonic() + pickle_scan.SECONDS
@@ -95,12 +95,14 @@ def records(handle, size, last=None, rows=()):
             break
         field, start, end = _field(handle, position, size)
         if field != 1:
-            raise Broken("checkpoint.bad_file", _NO_CHECKPOINT)
+            raise BrokenFile("checkpoint.bad_file", _NO_CHECKPOINT)
         name, numbers = _record(handle, start, end, rows)
         values[name] = numbers
         position = end
     if last is not None and name != last:
-        raise Broken("checkpoint.cut_off", f"is cut off: its last record is {name} and not {last}")
+        raise BrokenFile(
+            "checkpoint.cut_off", f"is cut off: its last record is {name} and not {last}"
+        )
     return values
 
 
@@ -111,7 +113,7 @@ def _record(handle, start, end, rows):
     if 1 in parts:
         name = _text(handle, *parts[1])
     if not name:
-        raise Broken("checkpoint.bad_file", _NO_CHECKPOINT)
+        raise BrokenFile("checkpoint.bad_file", _NO_CHECKPOINT)
     if 2 not in parts:
         return name, None
     tensor = _field_ranges(handle, *parts[2])
@@ -169,7 +171,7 @@ def _field(handle, start, end):
 
 
 def _goes_on_after(end):
-    return Broken(
+    return BrokenFile(
         "checkpoint.cut_off", f"is cut off or changed: a part of it goes on after byte {end}"
     )
 
@@ -187,7 +189,7 @@ def _varint(handle, start, end):
         value |= (byte[0] & 127) << shift
         if byte[0] < 128:
             return value, start
-    raise Broken("checkpoint.bad_file", _NO_CHECKPOINT)
+    raise BrokenFile("checkpoint.bad_file", _NO_CHECKPOINT)
 
 
 def _text(handle, start, end):

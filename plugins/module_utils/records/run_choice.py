@@ -26,12 +26,6 @@ def is_run(value):
     return isinstance(value, str) and bool(RUN_ID.match(value))
 
 
-def check(run):
-    """Raise ValueError where a run is named that cannot be one."""
-    if run and not is_run(run):
-        raise ValueError(f"{run!r} is no run id")
-
-
 def is_attempt(value):
     """Return whether a value is the number of an attempt."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ATTEMPTS
@@ -77,7 +71,7 @@ def numbers_at_home(runs_dir, run):
     run_dir = os.path.join(runs_dir, run)
     if not is_run(run) or os.path.islink(run_dir):
         return []
-    return run_json.numbers(run_dir)
+    return run_json.attempt_numbers(run_dir)
 
 
 def choose(runs_dir, site, answers, run=""):
@@ -145,7 +139,7 @@ def members(runs_dir, site, mine, run, number):
     """
     planned = []
     if number in numbers_at_home(runs_dir, run):
-        plan = run_json.plan_of(os.path.join(runs_dir, run), number) or {}
+        plan = run_json.read_plan(os.path.join(runs_dir, run), number) or {}
         planned = [node.get("name") for node in plan.get("nodes") or ()]
     nodes = [name for name in planned if name in site]
     if nodes:

@@ -16,6 +16,7 @@ import shutil
 import stat
 
 from ..attempts.attempt_dir import RUN_ID
+from ..attempts.states import Outcome
 from ..base import manifest
 from ..base.safe_open import FILE
 
@@ -24,7 +25,12 @@ NAME, LOCK, VERSION = "run.json", ".run.lock", 2
 # are causes of the catalogue (failure_catalogue.py).
 NOT_STARTED, NO_PROGRESS = "not_started", "no_progress"
 # The run's outcome by that of a verdict; a node that was lost has made it fail.
-OUTCOMES = {"completed": "completed", "failed": "failed", "lost": "failed", "stopped": "stopped"}
+OUTCOMES = {
+    Outcome.COMPLETED: Outcome.COMPLETED.value,
+    Outcome.FAILED: Outcome.FAILED.value,
+    Outcome.LOST: Outcome.FAILED.value,
+    Outcome.STOPPED: Outcome.STOPPED.value,
+}
 _NOTHING = {
     "plan_sha256": None,
     "started": None,
@@ -50,15 +56,12 @@ class NewerRecord(ValueError):
     """
 
 
-def entry(number, **known):
-    """Return an attempt's entry.
-
-    What is not known yet is null or empty.
-    """
-    return dict(_NOTHING, number=number, **known)
+def new_entry(number, **fields):
+    """Return an attempt's entry. A field that is not given is null or empty."""
+    return dict(_NOTHING, number=number, **fields)
 
 
-def empty(run_id, job, started):
+def new_record(run_id, job, started):
     """Return the record of a run without attempts.
 
     started: unix seconds.
@@ -67,7 +70,7 @@ def empty(run_id, job, started):
         "version": VERSION,
         "run": run_id,
         "job": job,
-        "outcome": "running",
+        "outcome": Outcome.RUNNING.value,
         "reason": None,
         "started": started,
         "ended": None,
@@ -86,10 +89,10 @@ def read(run_dir):
     record = manifest.read_json(os.path.join(run_dir, NAME))
     if not isinstance(record, dict) or not isinstance(record.get("attempts"), list):
         return None
-    return upgraded(record)
+    return upgrade(record)
 
 
-def upgraded(record):
+def upgrade(record):
     """Return a record of any version as one of today's.
 
     Version 1 had one attempt, its start as the run's, and an entry only at its end. Raises
@@ -97,34 +100,44 @@ def upgraded(record):
     """
     version = record.get("version")
     if version == VERSION:
-        return record
+        return dict(record, attempts=[_with_code(item) for item in record["attempts"]])
     if version != 1:
         raise NewerRecord(
             f"run.json has version {version!r}, this Trainyard reads 1 and {VERSION}; use the newer"
             " one"
         )
     new = dict(
-        empty(record.get("run"), record.get("job"), record.get("started")),
+        new_record(record.get("run"), record.get("job"), record.get("started")),
         code=record.get("code") or {},
     )
     start = {"plan_sha256": record.get("plan_sha256"), "started": record.get("started")}
     for item in [item for item in record["attempts"] if isinstance(item, dict)] or [{"number": 1}]:
-        attempt = entry(item.get("number") or 1)
+        attempt = new_entry(item.get("number") or 1)
         if attempt["number"] == 1:
             attempt.update(start)
         attempt.update((key, item[key]) for key in item if key in _NOTHING)
-        new = with_entry(new, attempt)
+        new = merge_entry(new, attempt)
     return new
 
 
-def known(record, number):
-    """Return what a record has of an attempt, or an entry that is empty."""
+def _with_code(item):
+    """Return an attempt's entry whose decision on a restart has a message code.
+
+    An earlier release of this version wrote none.
+    """
+    if not isinstance(item, dict) or not isinstance(item.get("again"), dict):
+        return item
+    return dict(item, again=dict({"code": None}, **item["again"]))
+
+
+def attempt_entry(record, number):
+    """Return a record's entry of an attempt, or an empty one."""
     return next(
-        (dict(item) for item in record["attempts"] if item["number"] == number), entry(number)
+        (dict(item) for item in record["attempts"] if item["number"] == number), new_entry(number)
     )
 
 
-def with_entry(record, item):
+def merge_entry(record, item):
     """Return the record with an attempt's entry in it.
 
     The run's own fields then say how the newest attempt stands.
@@ -138,9 +151,9 @@ def with_entry(record, item):
         key=lambda one: one["number"],
     )
     newest = attempts[-1]
-    outcome, reason = "running", newest["reason"]
+    outcome, reason = Outcome.RUNNING.value, newest["reason"]
     if newest["verdict"]:
-        outcome = OUTCOMES.get(newest["verdict"].get("outcome"), "unknown")
+        outcome = OUTCOMES.get(newest["verdict"].get("outcome"), Outcome.UNKNOWN.value)
     if (newest["again"] or {}).get("reason") == NO_PROGRESS:
         reason = NO_PROGRESS
     return dict(
@@ -157,22 +170,22 @@ def with_entry(record, item):
 
 def _culprit(verdict):
     """Return {node, rank} that a verdict names, or None."""
-    if not verdict or verdict.get("outcome") == "completed" or not verdict.get("node"):
+    if not verdict or verdict.get("outcome") == Outcome.COMPLETED or not verdict.get("node"):
         return None
     return {"node": verdict["node"], "rank": verdict.get("rank")}
 
 
-def write(run_dir, record, item):
+def write_entry(run_dir, record, item):
     """Write the record with an attempt's entry.
 
     The caller holds the lock.
     """
-    manifest.write_json(os.path.join(run_dir, NAME), with_entry(record, item))
+    manifest.write_json(os.path.join(run_dir, NAME), merge_entry(record, item))
 
 
 @contextlib.contextmanager
-def alone(run_dir):
-    """Hold the lock of run.json.
+def lock_record(run_dir):
+    """Lock run.json for other commands.
 
     A command that still records the end of an attempt must not lose the start of the next one.
     """
@@ -184,7 +197,7 @@ def alone(run_dir):
         yield
 
 
-def plan_of(run_dir, number):
+def read_plan(run_dir, number):
     """Return an attempt's plan, or None.
 
     Runs of version 1 keep it in the run's directory alone.
@@ -196,10 +209,10 @@ def plan_of(run_dir, number):
     return None
 
 
-def show_plan(run_dir, number):
-    """Make the run's plan.json the one of this attempt, byte for byte.
+def install_plan(run_dir, number):
+    """Make this attempt's plan.json the run's, byte for byte.
 
-    It is left where it is the same already.
+    One that is equal already stays.
     """
     source = os.path.join(run_dir, f"attempt-{number}", "plan.json")
     target = os.path.join(run_dir, "plan.json")
@@ -232,7 +245,7 @@ def keep_first_plan(run_dir):
         os.chmod(target, 0o600)
 
 
-def numbers(run_dir):
+def attempt_numbers(run_dir):
     """Return the sorted numbers of the attempts that the controller has.
 
     Each has a directory.
@@ -243,26 +256,23 @@ def numbers(run_dir):
     return sorted(int(match.group(1)) for match in matches if match)
 
 
-def limit_of(run_dir):
-    """Return how many restarts the run's job wants at most."""
+def read_restart_limit(run_dir):
+    """Return the job's max_restarts, 0 where it wants none."""
     limit = manifest.read_mapping(os.path.join(run_dir, "job.json")).get("max_restarts")
     if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
         return limit
     return 0
 
 
-def point_of(point):
-    """Return what run.json keeps of the point that an attempt resumes from, or None."""
+def resume_entry(point):
+    """Return the part of a resume point that run.json keeps, or None."""
     if not point:
         return None
     return {key: point.get(key) for key in _POINT}
 
 
-def resumed_words(point, number):
-    """Return the words for the point from which an attempt went on.
-
-    They are '' for a first one.
-    """
+def describe_resume(point, number):
+    """Return the sentence about the point from which an attempt went on, '' for a first one."""
     if point:
         text = f"attempt {number} from {point.get('name')} of attempt {point.get('attempt')}"
         progress = _describe_progress(point)
@@ -286,11 +296,11 @@ def _describe_progress(point):
     return ", ".join(parts)
 
 
-def seal(folder):
-    """Take from all other users what of a run they could read.
+def make_private(folder):
+    """Take all rights on a run's files from other users.
 
-    plan.json holds the environment, and what brought it may have been generous. Raises ValueError
-    for a path that is not the directory of a run.
+    plan.json holds the environment, and the program that copied it may have been generous. Raises
+    ValueError for a path that is not the directory of a run.
     """
     if not RUN_ID.match(os.path.basename(os.path.abspath(folder))) or os.path.islink(folder):
         raise ValueError(f"{folder} is not the directory of a run")

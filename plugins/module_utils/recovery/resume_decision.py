@@ -2,7 +2,7 @@
 """The decision to resume a run: as which attempt and on which nodes.
 
 It depends on what the nodes and this controller know of the run. All functions are pure, except
-`at_home`.
+`read_controller_state`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 import base64
 import collections
 import dataclasses
+import enum
 import json
 import os
 import time
+import typing
 
+from ..attempts.states import AttemptState, Outcome
 from ..base import manifest
 from ..base.coded_error import CodedError
 from ..base.text_layout import span as duration
@@ -29,14 +32,48 @@ class ResumePostponed(CodedError):
     """Another command is about to start the attempt, or the attempt before it is being ended."""
 
 
-def at_home(runs_dir, run):
-    """Return what this controller has of a run.
+class ResumeMode(str, enum.Enum):
+    """What is to be done for a run."""
 
-    The mapping has the keys `record`, `numbers` (of the attempts), `job`, `nodes` (names of the
-    newest attempt's nodes) and `first` (names of the first attempt's nodes). Raises NewerRecord.
+    START = "start"  # start the next attempt
+    FOLLOW = "follow"  # follow the newest attempt, which another command has begun
+
+
+class ControllerState(typing.TypedDict):
+    """The part of a run that this controller has."""
+
+    record: dict[str, typing.Any] | None  # run.json
+    numbers: list[int]  # of the attempts
+    job: dict[str, typing.Any] | None
+    nodes: list[str]  # names of the newest attempt's nodes
+    first: list[str]  # names of the first attempt's nodes
+
+
+class _Decision(typing.TypedDict):
+    """The part that both kinds of a decision have."""
+
+    run: str
+    mode: str  # of ResumeMode
+    number: int  # of the attempt that is started or followed
+    nodes: list[str]  # the newest attempt's, in rank order
+    places: list[str]  # the first attempt's nodes, in rank order
+    unfinished: bool  # whether the newest attempt has ended and its end is not recorded
+    notes: list[str]  # lines about nodes whose word does not count
+
+
+class ResumeDecision(_Decision, total=False):
+    """What is to be done for a run."""
+
+    before: int  # the newest attempt so far (START only)
+
+
+def read_controller_state(runs_dir, run):
+    """Return the ControllerState of a run.
+
+    Raises NewerRecord.
     """
     run_dir = os.path.join(runs_dir, run)
-    numbers = run_json.numbers(run_dir)
+    numbers = run_json.attempt_numbers(run_dir)
     return {
         "record": run_json.read(run_dir),
         "numbers": numbers,
@@ -50,7 +87,7 @@ def _planned_nodes(run_dir, numbers, number):
     """Return the names of an attempt's nodes, none without its plan."""
     if number not in numbers:
         return []
-    plan = run_json.plan_of(run_dir, number) or {}
+    plan = run_json.read_plan(run_dir, number) or {}
     return [node["name"] for node in plan.get("nodes") or ()]
 
 
@@ -59,14 +96,14 @@ def _planned_nodes(run_dir, numbers, number):
 JOB_CHARACTERS = 1 << 20
 
 
-def job_of(home, content):
+def choose_job(controller, content):
     """Return the run's job: this controller's, else that of most nodes.
 
-    home: as `at_home` returns it. content: base64 of job.json, as each node that has one gave it.
+    controller: its ControllerState. content: base64 of job.json, as each node that has one gave it.
     Raises ResumeRefused.
     """
-    if home["job"]:
-        return home["job"]
+    if controller["job"]:
+        return controller["job"]
     copies = content
     if isinstance(content, str):
         copies = [content]
@@ -159,25 +196,21 @@ class _Knowledge:
         return self.started == self.newest
 
 
-def settle(run, home, answers, after=0, now=None):
-    """Return what is to be done for a run.
+def decide(run, controller, answers, after=0, now=None):
+    """Return the ResumeDecision for a run.
 
-    home: as `at_home` returns it. answers: {node: what attempt_monitor said, or nothing where the
-    node did not answer}. after: the number of the attempt that a restart follows, 0 where a person
+    controller: its ControllerState. answers: {node: its AttemptStatus, or nothing where the node
+    did not answer}. after: the number of the attempt that a restart follows, 0 where a person
     resumes the run. now: unix seconds.
 
-    The mapping has these keys. mode: `start` an attempt, or `follow` one (only for a restart). An
-    attempt is followed in two cases: another command has begun it meanwhile, or it goes on whole
-    although the restart's own command took it for lost, because it was the controller that was cut
-    off. number: of that attempt. nodes: names of the newest attempt's nodes in rank order. places:
-    the same of the first attempt. unfinished: whether the newest attempt has ended and its end is
-    not recorded. before: the newest attempt so far (only for `start`). notes: lines about nodes
-    whose word does not count.
+    Only a restart follows an attempt, in two cases. Another command has begun it meanwhile. Or it
+    runs on all its nodes although the restart's own command took it for lost, because it was the
+    controller that was cut off.
 
     Raises ResumeRefused, and ResumePostponed where another command is about to start the attempt.
     """
     now = now or time.time()
-    known = _gather_knowledge(run, home, answers, after)
+    known = _gather_knowledge(run, controller, answers, after)
     if after and known.newest > after:
         _check_begun_on_nodes(known)
         return _follow(known)
@@ -195,7 +228,7 @@ def _gather_knowledge(run, controller, answers, after):
 
     Raises ResumeRefused for an unknown run.
     """
-    record = controller["record"] or run_json.empty(run, None, None)
+    record = controller["record"] or run_json.new_record(run, None, None)
     answers = {node: _mapping(status) for node, status in answers.items()}
     members = {*controller["nodes"], *controller["first"]}
     claims, notes = run_choice.believed(
@@ -218,7 +251,7 @@ def _gather_knowledge(run, controller, answers, after):
         nodes=nodes,
         places=controller["first"] or nodes,
         members={*members, *nodes},
-        entry=run_json.known(record, newest),
+        entry=run_json.attempt_entry(record, newest),
     )
 
 
@@ -252,7 +285,7 @@ def _begun_numbers(numbers, record):
     return [
         number
         for number in numbers
-        if run_json.known(record, number)["reason"] != run_json.NOT_STARTED
+        if run_json.attempt_entry(record, number)["reason"] != run_json.NOT_STARTED
     ]
 
 
@@ -302,7 +335,9 @@ def _refuse_stopped(known):
 def _runs_whole(known):
     """Return whether the newest attempt runs on all its nodes."""
     running = {
-        node for node, status in known.newest_claims.items() if status.get("state") == "running"
+        node
+        for node, status in known.newest_claims.items()
+        if status.get("state") == AttemptState.RUNNING
     }
     return bool(known.nodes) and set(known.nodes) <= running
 
@@ -324,7 +359,7 @@ def _refuse_running(known, now):
 
 def _refuse_completed(known, now):
     """Raise ResumeRefused where the newest attempt has completed."""
-    if known.verdict.get("outcome") != "completed" and not _completed_unrecorded(known):
+    if known.verdict.get("outcome") != Outcome.COMPLETED and not _completed_unrecorded(known):
         return
     age = ""
     if known.entry["ended"]:
@@ -343,14 +378,14 @@ def _completed_unrecorded(known):
     """
     claims = known.newest_claims
     whole = set(claims) >= set(known.nodes) and all(
-        status.get("state") == "completed" for status in claims.values()
+        status.get("state") == AttemptState.COMPLETED for status in claims.values()
     )
     return bool(claims) and whole and known.is_newest_on_nodes and not known.verdict
 
 
 def _follow(known):
     """Return the decision to follow the newest attempt."""
-    return dict(_decision(known), mode="follow", number=known.newest)
+    return dict(_decision(known), mode=ResumeMode.FOLLOW.value, number=known.newest)
 
 
 def _start(known):
@@ -359,7 +394,7 @@ def _start(known):
     ended = bool(known.newest_claims) and known.is_newest_on_nodes
     return dict(
         _decision(known),
-        mode="start",
+        mode=ResumeMode.START.value,
         number=run_choice.next_number(known.planned, attempts, known.newest),
         unfinished=ended and not known.verdict,
         before=known.newest,
@@ -367,7 +402,7 @@ def _start(known):
 
 
 def _decision(known):
-    """Return what both decisions say."""
+    """Return the part that both kinds of a decision have."""
     return {
         "run": known.run,
         "nodes": known.nodes,
@@ -381,7 +416,7 @@ def _unknown(run, answers):
     """Return the message about an unknown run."""
     runs = run_choice.known_runs(answers)
     silent = [node for node, status in answers.items() if not status]
-    parts = [f"no node knows the run {run}, and it is not at home"]
+    parts = [f"no node knows the run {run}, and this controller has no record of it"]
     if runs:
         parts.append("known: " + ", ".join(runs[:5]))
     if silent:

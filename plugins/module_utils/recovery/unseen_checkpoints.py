@@ -19,12 +19,12 @@ def holders(run_dir, silent, point):
     resume_choice.choose gives it, or None. An attempt whose rank 0 was asked afterwards and had
     saved nothing has nothing. Raises run_json.NewerRecord, OSError.
     """
-    record = run_json.read(run_dir) or run_json.empty(None, None, None)
+    record = run_json.read(run_dir) or run_json.new_record(None, None, None)
     result = []
-    for number in run_json.numbers(run_dir):
-        nodes = (run_json.plan_of(run_dir, number) or {}).get("nodes") or [{}]
+    for number in run_json.attempt_numbers(run_dir):
+        nodes = (run_json.read_plan(run_dir, number) or {}).get("nodes") or [{}]
         node = nodes[0].get("name")
-        saved_none = _saved_nothing(run_json.known(record, number))
+        saved_none = _saved_nothing(run_json.attempt_entry(record, number))
         if node in silent and not saved_none and not _is_covered(number, point):
             result.append((node, number))
     return result

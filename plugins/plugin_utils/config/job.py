@@ -246,8 +246,8 @@ def read_recorded_job(value: Any, shown: str) -> tuple[Job | None, list[Problem]
 
     It has what the command line had changed. It is compared with the schema again: it may come from
     a node, or from an older Trainyard whose jobs had fewer keys. Variables that a job may no longer
-    set stay in a run that began with them. `resume_decision.job_of` refuses them where the copy is
-    a node's.
+    set stay in a run that began with them. `resume_decision.choose_job` refuses them where the copy
+    is a node's.
     """
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return None, [

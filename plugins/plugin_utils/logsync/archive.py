@@ -116,7 +116,7 @@ class LocalAttempt:
         self.path = os.path.join(run_dir, folder)
         self.shown = os.path.join(os.path.basename(os.path.normpath(runs_dir)), run, folder)
         self.plan: Json | None = None
-        plan = run_json.plan_of(run_dir, self.number)
+        plan = run_json.read_plan(run_dir, self.number)
         if isinstance(plan, dict) and all(
             isinstance(plan.get(k), list) for k in ("ranks", "nodes")
         ):

@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.states import Outcome
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 
 NAME = "failed-nodes.json"
@@ -28,14 +31,14 @@ CAUSES = (
 )
 
 
-def named(verdict, nodes):
-    """Return {node: cause} of the nodes that a verdict names for a fault of their own.
+def culprits(verdict: Mapping[str, Any], nodes: Collection[str]) -> dict[str, str]:
+    """Return {node: cause} of the nodes that failed by a fault of their own.
 
-    verdict: as verdict.py makes it. nodes: the attempt's. Those that did not answer are named
-    whatever else is found. Where none did, it may be the controller that was cut off, and no node
-    is named.
+    verdict: of the attempt (verdict.Verdict). nodes: the attempt's. Those that did not answer are
+    among them whatever else is known. Where none answered, it may be the controller that was cut
+    off, and the result is {}.
     """
-    if verdict.get("outcome") not in ("failed", "lost"):
+    if verdict.get("outcome") not in (Outcome.FAILED, Outcome.LOST):
         return {}
     silent = [name for name in verdict.get("unreachable") or [] if name in nodes]
     causes = {}
@@ -47,18 +50,18 @@ def named(verdict, nodes):
     return causes
 
 
-def path_of(state_dir):
+def file_path(state_dir: str) -> str:
     """Return the path of the file."""
     return os.path.join(state_dir, NAME)
 
 
-def read(state_dir):
+def read(state_dir: str) -> dict[str, dict[str, Any]]:
     """Return {node: {time, cause, run}} of the nodes that failed lately.
 
     It is {} where nothing was noted. A damaged entry counts as nothing: it only spares a node a
     rest.
     """
-    document = manifest.read_json(path_of(state_dir))
+    document = manifest.read_json(file_path(state_dir))
     if not isinstance(document, dict) or not isinstance(document.get("nodes"), dict):
         return {}
     return {
@@ -68,7 +71,7 @@ def read(state_dir):
     }
 
 
-def note(state_dir, causes, run, now):
+def note(state_dir: str, causes: Mapping[str, str], run: str, now: float) -> None:
     """Note nodes that failed.
 
     causes: {node: cause}. run: its id. now: the time of the failure, in unix seconds. Of two notes
@@ -83,18 +86,18 @@ def note(state_dir, causes, run, now):
         for name, cause in causes.items():
             if name not in nodes or nodes[name]["time"] <= now:
                 nodes[name] = {"time": now, "cause": cause, "run": run}
-        manifest.write_json(path_of(state_dir), {"version": VERSION, "nodes": nodes})
+        manifest.write_json(file_path(state_dir), {"version": VERSION, "nodes": nodes})
 
 
 @contextlib.contextmanager
-def _lock(state_dir):
+def _lock(state_dir: str) -> Iterator[None]:
     """Hold the file's lock.
 
     Two runs of a site may end at once, each with a note of its own.
     """
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
     with os.fdopen(
-        os.open(path_of(state_dir) + ".lock", os.O_RDWR | os.O_CREAT, 0o600), "r+"
+        os.open(file_path(state_dir) + ".lock", os.O_RDWR | os.O_CREAT, 0o600), "r+"
     ) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -8,9 +8,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CodedError
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
 from . import candidates, failed_nodes
+
+
+class ReplacementRefused(CodedError):
+    """A run cannot go on with the nodes that are available."""
 
 
 def note_failed_nodes(
@@ -20,7 +25,7 @@ def note_failed_nodes(
 
     The verdict of an old run can be made again, so that time may have passed.
     """
-    causes, now = failed_nodes.named(given["verdict"], given["nodes"]), time.time()
+    causes, now = failed_nodes.culprits(given["verdict"], given["nodes"]), time.time()
     if causes and write:
         ended = min(given["ended"] or now, now)
         try:
@@ -31,22 +36,27 @@ def note_failed_nodes(
 
 
 def choose_nodes(given: dict[str, Any], write: bool) -> dict[str, Any]:
-    """Choose the nodes, and note those of the newest attempt that do not answer."""
+    """Choose the nodes, and note those of the newest attempt that do not answer.
+
+    Raises ReplacementRefused.
+    """
     now, state_dir, run_id = time.time(), given["state_dir"], given["run_id"]
     silent = _silent_nodes(given)
     if silent and write:
         failed_nodes.note(state_dir, silent, run_id, now)
-    found = candidates.choose(given, failed_nodes.read(state_dir), now)
-    if found["refused"]:
-        refusals = (f"  {line}" for line in found["refused"])
-        raise ValueError("\n".join([f"the run {run_id} cannot go on:", *refusals]))
+    choice = candidates.choose(given, failed_nodes.read(state_dir), now)
+    if choice["refused"]:
+        refusals = (f"  {line}" for line in choice["refused"])
+        text = "\n".join([f"the run {run_id} cannot go on:", *refusals])
+        raise ReplacementRefused("replacement.too_few_nodes", text)
+    lines = zip(choice["why"], choice["codes"])
     return {
-        **found,
+        **choice,
         "run": run_id,
         "state_dir": os.path.abspath(state_dir),
-        "new": [name for name in found["nodes"] if name not in given["nodes"]],
+        "new": [name for name in choice["nodes"] if name not in given["nodes"]],
         "noted": silent,
-        "lines": [printable(line) for line in found["why"]],
+        "lines": [printable(f"{line} ({code})") for line, code in lines],
     }
 
 
@@ -56,7 +66,7 @@ def _silent_nodes(given: dict[str, Any]) -> dict[str, str]:
     The cause that a verdict of this run gave for such a node stays, since it says more.
     """
     known = failed_nodes.read(given["state_dir"])
-    silent = candidates.silent(given["looks"], given["nodes"])
+    silent = candidates.silent_nodes(given["looks"], given["nodes"])
     for name in silent:
         entry = known.get(name, {})
         if entry.get("run") == given["run_id"] and entry.get("cause"):

@@ -9,46 +9,87 @@ again only where no other is left, and a line reports that.
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-def choose(places, current, failed, unfit, spares, min_nodes, cooldown, now, trainers=()):
+# An entry of failed_nodes.read: {time, cause, run}.
+Failure = Mapping[str, Any]
+
+
+class Obstacle(typing.NamedTuple):
+    """The reason why a node cannot take part: a message code and a clause about the node."""
+
+    code: str
+    text: str
+
+
+class _Line(typing.NamedTuple):
+    """A line for people about the choice, with its message code."""
+
+    code: str
+    text: str
+
+
+class NodeChoice(typing.TypedDict):
+    """The nodes of the next attempt of a run."""
+
+    nodes: list[str]  # names in rank order
+    replaced: dict[str, str]  # node of the newest attempt: the node that takes its place
+    dropped: list[str]  # nodes of the newest attempt whose places stay empty
+    again: list[str]  # nodes that are taken although they failed lately
+    why: list[str]  # lines for people
+    refused: list[str]  # lines that say why nothing can go on, [] where it can
+    codes: list[str]  # the message code of each line of `why`, or of `refused`
+
+
+def choose(
+    places: Sequence[str],
+    current: Sequence[str],
+    failed: Mapping[str, Failure],
+    unfit: Mapping[str, Obstacle],
+    spares: Sequence[str],
+    min_nodes: int | None,
+    cooldown: float,
+    now: float,
+    trainers: Iterable[str] = (),
+) -> NodeChoice:
     """Return the choice of the nodes for the next attempt of a run.
 
-    It is {nodes, replaced, dropped, again, why, refused}. places: the nodes of the run's first
-    attempt in rank order. current: those of its newest attempt. failed: {node: {time, cause}} of
-    the nodes that failed (unix seconds). unfit: {node: why it cannot be taken now}. A node that is
-    not in it can be taken. spares: names in the inventory's order. min_nodes: with so few the run
-    may go on (None: only with every place filled). cooldown: seconds. now: unix seconds. trainers:
-    the site's, for the remedies.
-
-    nodes: names in rank order. replaced: {node of the newest attempt: the node that takes its
-    place}. dropped: nodes of the newest attempt whose places stay empty. again: nodes that are
-    taken although they failed lately. why: lines for people. refused: lines that say why nothing
-    can go on, [] where it can.
+    places: the nodes of the run's first attempt in rank order. current: those of its newest
+    attempt. failed: the nodes that failed (unix seconds). unfit: the nodes that cannot be taken
+    now. spares: names in the inventory's order. min_nodes: with so few the run may go on (None:
+    only with every place filled). cooldown: seconds. now: unix seconds. trainers: the site's, for
+    the remedies.
     """
     choice = _Choice(places, current, failed, unfit, spares, cooldown, now)
     choice.wanted = min(min_nodes or len(places), len(places))
     choice.fill_places()
     if len(choice.nodes()) < choice.wanted:
+        refusal = choice.refusal(trainers)
         return {
             "nodes": [],
             "replaced": {},
             "dropped": [],
             "again": [],
             "why": [],
-            "refused": choice.refusal(trainers),
+            "refused": [line.text for line in refusal],
+            "codes": [line.code for line in refusal],
         }
-    pairs = list(zip(choice.holders, choice.taken))
+    pairs = list(zip(choice.holders, choice.chosen))
+    lines = choice.lines()
     return {
         "nodes": choice.nodes(),
         "replaced": {holder: name for holder, name in pairs if holder and name and name != holder},
         "dropped": [holder for holder, name in pairs if holder and name is None],
-        "again": choice.again(),
-        "why": choice.why(),
+        "again": choice.failed_again(),
+        "why": [line.text for line in lines],
         "refused": [],
+        "codes": [line.code for line in lines],
     }
 
 
-def occupants(places, current):
+def occupants(places: Sequence[str], current: Sequence[str]) -> list[str | None]:
     """Return the node that holds each place in the newest attempt.
 
     None stands for an empty place. A node of the first attempt holds its own place. A spare holds
@@ -57,7 +98,7 @@ def occupants(places, current):
     """
     if len(current) == len(places):
         return list(current)
-    holders = list(places)
+    holders: list[str | None] = list(places)
     for index, name in enumerate(places):
         if name not in current:
             holders[index] = None
@@ -74,7 +115,16 @@ def occupants(places, current):
 class _Choice:
     """The places of a run, and the nodes that take them."""
 
-    def __init__(self, places, current, failed, unfit, spares, cooldown, now):
+    def __init__(
+        self,
+        places: Sequence[str],
+        current: Sequence[str],
+        failed: Mapping[str, Failure],
+        unfit: Mapping[str, Obstacle],
+        spares: Sequence[str],
+        cooldown: float,
+        now: float,
+    ) -> None:
         self.places = places
         self.failed = failed
         self.unfit = unfit
@@ -84,18 +134,18 @@ class _Choice:
         self.holders = occupants(places, current)
         # (a controller's clock may have been set back meanwhile)
         self.cooling = {name for name in failed if abs(now - failed[name]["time"]) < cooldown}
-        self.taken = [None] * len(places)
+        self.chosen: list[str | None] = [None] * len(places)
         self.wanted = len(places)
 
-    def nodes(self):
-        """Return the nodes that were taken, in rank order."""
-        return [name for name in self.taken if name]
+    def nodes(self) -> list[str]:
+        """Return the nodes that were chosen, in rank order."""
+        return [name for name in self.chosen if name]
 
-    def again(self):
-        """Return the nodes that were taken although they failed lately."""
+    def failed_again(self) -> list[str]:
+        """Return the nodes that were chosen although they failed lately."""
         return [name for name in self.nodes() if name in self.cooling]
 
-    def fill_places(self):
+    def fill_places(self) -> None:
         """Fill the places.
 
         Their holders come first, then their first nodes, spares, and failed nodes.
@@ -106,21 +156,21 @@ class _Choice:
             self._fill(index, [place])
         for index in range(len(self.places)):
             self._fill(index, self.spares)
-        while len(self.nodes()) < self.wanted and self._fill_again():
+        while len(self.nodes()) < self.wanted and self._fill_with_failed():
             pass
 
-    def _is_free(self, name):
+    def _is_free(self, name: str | None) -> bool:
         """Return whether a node can be taken for a place."""
-        return name and name not in self.unfit and name not in self.taken
+        return bool(name) and name not in self.unfit and name not in self.chosen
 
-    def _fill(self, index, names):
+    def _fill(self, index: int, names: Iterable[str | None]) -> None:
         """Give an empty place to the first of these nodes that can be taken."""
-        if self.taken[index] is None:
-            self.taken[index] = next(
+        if self.chosen[index] is None:
+            self.chosen[index] = next(
                 (name for name in names if self._is_free(name) and name not in self.cooling), None
             )
 
-    def _fill_again(self):
+    def _fill_with_failed(self) -> bool:
         """Give one empty place to the node whose failure is the longest ago.
 
         A place's own node comes before another one. Return whether there was any.
@@ -133,94 +183,104 @@ class _Choice:
                 index,
             )
             for index in range(len(self.places))
-            if self.taken[index] is None
+            if self.chosen[index] is None
             for name in [self.holders[index], self.places[index], *self.spares]
-            if self._is_free(name)
+            if name and self._is_free(name)
         ]
         if not options:
             return False
         name, index = min(options)[2:]
-        self.taken[index] = name
+        self.chosen[index] = name
         return True
 
-    def reason(self, name):
+    def obstacle(self, name: str) -> Obstacle:
         """Return the reason why a node is not taken."""
         if name in self.unfit:
             return self.unfit[name]
         if name not in self.cooling:
-            return "it is not needed"
-        return (
-            f"it {self._describe_failure(name)}, and is not taken again for {span(self.cooldown)}"
-        )
+            return Obstacle("replacement.not_needed", "it is not needed")
+        rest = format_span(self.cooldown)
+        text = f"it {self._describe_failure(name)}, and is not taken again for {rest}"
+        return Obstacle("replacement.cooling_down", text)
 
-    def _describe_failure(self, name):
-        """Return the words for a node's last failure."""
-        age = span(abs(self.now - self.failed[name]["time"]))
+    def _describe_failure(self, name: str) -> str:
+        """Return the predicate about a node's last failure."""
+        age = format_span(abs(self.now - self.failed[name]["time"]))
         return f"failed {age} ago ({self.failed[name].get('cause') or 'unknown'})"
 
-    def idle(self):
-        """Return lines that say why the spares were not taken that no place has."""
-        return [
-            f"the spare {name} is not taken: {self.reason(name)}"
+    def _idle_lines(self) -> list[_Line]:
+        """Return one line per spare that was not taken and holds no place."""
+        obstacles = {
+            name: self.obstacle(name)
             for name in self.spares
-            if name not in self.taken and name not in self.holders
+            if name not in self.chosen and name not in self.holders
+        }
+        return [
+            _Line(code, f"the spare {name} is not taken: {text}")
+            for name, (code, text) in obstacles.items()
         ]
 
-    def why(self):
-        """Return the choice in lines for people.
-
-        None where all goes on as it was.
-        """
+    def lines(self) -> list[_Line]:
+        """Return the choice in lines for people, [] where all goes on as it was."""
         lines = []
-        for holder, place, name in zip(self.holders, self.places, self.taken):
-            lines += self._describe_place(holder, place, name)
+        for holder, place, name in zip(self.holders, self.places, self.chosen):
+            lines += self._place_lines(holder, place, name)
         lines += [
-            f"{name} is taken again although it {self._describe_failure(name)}: nobody else is left"
-            " for its place; it is proven first, like the others"
-            for name in self.again()
+            _Line(
+                "replacement.failed_again",
+                f"{name} is taken again although it {self._describe_failure(name)}: no other node"
+                " is left for its place; it is checked first, like the others",
+            )
+            for name in self.failed_again()
         ]
         count = len(self.nodes())
         before = len([holder for holder in self.holders if holder])
         if count < before:
-            lines += self.idle()
+            lines += self._idle_lines()
         if count != before:
-            lines.append(
+            text = (
                 f"the run goes on with {count} of its {len(self.places)} nodes instead of {before}:"
                 f" a step sees {count}/{before} of the images it saw; for batch and learning rate"
                 " see below"
             )
+            lines.append(_Line("replacement.fewer_nodes", text))
         return lines
 
-    def _describe_place(self, holder, place, name):
-        """Return the lines about one place.
-
-        None where its holder keeps it.
-        """
+    def _place_lines(self, holder: str | None, place: str, name: str | None) -> list[_Line]:
+        """Return the lines about one place, [] where its holder keeps it."""
         if holder and name is None:
-            lines = [f"{holder} is left out: {self.reason(holder)}"]
+            text = f"{holder} is left out: {self.obstacle(holder).text}"
+            lines = [_Line("replacement.left_out", text)]
             if place != holder:
-                lines.append(f"{place} does not get its place back: {self.reason(place)}")
+                code, text = self.obstacle(place)
+                lines.append(_Line(code, f"{place} does not get its place back: {text}"))
             return lines
         if name == place and holder is None:
-            return [f"{name} has its place back"]
+            return [_Line("replacement.place_returned", f"{name} has its place back")]
         if name and name != holder:
             lost = holder or place
-            return [f"{name} takes the place of {lost}: {self.reason(lost)}"]
+            text = f"{name} takes the place of {lost}: {self.obstacle(lost).text}"
+            return [_Line("replacement.place_taken", text)]
         return []
 
-    def refusal(self, trainers):
+    def refusal(self, trainers: Iterable[str]) -> list[_Line]:
         """Return the lines that say why a run cannot go on, and what can be done."""
         nodes = self.nodes()
         pairs = zip(self.holders, self.places)
-        lost = dict.fromkeys(name for pair in pairs for name in pair if name and name not in nodes)
+        lost = list(
+            dict.fromkeys(name for pair in pairs for name in pair if name and name not in nodes)
+        )
         count = f"{self.wanted} nodes"
         if self.wanted == 1:
             count = "1 node"
-        lines = [f"the run needs {count}, and of them can be had: {', '.join(nodes) or 'none'}"]
-        lines += [f"{name} is lost: {self.reason(name)}" for name in lost]
-        lines += self.idle()
+        text = f"the run needs {count}, and of them are available: {', '.join(nodes) or 'none'}"
+        lines = [_Line("replacement.too_few_nodes", text)]
+        for name in lost:
+            code, text = self.obstacle(name)
+            lines.append(_Line(code, f"{name} is lost: {text}"))
+        lines += self._idle_lines()
         if not self.spares:
-            lines.append("the inventory has no spare")
+            lines.append(_Line("replacement.too_few_nodes", "the inventory has no spare"))
         spare = "list a machine in the inventory's group spares"
         others = [name for name in trainers if name not in self.places and name not in self.spares]
         if others:
@@ -228,12 +288,12 @@ class _Choice:
         remedies = [f"bring {' or '.join(lost)} back", spare]
         if nodes:
             remedies.append(f"go on with fewer: -e min_nodes={len(nodes)}, or min_nodes in the job")
-        lines.append(f"remedy: {'; or '.join(remedies)} (docs/runbooks/spares.md)")
-        return lines
+        text = f"remedy: {'; or '.join(remedies)} (docs/runbooks/spares.md)"
+        return [*lines, _Line("replacement.too_few_nodes", text)]
 
 
-def span(seconds):
-    """Return seconds as people say them."""
+def format_span(seconds: float) -> str:
+    """Return a time of some seconds as text: 40 s, 12 min, 3 h."""
     seconds = int(seconds)
     if seconds < 120:
         return f"{seconds} s"

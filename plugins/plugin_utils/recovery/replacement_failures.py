@@ -9,42 +9,46 @@ would choose it again.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
 # What is proven between nodes: where it fails it names the others, too, and those have trained
 # together.
 BETWEEN = ("network", "rehearsal")
 
 
-class Newcomers:
-    """The events of one playbook, in their order."""
+class Replacements:
+    """The replacement nodes of one playbook, and the events in their order."""
 
-    def __init__(self):
-        self.run = None
-        self.state_dir = None
-        self._nodes = ()
-        self._new = set()
-        self._refused = {}
+    def __init__(self) -> None:
+        self.run: str = ""
+        self.state_dir: str = ""
+        self._nodes: Sequence[str] = ()
+        self._new: set[str] = set()
+        self._refused: dict[str, str] = {}
         self._play = 0
-        self._first_failure = (None, "", {})  # play, task, {node: why}
+        # play, task, {node: why}
+        self._first_failure: tuple[int | None, str, dict[str, str]] = (None, "", {})
 
-    def chosen(self, said):
-        """Note what library/node_replacement.py chose: {run, state_dir, nodes, new}."""
-        self.run = said["run"]
-        self.state_dir = said["state_dir"]
-        self._nodes = said["nodes"]
-        self._new = set(said["new"])
+    def note_choice(self, choice: Mapping[str, Any]) -> None:
+        """Note the choice of library/node_replacement.py: {run, state_dir, nodes, new}."""
+        self.run = choice["run"]
+        self.state_dir = choice["state_dir"]
+        self._nodes = choice["nodes"]
+        self._new = set(choice["new"])
 
-    def begun(self):
+    def note_start(self) -> None:
         """Note that the attempt has been started: its verdict says how it ends."""
         self._new = set()
 
-    def play(self):
+    def note_play(self) -> None:
         """Note that another play begins.
 
         What failed in the one before was made good, or no play would come after it.
         """
         self._play += 1
 
-    def failed(self, task, node, why):
+    def note_failure(self, task: str, node: str, why: str) -> None:
         """Note that a task has failed on a node.
 
         task: its identity. why: in words. Only the first failed task of a play counts:
@@ -56,20 +60,20 @@ class Newcomers:
         if first_task == task:
             nodes[node] = why
 
-    def stopped(self, stops):
+    def note_refusal(self, stops: Iterable[Mapping[str, Any]]) -> None:
         """Note that a preflight has refused the attempt.
 
         stops: [{check, nodes}] of the findings with which nothing may start.
         """
         old = set(self._nodes) - self._new
         for item in stops:
-            # a problem of all of them is not the newcomer's
+            # a problem of all nodes is not the replacement's
             if item["check"] in BETWEEN or not old <= set(item["nodes"]) or not old:
                 for node in item["nodes"]:
                     self._refused.setdefault(node, item["check"])
 
-    def unready(self, failed):
-        """Return {node: why} of the newcomers that were not ready.
+    def unready(self, failed: Collection[str]) -> dict[str, str]:
+        """Return {node: why} of the replacement nodes that were not ready.
 
         failed: the nodes on which the playbook failed in the end.
         """

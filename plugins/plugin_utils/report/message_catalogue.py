@@ -18,9 +18,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
 TEXTS = os.path.splitext(os.path.abspath(__file__))[0] + ".yml"
 # Of each restart class: whether a run starts again automatically.
 RESTARTED = {
-    restart_policy.AGAIN: "yes",
-    restart_policy.TRAINED: "after a step",
-    restart_policy.NEVER: "no",
+    restart_policy.RestartClass.AGAIN: "yes",
+    restart_policy.RestartClass.TRAINED: "after a step",
+    restart_policy.RestartClass.NEVER: "no",
 }
 HEAD = """\
 # Messages
@@ -39,6 +39,23 @@ PROBLEMS = """\
 
 A command that finds one of them touches nothing. The field `codes` of its result has the codes, in
 the order of the lines.
+"""
+REFUSALS = """\
+## Refusals of attempts, checkpoints and restarts
+
+The failed task shows the code, or the line ends with it. The last column says whether an automatic
+restart that meets the refusal is tried again. `-` means that the message refuses nothing.
+"""
+VERDICTS = """\
+## Verdicts
+
+The verdict's `code` in [run.json](run-json.md) says which explanation of an end holds. See
+[verdict](runbooks/verdict.md).
+"""
+RESTARTS = """\
+## Decisions about a restart
+
+`again.code` of an attempt in [run.json](run-json.md).
 """
 CAUSES = """\
 ## Causes of a failure
@@ -92,6 +109,12 @@ def render_page(texts: Texts) -> str:
         _render_table(texts["problems"], ("means", "fix")),
         DRILLS,
         _render_table(texts["drills"], ("means", "fix")),
+        REFUSALS,
+        _render_table(texts["refusals"], ("means", "fix", "restart")),
+        VERDICTS,
+        _render_table(texts["verdicts"], ("means", "fix")),
+        RESTARTS,
+        _render_table(texts["restarts"], ("means", "fix")),
         CAUSES,
         _render_table(describe_causes(), ("means", "fix", "restart")),
     ]

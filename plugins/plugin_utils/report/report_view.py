@@ -197,7 +197,7 @@ def story(entry: Json, run: object) -> list[tuple[str, str]]:
     """
     restart = entry.get("again") or {}
     rows = [
-        ("went on from", run_json.resumed_words(entry.get("resume"), entry.get("number") or 1)),
+        ("went on from", run_json.describe_resume(entry.get("resume"), entry.get("number") or 1)),
         ("restart", restart_policy.describe(restart, "<run id>")),
     ]
     return [(name, text) for name, text in rows if text]

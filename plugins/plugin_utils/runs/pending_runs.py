@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
-from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice, run_json
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 
 
@@ -23,7 +23,7 @@ def pending_runs(runs_dir: str, run_id: str, site: str | None = None) -> dict[st
     result: dict[str, Any] = {"known": False, "number": 1, "nodes": [], "waiting": []}
     if not run_id:
         return dict(result, waiting=_waiting(runs_dir, site))
-    run_choice.check(run_id)
+    attempt_dir.check_run_id(run_id)
     number, plan = _newest(os.path.join(runs_dir, run_id))
     nodes = _nodes(plan)
     return dict(result, known=bool(nodes), number=number or 1, nodes=nodes)
@@ -34,10 +34,10 @@ def _newest(run_dir: str) -> tuple[int, dict[str, Any]]:
 
     It is the newest one that the controller has.
     """
-    number = max(run_json.numbers(run_dir), default=0)
+    number = max(run_json.attempt_numbers(run_dir), default=0)
     if not number:
         return 0, {}
-    return number, run_json.plan_of(run_dir, number) or {}
+    return number, run_json.read_plan(run_dir, number) or {}
 
 
 def _nodes(plan: dict[str, Any]) -> list[str]:

@@ -59,10 +59,10 @@ def summarize_removal(arguments: Arguments, now: float) -> dict[str, Any]:
 
 
 def read_rule(arguments: Arguments) -> dict[str, Any]:
-    """Return the rule of the command line. Raises ValueError."""
+    """Return the rule of the command line. Raises AttemptError."""
     rule = prune_rules.rule_of(arguments["keep"], arguments["older_than"], arguments["run"])
-    if rule["run"] and not attempt_dir.RUN_ID.match(rule["run"]):
-        raise ValueError(f"{rule['run']!r} is no run id")
+    if rule["run"]:
+        attempt_dir.check_run_id(rule["run"])
     return rule
 
 

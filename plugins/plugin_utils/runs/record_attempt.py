@@ -84,8 +84,8 @@ def _write_start(run_dir: str, params: Json) -> None:
     diff_dir = attempt_dir
     if number == 1:
         diff_dir = run_dir
-    with run_json.alone(run_dir):
-        record = run_json.read(run_dir) or run_json.empty(
+    with run_json.lock_record(run_dir):
+        record = run_json.read(run_dir) or run_json.new_record(
             params["run_id"], params["job"]["name"], time.time()
         )
         run_json.keep_first_plan(run_dir)
@@ -93,13 +93,13 @@ def _write_start(run_dir: str, params: Json) -> None:
             _write_text(os.path.join(folder, "plan.json"), params["plan"])
         _write_text(os.path.join(diff_dir, "code.diff"), params["code_diff"])
         manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
-        entry = run_json.entry(
+        entry = run_json.new_entry(
             number,
             plan_sha256=params["plan_sha256"],
             started=time.time(),
-            resume=run_json.point_of(params.get("resume")),
+            resume=run_json.resume_entry(params.get("resume")),
         )
-        run_json.write(run_dir, dict(record, code=params["code"]), entry)
+        run_json.write_entry(run_dir, dict(record, code=params["code"]), entry)
 
 
 def describe_conflict(params: Json) -> str:
@@ -118,9 +118,11 @@ def record_refusal(params: Json, check_mode: bool = False) -> dict[str, Any]:
     """
     run_dir = _run_directory(params)
     if not check_mode:
-        with run_json.alone(run_dir):
-            record = run_json.read(run_dir) or run_json.empty(params["run_id"], None, time.time())
-            known = run_json.known(record, params["number"])
+        with run_json.lock_record(run_dir):
+            record = run_json.read(run_dir) or run_json.new_record(
+                params["run_id"], None, time.time()
+            )
+            known = run_json.attempt_entry(record, params["number"])
             code = "verdict.not_started"
             text = printable(f"FAILED: nothing was started: {params['why']}", limit=LONGEST)
             decided = {
@@ -131,7 +133,7 @@ def record_refusal(params: Json, check_mode: bool = False) -> dict[str, Any]:
                 "node": None,
                 "rank": None,
             }
-            run_json.write(run_dir, record, dict(known, ended=time.time(), verdict=decided))
+            run_json.write_entry(run_dir, record, dict(known, ended=time.time(), verdict=decided))
     return {"run_dir": run_dir}
 
 
@@ -142,7 +144,7 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     missing.
     """
     run_dir, number = _run_directory(params), params["number"]
-    plan = run_json.plan_of(run_dir, number)
+    plan = run_json.read_plan(run_dir, number)
     if not plan:
         raise ValueError(
             f"{run_dir}/plan.json is missing: no node that holds the run could be asked for it"
@@ -224,32 +226,32 @@ def _write_end(
     number, followed = params["number"], params.get("followed", True)
     lock = contextlib.nullcontext()
     if not check_mode:
-        lock = run_json.alone(run_dir)
+        lock = run_json.lock_record(run_dir)
     with lock:
-        record = run_json.read(run_dir) or run_json.empty(
+        record = run_json.read(run_dir) or run_json.new_record(
             params["run_id"], (plan.get("job") or {}).get("name"), _begin_of(end["ranks"])
         )
-        entry = dict(run_json.known(record, number), ended=time.time(), **end)
+        entry = dict(run_json.attempt_entry(record, number), ended=time.time(), **end)
         again = None
         is_newest = number >= max(item["number"] for item in [entry, *record["attempts"]])
         if is_newest:
-            limit = run_json.limit_of(run_dir)
-            again = restart_policy.decide(run_json.with_entry(record, entry), limit, followed)
+            limit = run_json.read_restart_limit(run_dir)
+            again = restart_policy.decide(run_json.merge_entry(record, entry), limit, followed)
             # a look at an end of long ago takes back nothing that was decided when it was new
             if followed or not entry["again"]:
                 entry["again"] = again
         if not check_mode:
-            run_json.write(run_dir, record, entry)
+            run_json.write_entry(run_dir, record, entry)
             if is_newest:
-                run_json.show_plan(run_dir, number)
-            run_json.seal(run_dir)
+                run_json.install_plan(run_dir, number)
+            run_json.make_private(run_dir)
     return entry, again
 
 
 def _restart_lines(run_id: str, plan: Json, entry: Json, again: dict[str, Any] | None) -> list[str]:
     """Return the summary's lines about the resume point and the restart of an attempt."""
     sentences = {
-        "resumed": run_json.resumed_words(entry["resume"], entry["number"]),
+        "resumed": run_json.describe_resume(entry["resume"], entry["number"]),
         "restart": restart_policy.describe(again, run_id),
     }
     return [
@@ -330,7 +332,8 @@ def judge_untrained(
     )
     if decided["outcome"] != Outcome.COMPLETED or did_work or not log_table(plan).get("step"):
         return None
-    cause, code = entry_of("no_step"), "verdict.untrained"
+    cause = entry_of("no_step")
+    code = "verdict.untrained"
     text = (
         "UNKNOWN: every rank ended with exit code 0, but none printed a training step, an"
         f" evaluation or a checkpoint; remedy: {cause['remedy']}"

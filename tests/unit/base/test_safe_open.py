@@ -186,7 +186,7 @@ def strange(place, kind):
 
 READERS = {
     "read_json": lambda place: manifest.read_json(place / "plan.json"),
-    "plan_of": lambda place: run_json.plan_of(place, 1),
+    "plan_of": lambda place: run_json.read_plan(place, 1),
     "record": lambda place: run_json.read(place),
     "report": lambda place: load.mapping(place / "plan.json"),
     "marker": lambda place: python_env.inspect_environment(place, ".")["marker"],
@@ -258,7 +258,7 @@ def test_what_is_no_plan_takes_no_plans_place(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     os.mkfifo(tmp_path / "attempt-1" / "plan.json")
     signal.alarm(20)
-    run_json.show_plan(str(tmp_path), 1)
+    run_json.install_plan(str(tmp_path), 1)
     signal.alarm(0)
     assert (tmp_path / "plan.json").read_text() == "{}" and sorted(os.listdir(tmp_path)) == [
         "attempt-1",

@@ -147,10 +147,8 @@ def test_a_truncated_newest_one_is_named_and_the_one_before_is_taken(attempt, en
     assert point["name"] == "0" and [(row["node"], row["name"]) for row in skipped] == [
         ("node1", "1")
     ]
-    assert (
-        skipped[0]["why"].startswith(f"1.{ending} is ")
-        and ("empty" if not size else "cut off at") in skipped[0]["why"]
-    )
+    code = "checkpoint.cut_off" if size else "checkpoint.empty_file"
+    assert skipped[0]["code"] == code and skipped[0]["why"].startswith(f"1.{ending} ")
     assert sorted(os.listdir(run + "/attempt-1/output")) == before
 
 
@@ -163,15 +161,20 @@ def test_a_missing_file_and_a_mixture_of_two_saves_are_named(attempt):
     )  # the save of epoch 5 was cut after its first file
     point, skipped = chosen(node1=run)
     assert numbers(point)[:2] == ("iter_epoch_3", 3)
-    later, missing = [row["why"] for row in skipped]
-    assert [word for word in later.split() if "." in word] == ["latest.pdopt", "latest.states"]
-    assert "later save" in later and missing == "2.pdopt is missing"
+    later, missing = skipped
+    assert (later["code"], missing["code"]) == ("checkpoint.mixed_saves", "checkpoint.file_missing")
+    assert [word for word in later["why"].split() if "." in word] == [
+        "latest.pdopt",
+        "latest.states",
+    ]
+    assert "2.pdopt" in missing["why"]
 
 
 def test_what_was_saved_beside_its_place_belongs_to_nothing(attempt):
     saved = {"train_resume.tmp": b"x" * 99, "train_resume.json": b"{}"}
     point, skipped = chosen(node1=attempt("node1", 1, "mindocr", saved))
-    assert point is None and skipped[0]["why"] == "train_resume.ckpt is missing"
+    assert point is None and skipped[0]["code"] == "checkpoint.file_missing"
+    assert "train_resume.ckpt" in skipped[0]["why"]
     whole = {"train_resume.ckpt": (REAL / "mindspore/train_resume.ckpt").read_bytes()}
     assert sorted(chosen(node1=attempt("node1", 1, "mindocr", whole))[0]["files"]) == [
         "train_resume.ckpt",
@@ -210,14 +213,15 @@ def test_what_is_above_the_bounds_is_left_out_and_named(attempt, monkeypatch):
         "6",
     ]
     bound = [row for row in skipped if not row["name"]]
-    assert [(row["attempt"], row["why"][:20]) for row in bound] == [(1, "4 older checkpoints ")]
+    assert [(row["attempt"], row["code"]) for row in bound] == [(1, "checkpoint.not_read")]
+    assert bound[0]["why"].startswith("4 ")
     monkeypatch.setattr(finder, "MOST_ATTEMPTS", 1)
-    assert [(row["attempt"], row["why"][:17]) for row in chosen(node1=run)[1]] == [
-        (1, "1 older attempts ")
-    ]
+    (older,) = chosen(node1=run)[1]
+    assert (older["attempt"], older["code"]) == (1, "checkpoint.not_read")
+    assert older["why"].startswith("1 older attempts ")
     monkeypatch.setattr(finder, "MOST_ENTRIES", 2)
     assert any(
-        row["why"].startswith("output ") and "2 entries" in row["why"]
+        row["code"] == "checkpoint.too_many_files" and row["why"].startswith("output ")
         for row in chosen(node1=run)[1]
     )
 
@@ -310,7 +314,7 @@ def test_different_bytes_under_one_name_are_named_and_rank_0s_are_taken(attempt)
     point, skipped = chosen(node1=run, node2=other)
     assert point["source"] == "node1" and [each["source"] for each in point["sources"]] == ["node1"]
     assert [row["node"] for row in skipped] == ["node2"]
-    assert skipped[0]["why"].startswith("differs ") and "node1" in skipped[0]["why"]
+    assert skipped[0]["code"] == "checkpoint.differs" and "node1" in skipped[0]["why"]
     cut(run, "attempt-1/output/1.pdparams", 0.5)
     assert chosen(node1=run, node2=other)[0]["source"] == "node2"
 
@@ -339,7 +343,7 @@ def test_the_choice_in_words(attempt):
     assert resume_choice.describe_choice(point, skipped) == [
         "resumed from 0 of attempt 1 (on node1), 1 epoch done, 12 steps done, learning rate 0.5,"
         " digest {}".format(point["digest"][:12]),
-        "skipped: 1 of attempt 1 on node1: 1.pdparams is empty",
+        "skipped: 1 of attempt 1 on node1: 1.pdparams is empty (checkpoint.empty_file)",
     ]
 
 

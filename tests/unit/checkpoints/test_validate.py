@@ -17,7 +17,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints impo
     pickle_scan,
     validate,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints.validate import Broken
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints.validate import (
+    BrokenFile,
+)
 from core_support import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,7 +62,7 @@ def test_every_cut_of_a_real_file_is_found_out(name):
     data, ending = (REAL / name).read_bytes(), os.path.splitext(name)[1]
     assert read(data, ending, last_record="loss_scale") is not None
     for size in range(len(data)):
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenFile):
             read(data[:size], ending, last_record="loss_scale")
 
 
@@ -94,9 +96,9 @@ def test_a_pickle_is_read_to_its_end_and_every_cut_is_none(value, protocol):
         protocol == 2 and b"_codecs" in data
     )  # (there, bytes are made by a call)
     for size in range(len(data)):
-        with pytest.raises(Broken):
+        with pytest.raises(BrokenFile):
             read(data[:size], ".states")
-    with pytest.raises(Broken, match="goes on for 3 bytes after its end"):
+    with pytest.raises(BrokenFile, match="goes on for 3 bytes after its end"):
         read(data + b"more"[:3], ".states")
 
 
@@ -107,7 +109,7 @@ def test_any_bytes_are_read_or_refused_in_words(data):
         for head in (b"", b"\x80\x04", b"\x80\x02}q\x00("):
             try:
                 read(head + data, ending)
-            except Broken as error:
+            except BrokenFile as error:
                 assert str(error).startswith(("is ", "goes on ", "has more "))
 
 
@@ -138,10 +140,10 @@ def test_nothing_is_called(tmp_path):
 def test_long_contents_are_passed_over_and_still_have_to_be_there():
     data = pickle.dumps({"weight": b"x" * 100_000, "text": "y" * 5000, "epoch": 3}, protocol=4)
     assert read(data, ".pdparams") == {"weight": {}, "text": {}, "epoch": 3}
-    with pytest.raises(Broken, match="is cut off at 50000 bytes"):
+    with pytest.raises(BrokenFile, match="is cut off at 50000 bytes"):
         read(data[:50_000], ".pdparams")
     claimed = b"\x80\x04\x8e" + struct.pack("<Q", 2**64 - 9) + b"."
-    with pytest.raises(Broken, match="is cut off"):
+    with pytest.raises(BrokenFile, match="is cut off"):
         read(claimed, ".pdparams")
 
 
@@ -152,7 +154,7 @@ def test_a_file_that_takes_too_long_is_unknown(monkeypatch):
     with pytest.raises(pickle_scan.TooLong):
         pickle_scan.read(io.BytesIO(whole), len(whole))
     assert read(whole, ".pdparams") is None
-    with pytest.raises(Broken, match="is cut off"):
+    with pytest.raises(BrokenFile, match="is cut off"):
         read(whole[:-1], ".pdparams")
 
 
@@ -188,7 +190,7 @@ def test_the_number_of_parts_is_bounded_whatever_the_time(monkeypatch):
     ],
 )
 def test_what_is_no_pickle(data, words):
-    with pytest.raises(Broken, match=words):
+    with pytest.raises(BrokenFile, match=words):
         read(data, ".pdparams")
 
 
@@ -196,7 +198,9 @@ def test_a_mindspore_file_cut_between_two_records_lacks_its_last_one():
     data = (REAL / "mindspore/train_resume.ckpt").read_bytes()
     end = data.index(b"loss_scale") - 4
     assert len(validate.records(io.BytesIO(data[:end]), end)) == 4  # whole as far as protobuf knows
-    with pytest.raises(Broken, match="is cut off: its last record is epoch_num and not loss_scale"):
+    with pytest.raises(
+        BrokenFile, match="is cut off: its last record is epoch_num and not loss_scale"
+    ):
         read(data[:end], ".ckpt", last_record="loss_scale")
 
 
@@ -207,18 +211,18 @@ def test_a_part_that_is_longer_than_what_holds_it_is_found_out():
         18,
         31,
     )  # a record of 46 bytes, in it a tensor of 31
-    with pytest.raises(Broken, match="a part of it goes on after byte"):
+    with pytest.raises(BrokenFile, match="a part of it goes on after byte"):
         read(data[:16] + bytes([40]) + data[17:], ".ckpt", last_record="loss_scale")
 
 
 def test_a_mindspore_file_may_end_with_its_checksum():
     data = (REAL / "mindspore/train_resume.ckpt").read_bytes() + b"crc_num" + bytes(10)
     assert read(data, ".ckpt", last_record="loss_scale", rows=["epoch_num"])["epoch_num"] == 1
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenFile):
         read(data[:-1], ".ckpt", last_record="loss_scale")
 
 
 def test_other_kinds_have_no_end_that_is_known():
     assert read(b"architecture: crnn", ".yml") is None
-    with pytest.raises(Broken, match="is empty"):
+    with pytest.raises(BrokenFile, match="is empty"):
         read(b"", ".yml")

@@ -121,8 +121,8 @@ def test_a_node_that_another_run_holds_is_refused(run_module, node, monkeypatch)
     "change, words",
     [
         ({"plan_sha256": "0" * 64}, "the plan arrived with sha256"),
-        ({"run_id": "../x"}, "'../x' is no run id"),
-        ({"run_id": ""}, "is no run id"),
+        ({"run_id": "../x"}, "'../x' is not a run id"),
+        ({"run_id": ""}, "is not a run id"),
         ({"plan": None}, "plan"),
         ({"plan": "{half"}, "Expecting"),
         ({"state": "restarted"}, "value of state must be one of: started, stopped"),

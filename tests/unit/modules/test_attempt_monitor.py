@@ -22,7 +22,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     status,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import live_warnings, model
-from core_support import RUN, attempt_files, compiled, program, put
+from core_support import RUN, attempt_files, compiled, program, put, raises_code
 
 LINE = (
     "[11/20 09:29:26] ppdet.engine.callbacks INFO: Epoch: [1] [2/8] learning_rate: 0.000500 loss:"
@@ -253,7 +253,7 @@ def test_which_run_is_meant(look, tmp_path):
     assert (held["found"], held["run"], held["attempt"]) == (True, RUN, 1)
     assert look(number=0)["attempt"] == 1
     assert look(node="renamed")["node"] == "node1"
-    with pytest.raises(attempt_dir.AttemptError, match="is no run id"):
+    with raises_code(attempt_dir.AttemptError, "attempt.bad_run_id"):
         look(run_id="x; rm -rf /")
 
 
@@ -295,7 +295,7 @@ def test_module(run_module, tmp_path, monkeypatch):
         and result["status"]["unit"] == f"trainyard-{RUN}-1.service"
     )
     result = run_module(module, {"run_id": "../x", "node": "node1"})
-    assert result["failed"] and "'../x' is no run id" in result["msg"]
+    assert result["failed"] and result["code"] == "attempt.bad_run_id"
 
 
 # --- the second line of the gang

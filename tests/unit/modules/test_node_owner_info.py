@@ -32,7 +32,7 @@ def test_who_holds_the_node(run_module, monkeypatch):
 
 def test_a_node_whose_systemd_is_silent_is_not_free(run_module, monkeypatch):
     def refuse(_run, _base):
-        raise attempt_dir.AttemptError("systemd does not answer")
+        raise attempt_dir.AttemptError("attempt.no_user_systemd", "systemd does not answer")
 
     monkeypatch.setattr(ownership, "holders", refuse)
     found = run_module(module, {})

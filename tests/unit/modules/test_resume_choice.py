@@ -36,7 +36,7 @@ def test_the_nodes_and_the_controllers_checkpoints_are_compared(run_action, tmp_
 
 def test_what_is_no_run_is_refused(run_action, tmp_path):
     asked = {"run_id": "../../etc", "runs_dir": str(tmp_path), "rule": RULE, "found": {}}
-    assert "is no run id" in run_action("resume_choice", asked)["msg"]
+    assert run_action("resume_choice", asked)["code"] == "attempt.bad_run_id"
 
 
 LONG, MANY = "n" * 300, {"%d.pdopt" % number: ["f", 1, "b" * 64] for number in range(2001)}
@@ -138,7 +138,9 @@ def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(
         tmp_path / RUN,
         {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}, {"name": "node2"}]})},
     )
-    run_json.write(run, run_json.empty(RUN, "a", 1.0), run_json.entry(1, ranks=ranks))
+    run_json.write_entry(
+        run, run_json.new_record(RUN, "a", 1.0), run_json.new_entry(1, ranks=ranks)
+    )
     found = {point["source"]: {"point": dict(TRUE, **point)}} if point else {}
     asked = {
         "run_id": RUN,
@@ -162,7 +164,7 @@ def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
     run = put(
         tmp_path / "runs" / RUN, {"attempt-1/plan.json": json.dumps({"nodes": [{"name": "node1"}]})}
     )
-    run_json.write(run, run_json.empty(RUN, "a", 1.0), run_json.entry(1))
+    run_json.write_entry(run, run_json.new_record(RUN, "a", 1.0), run_json.new_entry(1))
     known = {
         "preflight_read": {"suite": {"resume": RULE}, "project": "/"},
         "preflight_resumed": {"run": RUN},

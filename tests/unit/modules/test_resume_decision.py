@@ -14,7 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.records import r
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     resume_decision,
 )
-from core_support import ROOT, RUN, put
+from core_support import ROOT, RUN, put, raises_code
 
 REAL = ROOT / "tests/fixtures/raised/20261120-190935-raise-1b3e"
 NOW = 1_000_000.0
@@ -48,14 +48,14 @@ def home(*attempts, numbers=None, outcome=None):
     """What this controller knows: attempts with their outcomes, None where one has no verdict."""
     record = None
     for number, said in enumerate(attempts, 1):
-        record = record or run_json.empty(RUN, "x", 1.0)
+        record = record or run_json.new_record(RUN, "x", 1.0)
         verdict = said and {
             "outcome": said,
             "cause": run_json.NOT_STARTED if said == "refused" else "killed",
         }
         verdict = dict(verdict, outcome="failed") if said == "refused" else verdict
-        record = run_json.with_entry(
-            record, run_json.entry(number, verdict=verdict, ended=said and NOW - 5)
+        record = run_json.merge_entry(
+            record, run_json.new_entry(number, verdict=verdict, ended=said and NOW - 5)
         )
     numbers = numbers if numbers is not None else list(range(1, len(attempts) + 1))
     return {
@@ -68,7 +68,7 @@ def home(*attempts, numbers=None, outcome=None):
 
 
 def settle(here, after=0, **answers):
-    return resume_decision.settle(RUN, here, answers, after, NOW)
+    return resume_decision.decide(RUN, here, answers, after, NOW)
 
 
 def test_a_failed_run_goes_on_as_the_next_attempt():
@@ -84,11 +84,10 @@ def test_a_controller_that_knows_nothing_of_it():
     nothing = {"record": None, "numbers": [], "job": None, "nodes": [], "first": []}
     found = settle(nothing, node1=status(), node2=status(), node3=NONE)
     assert (found["number"], found["unfinished"], found["nodes"]) == (2, True, ["node1", "node2"])
-    with pytest.raises(
-        resume_decision.Refused,
-        match="no node knows the run .*; known: 20261119-.*; no answer from node2",
-    ):
+    with raises_code(resume_decision.ResumeRefused, "resume.unknown_run") as error:
         settle(nothing, node1=NONE, node2=None)
+    known, silent = str(error.value).split("; ")[1:]
+    assert ": 20261119-" in known and silent.endswith(" node2")
 
 
 def test_a_run_whose_nodes_are_all_gone_goes_on_from_home():
@@ -107,15 +106,13 @@ def test_an_end_that_nobody_saw_is_finished_first():
     "answers", [{}, {"node1": status("completed"), "node2": status("completed")}]
 )
 def test_what_completed_is_not_resumed(answers):
-    with pytest.raises(
-        resume_decision.Refused,
-        match=r"has completed \(attempt 1, 0:05 ago\): there is nothing to resume",
-    ):
+    with raises_code(resume_decision.ResumeRefused, "resume.completed") as error:
         settle(home("completed"), **answers)
+    assert "(attempt 1, 0:05 ago)" in str(error.value)
 
 
 def test_what_completed_is_known_without_a_record_too():
-    with pytest.raises(resume_decision.Refused, match="has completed"):
+    with raises_code(resume_decision.ResumeRefused, "resume.completed"):
         settle(home(None), node1=status("completed"), node2=status("completed"))
     assert settle(home(None), node1=status("completed"), node2=status("failed"))["number"] == 2
     assert (
@@ -125,7 +122,7 @@ def test_what_completed_is_known_without_a_record_too():
 
 @pytest.mark.parametrize("state", ["running", "stopping"])
 def test_what_runs_is_not_resumed_and_who_holds_it_is_said(state):
-    with pytest.raises(resume_decision.Refused) as error:
+    with raises_code(resume_decision.ResumeRefused, "resume.still_running") as error:
         settle(home("failed"), node1=status(), node2=status(state))
     for words in (
         "attempt 1 holds node2",
@@ -171,23 +168,21 @@ def test_an_attempt_that_goes_on_whole_is_followed_again_by_the_controller_that_
     # one that was frozen or cut off may be back with what the others have ended, and is about to
     # end it
     for other in (status("lost"), status("stopping"), {}):
-        with pytest.raises(resume_decision.NotYet, match="goes on: attempt 1 holds"):
+        with raises_code(resume_decision.ResumePostponed, "resume.still_running"):
             settle(home("lost"), after=1, node1=running, node2=other)
-    with pytest.raises(resume_decision.Refused):
+    with raises_code(resume_decision.ResumeRefused, "resume.still_running"):
         settle(home("lost"), node1=running, node2=running)  # a person asks
 
 
 def test_an_attempt_that_is_on_its_way_is_waited_for():
-    with pytest.raises(
-        resume_decision.NotYet, match="begun by another command and is on no node yet"
-    ):
+    with raises_code(resume_decision.ResumePostponed, "resume.begun_elsewhere"):
         settle(home("failed", None), after=1, node1=status(), node2=status())
 
 
 def test_what_was_stopped_during_the_wait_is_not_started():
     """stop.yml leaves a note in the next attempt's place, on every node."""
     stopped = status(attempts=[1, 2], noted=[2])
-    with pytest.raises(resume_decision.Refused, match="was stopped while its restart waited"):
+    with raises_code(resume_decision.ResumeRefused, "resume.stopped"):
         settle(home("failed"), after=1, node1=stopped, node2=status())
     assert settle(home("failed"), node1=stopped, node2=status())["number"] == 3  # a person asks
     assert (
@@ -211,9 +206,9 @@ def test_a_try_that_was_taken_back_on_the_nodes_that_had_begun_it_is_not_followe
 def test_a_restart_waits_for_what_is_left_of_the_old_attempt():
     """A node that was frozen answers again with attempt 1, until its guard ends that."""
     back = status("running", 1, ended=False)
-    with pytest.raises(resume_decision.NotYet):
+    with raises_code(resume_decision.ResumePostponed, "resume.still_running"):
         settle(home("failed"), after=1, node1=status(), node2=back)
-    with pytest.raises(resume_decision.Refused):
+    with raises_code(resume_decision.ResumeRefused, "resume.still_running"):
         settle(home("failed"), node1=status(), node2=back)  # a person is told
 
 

@@ -64,7 +64,8 @@ def test_found_on_a_node(run_module, tmp_path, monkeypatch):
 
 
 def test_what_is_no_run_is_refused(run_module):
-    assert "is no run id" in run_module(module, {"state": "found", "run_id": "../../etc"})["msg"]
+    refused = run_module(module, {"state": "found", "run_id": "../../etc"})
+    assert refused["code"] == "attempt.bad_run_id"
 
 
 # --- brought

@@ -41,4 +41,4 @@ def test_nodes_without_an_answer_choose_nothing(choose):
 
 def test_what_cannot_be_a_run_is_refused(choose):
     refused = choose({}, run_id="../" + RUN)
-    assert refused["failed"] and "is no run id" in refused["msg"]
+    assert refused["failed"] and refused["code"] == "attempt.bad_run_id"

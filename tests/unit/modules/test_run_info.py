@@ -31,12 +31,12 @@ def test_what_the_controller_knows_of_a_run_that_no_node_knows_yet(tmp_path, run
 def decided(run_id, ended, again=True, number=1, more=()):
     """A run's record with an attempt that is to be started again."""
     entry = dict(
-        run_json.entry(number),
+        run_json.new_entry(number),
         ended=ended,
         verdict={"outcome": "failed", "cause": "killed"},
         again={"again": again},
     )
-    return dict(run_json.empty(run_id, "job", ended), attempts=[entry, *more])
+    return dict(run_json.new_record(run_id, "job", ended), attempts=[entry, *more])
 
 
 def test_whose_restart_may_wait(tmp_path, run_action):
@@ -45,13 +45,15 @@ def test_whose_restart_may_wait(tmp_path, run_action):
     """
     now = time.time()
     refused = dict(
-        run_json.entry(2), ended=now, verdict={"outcome": "failed", "cause": run_json.NOT_STARTED}
+        run_json.new_entry(2),
+        ended=now,
+        verdict={"outcome": "failed", "cause": run_json.NOT_STARTED},
     )
     kept = {
         "a": decided("", now),
         "b": decided("", now, again=False),
         "c": decided("", now - restart_policy.PENDING_SECONDS - 60),
-        "d": decided("", now, more=[run_json.entry(2)]),
+        "d": decided("", now, more=[run_json.new_entry(2)]),
         "e": decided("", now, more=[refused]),
         "f": dict(decided("", now), version=9),
         "7": dict(decided("", now), attempts=["x"]),
@@ -87,4 +89,4 @@ def test_whose_restart_may_wait(tmp_path, run_action):
 @pytest.mark.parametrize("run", ["../" + RUN, RUN + "\n", "/etc"])
 def test_the_controller_looks_for_no_run_outside_of_its_runs(tmp_path, run_action, run):
     refused = run_action("run_info", {"runs_dir": str(tmp_path), "run_id": run})
-    assert refused["failed"] and "is no run id" in refused["msg"]
+    assert refused["failed"] and refused["code"] == "attempt.bad_run_id"

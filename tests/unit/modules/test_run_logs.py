@@ -10,7 +10,6 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import run_logs
 from core_support import ROOT
 from system.test_playbooks import ansible, site
 
@@ -164,7 +163,3 @@ def test_a_worker_ends_where_its_playbook_was_killed(load_plugin, monkeypatch):
     monkeypatch.setattr(action.os, "getppid", lambda: 1)
     alive()
     assert ended == [1]
-
-
-def test_the_action_is_what_runs(run_module):
-    assert "plugins/action is missing" in run_module(run_logs, {"state": "found"})["msg"]

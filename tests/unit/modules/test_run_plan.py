@@ -214,10 +214,10 @@ def laid(folder, value, own):
         },
     )
     digest = hashlib.sha256(text).hexdigest() if own else "0" * 64
-    run_json.write(
+    run_json.write_entry(
         str(folder),
-        run_json.empty(RUN, "x", 1.0),
-        run_json.entry(1, plan_sha256=digest, started=1.0),
+        run_json.new_record(RUN, "x", 1.0),
+        run_json.new_entry(1, plan_sha256=digest, started=1.0),
     )
     return str(folder)
 

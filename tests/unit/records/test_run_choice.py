@@ -10,7 +10,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.records import r
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     resume_decision,
 )
-from core_support import RUN, put
+from core_support import RUN, put, raises_code
 
 SITE = ["node1", "node2", "node3"]
 FAKE = "20991231-000000-fake-0000"
@@ -139,7 +139,7 @@ def test_one_node_does_not_keep_a_run_from_going_on(liar, lie, after):
     answers = {
         node: status(nodes=["node1", "node2"], state="failed") for node in ("node1", "node2")
     }
-    found = resume_decision.settle(RUN, HOME, dict(answers, **{liar: lie}), after, 2e9)
+    found = resume_decision.decide(RUN, HOME, dict(answers, **{liar: lie}), after, 2e9)
     assert (found["mode"], found["nodes"]) == ("start", ["node1", "node2"]) and found["number"] in (
         2,
         3,
@@ -148,9 +148,9 @@ def test_one_node_does_not_keep_a_run_from_going_on(liar, lie, after):
 
 def test_the_job_is_that_of_most_nodes():
     jobs = ["eyJuYW1lIjogImEifQ==", "eyJuYW1lIjogImIifQ=="]
-    assert resume_decision.job_of({"job": None}, [jobs[0], jobs[1], jobs[1]]) == {"name": "b"}
-    with pytest.raises(resume_decision.Refused):
-        resume_decision.job_of({"job": None}, jobs)
+    assert resume_decision.choose_job({"job": None}, [jobs[0], jobs[1], jobs[1]]) == {"name": "b"}
+    with raises_code(resume_decision.ResumeRefused, "resume.jobs_differ"):
+        resume_decision.choose_job({"job": None}, jobs)
 
 
 def test_a_lone_claim_counts_with_a_second_node_or_with_the_controllers_record():

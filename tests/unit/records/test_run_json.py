@@ -20,6 +20,11 @@ from jsonschema import Draft202012Validator
 from unit.logsync.test_log_index import of_schema
 from unit.modules.test_run_record import MADE, node, rank
 
+WRITERS = {
+    "started": record_attempt.record_start,
+    "ended": record_attempt.record_end,
+    "refused": record_attempt.record_refusal,
+}
 SCHEMA = yaml.safe_load((ROOT / "docs/schemas/run.yml").read_text(encoding="utf-8"))
 # A real run of version 1; see the README beside it.
 OLD = ROOT / "tests/fixtures/raised/20261120-190935-raise-1b3e"
@@ -80,7 +85,7 @@ def run(tmp_path):
             "code": {"commit": "c"},
             "code_diff": "diff of %d" % number,
         }
-        result = getattr(record_attempt, what)(dict(dict(params, nodes=[], **plan), **given))
+        result = WRITERS[what](dict(dict(params, nodes=[], **plan), **given))
         valid(call.found())
         return result
 
@@ -214,7 +219,7 @@ def test_the_runs_plan_is_the_newest_attempts(run):
         str(run.dir), {"attempt-2/plan.json": json.dumps(other)}
     )  # collect brought it to a controller that did not start it
     run("ended", 2, nodes=ended_by())
-    assert json.loads((run.dir / "plan.json").read_text()) == other and run_json.plan_of(
+    assert json.loads((run.dir / "plan.json").read_text()) == other and run_json.read_plan(
         str(run.dir), 1
     ) == json.loads(json.dumps(MADE))
     assert oct((run.dir / "plan.json").stat().st_mode)[-3:] == "600"
@@ -238,11 +243,13 @@ def test_a_real_record_of_version_1_is_understood():
         and attempt["started"] == found["started"]
         and attempt["again"] is None
     )
-    assert run_json.plan_of(str(OLD), 1)["ranks"]  # version 1 keeps it in the run's directory alone
+    assert run_json.read_plan(str(OLD), 1)[
+        "ranks"
+    ]  # version 1 keeps it in the run's directory alone
 
 
 def test_a_version_1_record_of_a_run_that_was_not_followed_to_its_end():
-    found = run_json.upgraded(
+    found = run_json.upgrade(
         {
             "version": 1,
             "run": RUN,
@@ -276,9 +283,9 @@ def test_a_run_of_version_1_goes_on_as_version_2(run):
     # the plan of the first attempt, which lay in the run's directory alone, is kept where it now
     # belongs
     assert (
-        run_json.plan_of(str(run.dir), 1)
+        run_json.read_plan(str(run.dir), 1)
         == json.loads((OLD / "plan.json").read_text())
-        != run_json.plan_of(str(run.dir), 2)
+        != run_json.read_plan(str(run.dir), 2)
     )
 
 
@@ -307,9 +314,9 @@ def test_two_who_write_at_once_lose_nothing(tmp_path):
         "from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json as run_file\n"
         "where, first = sys.argv[1], int(sys.argv[2])\n"
         "for number in range(first, 41, 2):\n"
-        "    with run_file.alone(where):\n"
-        "        found = run_file.read(where) or run_file.empty({!r}, 'x', 1.0)\n"
-        "        run_file.write(where, found, run_file.entry(number))\n".format(
+        "    with run_file.lock_record(where):\n"
+        "        found = run_file.read(where) or run_file.new_record({!r}, 'x', 1.0)\n"
+        "        run_file.write_entry(where, found, run_file.new_entry(number))\n".format(
             str(ROOT / "collections"), RUN
         )
     )
@@ -332,8 +339,10 @@ def test_how_often_a_job_wants_to_be_started_again(tmp_path):
         ('{"max_restarts": -1}', 0),
     ):
         put(str(tmp_path), {"job.json": text})
-        assert run_json.limit_of(str(tmp_path)) == limit
-    assert run_json.numbers(str(tmp_path / "none")) == [] and not os.path.exists(tmp_path / "none")
+        assert run_json.read_restart_limit(str(tmp_path)) == limit
+    assert run_json.attempt_numbers(str(tmp_path / "none")) == [] and not os.path.exists(
+        tmp_path / "none"
+    )
 
 
 def test_a_seal_stays_within_the_run(tmp_path):
@@ -345,7 +354,7 @@ def test_a_seal_stays_within_the_run(tmp_path):
     for path in [run / "attempt-1" / "plan.json", outside / "file", outside / "folder" / "file"]:
         path.chmod(0o644)
     outside.chmod(0o755)
-    run_json.seal(str(run))
+    run_json.make_private(str(run))
     assert oct((run / "attempt-1" / "plan.json").stat().st_mode)[-3:] == "600"
     assert [
         oct(path.stat().st_mode)[-3:]
@@ -354,5 +363,5 @@ def test_a_seal_stays_within_the_run(tmp_path):
     (tmp_path / "runs" / (RUN[:-4] + "0000")).symlink_to(outside)
     for path in (outside, tmp_path / "runs" / (RUN[:-4] + "0000"), tmp_path / "runs"):
         with pytest.raises(ValueError):
-            run_json.seal(str(path))
+            run_json.make_private(str(path))
     assert oct(outside.stat().st_mode)[-3:] == "755"

@@ -41,43 +41,49 @@ def given(looks=None, job=None, nodes=("node1", "node2"), places=(), extra=None,
 
 
 def test_all_that_answer_and_are_free_can_take_part():
-    assert candidates.unfit(["node1", "node2", "spare1"], given()) == {}
+    assert candidates.find_obstacles(["node1", "node2", "spare1"], given()) == {}
     mine = {
         "node1": {"held": [{"run": RUN, "mine": True, "user": "me"}]}
     }  # what is left of the run itself is the preflight's to say
-    assert candidates.unfit(["node1"], given(mine)) == {}
+    assert candidates.find_obstacles(["node1"], given(mine)) == {}
 
 
 @pytest.mark.parametrize(
-    "look, words",
+    "look, code, end",
     [
-        (SILENT, "it does not answer: Connection timed out"),
-        ({"unreachable": True}, "it does not answer"),
+        (SILENT, "replacement.no_answer", ": Connection timed out"),
+        ({"unreachable": True}, "replacement.no_answer", "answer"),
         (
             {"failed": True, "msg": "systemd does not answer"},
-            "it cannot say whether it is free: systemd does not answer",
+            "replacement.invalid_answer",
+            ": systemd does not answer",
         ),
         (
             {"held": [{"run": "20261120-000000-y-0000", "mine": True, "user": "me"}]},
-            "it is held by 20261120-000000-y-0000 of the user me",
+            "replacement.node_held",
+            " 20261120-000000-y-0000 of the user me",
         ),
         (
             {"held": [{"run": RUN, "mine": False, "user": "eve"}]},
-            f"it is held by {RUN} of the user eve",
+            "replacement.node_held",
+            f" {RUN} of the user eve",
         ),
-        (None, "it was not asked (--limit)"),
+        (None, "replacement.not_asked", "(--limit)"),
     ],
 )
-def test_why_a_node_cannot_take_part(look, words):
-    assert candidates.unfit(["spare1"], given({"spare1": look})) == {"spare1": words}
+def test_why_a_node_cannot_take_part(look, code, end):
+    obstacles = candidates.find_obstacles(["spare1"], given({"spare1": look}))
+    assert list(obstacles) == ["spare1"]
+    assert obstacles["spare1"].code == code and obstacles["spare1"].text.endswith(end)
 
 
 def test_a_node_that_left_the_inventory_and_a_spare_that_is_unlike():
     asked = given(nodes=("node1", "node9"), extra=(host(3, trainyard_devices=4), host(4)))
-    found = candidates.unfit(["node1", "node9", "spare1", "spare2"], asked)
+    found = candidates.find_obstacles(["node1", "node9", "spare1", "spare2"], asked)
     assert sorted(found) == ["node9", "spare1"]
-    assert "inventory" in found["node9"]
-    assert re.findall("[0-9]", found["spare1"]) == list("0123" + "01234567")
+    assert found["node9"].code == "replacement.inventory"
+    assert found["spare1"].code == "replacement.unlike"
+    assert re.findall("[0-9]", found["spare1"].text) == list("0123" + "01234567")
 
 
 def test_the_choice_of_a_run():
@@ -114,9 +120,9 @@ def test_where_a_node_was_taken_out_of_the_inventory_a_trainer_that_is_idle_take
 
 def test_whose_silence_is_noted():
     looks = {"node1": FREE, "node2": SILENT, "spare1": SILENT}
-    assert candidates.silent(looks, ["node1", "node2"]) == {"node2": "unreachable"}
+    assert candidates.silent_nodes(looks, ["node1", "node2"]) == {"node2": "unreachable"}
     # a controller that reaches nobody is cut off itself
-    assert candidates.silent({"node1": SILENT, "node2": SILENT}, ["node1", "node2"]) == {}
+    assert candidates.silent_nodes({"node1": SILENT, "node2": SILENT}, ["node1", "node2"]) == {}
 
 
 @pytest.mark.parametrize("held", [7, "x", [7], {"a": 1}])
@@ -129,4 +135,4 @@ def test_a_look_of_another_shape_costs_its_node_only(held):
         "site": site,
         "job": {},
     }
-    assert set(candidates.unfit(["node1", "node2"], given)) == {"node1"}
+    assert set(candidates.find_obstacles(["node1", "node2"], given)) == {"node1"}

@@ -51,7 +51,7 @@ NODES = ["n1", "n2"]
     ],
 )
 def test_who_is_noted(verdict, named):
-    assert failed_nodes.named(verdict, NODES) == named
+    assert failed_nodes.culprits(verdict, NODES) == named
 
 
 def test_every_cause_is_one_of_the_catalogue():
@@ -69,7 +69,7 @@ def test_what_is_noted_is_read_again_by_its_user_alone(tmp_path):
         "n1": {"time": 3000.0, "cause": "device_error", "run": "run3"},
         "n2": {"time": 2000.0, "cause": "unreachable", "run": "run2"},
     }
-    assert stat.S_IMODE(os.stat(failed_nodes.path_of(folder)).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(failed_nodes.file_path(folder)).st_mode) == 0o600
     failed_nodes.note(folder, {"n3": "node_lost"}, "run4", 2500.0 + failed_nodes.KEPT_SECONDS)
     assert sorted(failed_nodes.read(folder)) == ["n1", "n3"]
 
@@ -117,4 +117,4 @@ def test_a_verdict_names_nodes_of_the_attempt_only():
         "node": "node9",
         "unreachable": ["../x"],
     }
-    assert failed_nodes.named(verdict, ["node1", "node2"]) == {}
+    assert failed_nodes.culprits(verdict, ["node1", "node2"]) == {}

@@ -11,7 +11,14 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import node_replacement
 
 NOW = 1_000_000.0
-DEAD = {"n2": "it does not answer: Connection timed out"}
+SILENT = "it does not answer"
+DEAD = {"n2": f"{SILENT}: Connection timed out"}
+
+
+def obstacle(text):
+    """Return the obstacle of a node with this text."""
+    code = "replacement.no_answer" if text.startswith(SILENT) else "replacement.node_held"
+    return node_replacement.Obstacle(code, text)
 
 
 def choose(
@@ -32,7 +39,7 @@ def choose(
         list(places),
         list(current or places),
         noted,
-        unfit or {},
+        {name: obstacle(text) for name, text in (unfit or {}).items()},
         list(spares),
         min_nodes,
         more.get("cooldown", 1800),
@@ -50,6 +57,7 @@ def test_all_go_on_where_nothing_is_wrong():
         "again": [],
         "why": [],
         "refused": [],
+        "codes": [],
     }
 
 
@@ -64,7 +72,8 @@ def test_a_spare_takes_the_lost_nodes_place_in_the_order_of_the_ranks(lost, node
         and found["replaced"] == {lost: "s1"}
         and not found["dropped"] + found["refused"]
     )
-    assert found["why"] == [f"s1 takes the place of {lost}: it does not answer"]
+    assert found["codes"] == ["replacement.place_taken"]
+    assert found["why"][0].split()[0] == "s1" and found["why"][0].endswith(f" {lost}: {SILENT}")
 
 
 def test_a_spare_keeps_the_place_it_took_when_the_lost_node_is_back():
@@ -96,9 +105,8 @@ def test_a_spare_that_failed_lately_or_does_not_answer_is_passed_over():
 def test_who_failed_is_taken_again_only_where_nobody_else_is_left():
     found = choose(failed={"n2": 100})
     assert found["nodes"] == ["n1", "n2"] and found["again"] == ["n2"] and not found["replaced"]
-    assert all(
-        word in found["why"][0] for word in ("n2 is taken again", "100 s ago", "(node_lost)")
-    )
+    assert found["codes"] == ["replacement.failed_again"]
+    assert all(word in found["why"][0] for word in ("n2 ", "100 s ago", "(node_lost)"))
     # with fewer nodes allowed, or with a spare, somebody else is left
     assert choose(failed={"n2": 100}, min_nodes=1)["nodes"] == ["n1"]
     # of two that failed, the one whose failure is the longest ago; its own place before another's
@@ -113,9 +121,14 @@ def test_without_a_spare_the_run_goes_on_with_fewer_where_the_job_allows_it():
     found = choose(("n1", "n2", "n3"), unfit=DEAD, min_nodes=2, spares=["s1"], failed={"s1": 60})
     assert found["nodes"] == ["n1", "n3"] and found["dropped"] == ["n2"] and not found["replaced"]
     lost, spare, count = found["why"]
-    assert lost == f"n2 is left out: {DEAD['n2']}"
-    assert "spare s1 is not taken" in spare and "60 s ago" in spare
-    assert "2 of its 3 nodes instead of 3" in count and "2/3 of the images" in count
+    assert found["codes"] == [
+        "replacement.left_out",
+        "replacement.cooling_down",
+        "replacement.fewer_nodes",
+    ]
+    assert lost.startswith("n2 ") and lost.endswith(f": {DEAD['n2']}")
+    assert " s1 " in spare and "60 s ago" in spare
+    assert re.findall("[0-9]+", count)[:5] == ["2", "3", "3", "2", "3"]
 
 
 def test_a_lost_spare_whose_trainer_failed_before_is_told_with_both_reasons():
@@ -128,6 +141,7 @@ def test_a_lost_spare_whose_trainer_failed_before_is_told_with_both_reasons():
     )
     assert found["nodes"] == ["n1"] and found["dropped"] == ["s1"]
     lost, before = found["why"][:2]
+    assert found["codes"][:2] == ["replacement.left_out", "replacement.cooling_down"]
     assert lost.startswith("s1 ") and lost.endswith(": it does not answer")
     assert before.startswith("n2 ")
     assert all(word in before for word in ("90 s ago", "(node_lost)", "30 min"))
@@ -135,7 +149,9 @@ def test_a_lost_spare_whose_trainer_failed_before_is_told_with_both_reasons():
 
 def test_a_run_that_lost_a_node_gets_its_places_filled_again():
     found = choose(("n1", "n2", "n3"), current=["n1", "n3"], spares=["s1"], min_nodes=1)
-    assert found["nodes"] == ["n1", "n2", "n3"] and found["why"][0] == "n2 has its place back"
+    assert found["nodes"] == ["n1", "n2", "n3"]
+    assert found["codes"] == ["replacement.place_returned", "replacement.fewer_nodes"]
+    assert found["why"][0].startswith("n2 ")
     assert re.findall("[0-9]+", found["why"][1])[:3] == ["3", "3", "2"]
     found = choose(("n1", "n2", "n3"), current=["n1", "n3"], spares=["s1"], min_nodes=1, unfit=DEAD)
     assert found["nodes"] == ["n1", "s1", "n3"]
@@ -146,8 +162,10 @@ def test_no_spare_and_too_few_nodes_is_refused_with_the_lost_and_the_remedies():
     found = choose(unfit=DEAD, trainers=["n1", "n2", "n3"])
     assert found["nodes"] == []
     needed, lost, spare, remedy = found["refused"]
+    assert found["codes"][:2] == ["replacement.too_few_nodes", "replacement.no_answer"]
+    assert set(found["codes"][2:]) == {"replacement.too_few_nodes"}
     assert "2 nodes" in needed and needed.endswith(": n1")
-    assert lost == f"n2 is lost: {DEAD['n2']}"
+    assert lost.startswith("n2 ") and lost.endswith(f": {DEAD['n2']}")
     assert spare.endswith("no spare")
     back, listed, fewer = remedy.split("; or ")
     assert back.endswith("bring n2 back") and "such as n3," in listed

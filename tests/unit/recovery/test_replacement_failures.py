@@ -10,9 +10,9 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import 
 
 
 def chosen(nodes=("n1", "s1"), new=("s1",)):
-    came = replacement_failures.Newcomers()
-    came.chosen({"run": "r", "state_dir": "/x", "nodes": list(nodes), "new": list(new)})
-    came.play()
+    came = replacement_failures.Replacements()
+    came.note_choice({"run": "r", "state_dir": "/x", "nodes": list(nodes), "new": list(new)})
+    came.note_play()
     return came
 
 
@@ -35,37 +35,39 @@ def stop(check, *nodes):
 )
 def test_whom_a_preflight_means(stops, found):
     came = chosen()
-    came.stopped(stops)
+    came.note_refusal(stops)
     assert came.unready(["localhost"]) == found
-    came.begun()
+    came.note_start()
     assert came.unready(["localhost"]) == {}
 
 
 def test_where_all_are_new_whoever_is_named_is_meant():
     came = chosen(nodes=("s1",))
-    came.stopped([stop("disk", "s1")])
+    came.note_refusal([stop("disk", "s1")])
     assert came.unready(["localhost"]) == {"s1": "not ready: disk"}
 
 
 def test_whom_a_task_means():
     came = chosen(nodes=("n1", "s1", "s2"), new=("s1", "s2"))
-    came.failed("t1", "s1", "Install the wheels")
-    came.failed("t2", "s2", "Report why nothing runs")  # it ends as the first one's consequence
+    came.note_failure("t1", "s1", "Install the wheels")
+    came.note_failure(
+        "t2", "s2", "Report why nothing runs"
+    )  # it ends as the first one's consequence
     assert came.unready(["s1", "s2"]) == {"s1": "not ready: Install the wheels"}
     # what was made good again is none, and neither is what was wrong on a node of before, or on all
     assert came.unready(["n1"]) == {}
-    came.play()
-    came.failed("t3", "n1", "Install the wheels")
-    came.failed("t4", "s1", "Report why nothing runs")
+    came.note_play()
+    came.note_failure("t3", "n1", "Install the wheels")
+    came.note_failure("t4", "s1", "Report why nothing runs")
     assert came.unready(["n1", "s1"]) == {}
-    came.play()
+    came.note_play()
     for name in ("n1", "s1", "s2"):
-        came.failed("t5", name, "Bring the code")
+        came.note_failure("t5", name, "Bring the code")
     assert came.unready(["n1", "s1", "s2"]) == {}
 
 
 def test_without_a_choice_nobody_is_meant():
-    came = replacement_failures.Newcomers()
-    came.failed("t1", "n1", "x")
-    came.stopped([stop("disk", "n1")])
+    came = replacement_failures.Replacements()
+    came.note_failure("t1", "n1", "x")
+    came.note_refusal([stop("disk", "n1")])
     assert came.unready(["n1"]) == {}

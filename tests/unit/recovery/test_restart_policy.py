@@ -88,7 +88,8 @@ def test_what_the_issue_asks_for():
 def test_what_a_person_stopped_stays_stopped():
     found = decide(attempt(1, "stopped_by_guard", outcome="stopped"))
     assert (found["again"], found["reason"], found["cause"]) == (False, "never", "stopped_by_user")
-    assert restart_policy.describe(found, RUN) == f"none: {found['why']}"
+    assert found["code"] == "restart.cause_remains"
+    assert "by hand" not in restart_policy.describe(found, RUN)
 
 
 def test_what_completed_or_has_no_end_is_no_question():

@@ -20,9 +20,31 @@ TAKE_CODE = (
     "Obstacle",
     "DrillProblem",
     "add_problem",
+    "AttemptError",
+    "BrokenFile",
+    "CheckpointError",
+    "EvidenceError",
+    "ReplacementRefused",
+    "ResumePostponed",
+    "ResumeRefused",
+    "_Line",
+    "_Refusal",
+    "_build_verdict",
+    "_list_candidates",
+    "describe_skipped",
 )
 # Those that take it as the argument `code`.
-TAKE_KEYWORD = ("Problem", "_Refused", "_inventory_problem", "_no_job", "_refuse", "refuse")
+TAKE_KEYWORD = (
+    "Problem",
+    "RestartDecision",
+    "RefusedError",
+    "_Refused",
+    "_problem",
+    "_inventory_problem",
+    "_no_job",
+    "_refuse",
+    "refuse",
+)
 CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9_]*")
 TEXTS = message_catalogue.read_texts()
 
@@ -120,6 +142,7 @@ def test_no_code_is_put_together(used):
     assert {name for names in others.values() for name in names} <= {
         "code",
         "item.code",
+        "error.code",
         "CODE_OF_OPTION[name]",
     }
 
@@ -136,9 +159,22 @@ def test_the_roles_name_only_known_codes(root):
 @pytest.mark.parametrize("section", sorted(TEXTS))
 def test_texts_are_whole_sentences(section):
     for code, entry in TEXTS[section].items():
-        assert CODE.fullmatch(code) and set(entry) == {"means", "fix"}, code
-        for text in entry.values():
+        assert CODE.fullmatch(code), code
+        assert set(entry) - {"restart"} == {"means", "fix"}, code
+        assert ("restart" in entry) == (section == "refusals"), code
+        for text in (entry["means"], entry["fix"]):
             assert text.endswith(".") and ";" not in text and len(text) < 140, (code, text)
+
+
+def test_a_refusal_says_whether_a_run_starts_again():
+    ways = {entry["restart"] for entry in TEXTS["refusals"].values()}
+    assert ways == {"yes", "no", "-"}
+
+
+def test_each_kind_of_restart_class_and_each_refusal_is_explained():
+    codes = set(TEXTS["restarts"])
+    assert all(code.startswith("restart.") for code in codes) and "restart.decided" in codes
+    assert all(code.startswith("verdict.") for code in TEXTS["verdicts"])
 
 
 def test_a_cause_says_whether_a_run_starts_again():

@@ -58,9 +58,9 @@ def twice(tmp_path):
         path.rename(path.with_name(path.name.replace("node2", "node9")))
     (run / "attempt-2" / "ranks.json").unlink(missing_ok=True)
     record = run_json.read(str(OLD))
-    record = run_json.with_entry(record, dict(record["attempts"][0], again=AGAIN))
-    entry = run_json.entry(2, started=record["ended"] + 10, resume=POINT)
-    run_json.write(str(run), record, entry)
+    record = run_json.merge_entry(record, dict(record["attempts"][0], again=AGAIN))
+    entry = run_json.new_entry(2, started=record["ended"] + 10, resume=POINT)
+    run_json.write_entry(str(run), record, entry)
     return load.read(str(tmp_path), OLD.name, series.of_run)
 
 

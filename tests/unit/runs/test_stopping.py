@@ -21,7 +21,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stop
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs.stop_summary import (
     summarize_stop,
 )
-from core_support import RUN, compiled, program, put, recorded
+from core_support import RUN, compiled, program, put, raises_code, recorded
 
 UNIT = f"trainyard-{RUN}-1.service"
 OTHER = RUN.replace("ppyoloe", "other")
@@ -224,11 +224,11 @@ def test_a_restart_that_waits_gives_up_and_a_person_may_resume(noted, after, ref
         "nodes": ["node1"],
     }
     if refused:
-        with pytest.raises(resume_decision.Refused, match="was stopped while its restart waited"):
-            resume_decision.settle(RUN, home, {"node1": told}, after)
+        with raises_code(resume_decision.ResumeRefused, "resume.stopped"):
+            resume_decision.decide(RUN, home, {"node1": told}, after)
     else:
         assert (
-            resume_decision.settle(RUN, home, {"node1": told}, after)["number"]
+            resume_decision.decide(RUN, home, {"node1": told}, after)["number"]
             == max(told["attempts"]) + 1
         )
 
