@@ -29,6 +29,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open i
     open_root,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
 
 from ..config import quota
 
@@ -251,7 +252,7 @@ def _room(folder: int, sizes: Mapping[str, int], bounds: quota.Quota) -> int:
     allowed = sum(sizes.values())
     if len(sizes) > bounds.files or allowed > bounds.bytes:
         raise BoundExceeded(
-            f"{len(sizes)} files with {quota.format_bytes(allowed)} are more than the site takes"
+            f"{len(sizes)} files with {format_bytes(allowed)} are more than the site takes"
             " (trainyard_collect_files, trainyard_collect_bytes)"
         )
     room = min(allowed + GROWTH, bounds.bytes, bounds.room(folder))
@@ -262,8 +263,7 @@ def _room(folder: int, sizes: Mapping[str, int], bounds: quota.Quota) -> int:
 
 def _disk_full(bounds: quota.Quota) -> BoundExceeded:
     return BoundExceeded(
-        f"the controller has to keep {quota.format_bytes(bounds.free)} free"
-        " (trainyard_collect_free)"
+        f"the controller has to keep {format_bytes(bounds.free)} free (trainyard_collect_free)"
     )
 
 

@@ -11,7 +11,7 @@ import heapq
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -24,6 +24,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     Secrets,
     printable,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_ranges
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps import Clock
 
 from .rank_index import Json
@@ -130,29 +131,12 @@ def _unknown_logs(logs: Sequence[Log], ranks: Collection[int | str]) -> str | No
     if names:
         others = "; others: " + ", ".join(names)
     missing_names = ", ".join(map(str, missing))
-    known_ranks = format_ranges(known) or "none"
-    return f"rank {missing_names}: there is no such log; ranks: {known_ranks}{others}"
+    ranges = format_ranges(known, ", ") or "none"
+    return f"rank {missing_names}: there is no such log; ranks: {ranges}{others}"
 
 
 def _is_selected(log: Log, ranks: Collection[int | str]) -> bool:
     return log.rank in ranks or (log.rank is None and log.name in ranks)
-
-
-def format_ranges(numbers: Iterable[int]) -> str:
-    """Return whole numbers as text, successive ones as a range: 0-3, 6."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ", ".join(_range_text(first, last) for first, last in ranges)
-
-
-def _range_text(first: int, last: int) -> str:
-    if first == last:
-        return str(first)
-    return f"{first}-{last}"
 
 
 def read_tail(path: str, count: int, end: int | None = None) -> tuple[list[bytes], int]:

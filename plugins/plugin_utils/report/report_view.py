@@ -21,8 +21,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable_data,
     secrets_of,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    format_bytes,
+    format_clock,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
@@ -65,17 +66,6 @@ def moment(seconds: object) -> str | None:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_time))
     except (OverflowError, OSError, ValueError):
         return None  # a time that no calendar has
-
-
-def size(count: float) -> str:
-    """Return a number of bytes with its unit, such as 12.3 kB."""
-    if count < 1000:
-        return f"{int(count)} B"
-    for unit in ("kB", "MB"):
-        count /= 1000.0
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000.0:.1f} GB"
 
 
 def href(path: str) -> str:
@@ -223,7 +213,7 @@ def _rank_row(slot: Json, rank: Json, attempt: int | None, known: Collection[str
     last, seconds, log = mapping_of(rank.get("last_step")), None, None
     started, ended = finite_number(rank.get("started")), finite_number(rank.get("ended"))
     if ended and started:
-        seconds = duration(ended - started)
+        seconds = format_clock(ended - started)
     if path in known:
         log = {"href": href(path), "text": rank["home"]}
     row = {key: slot[key] for key in ("rank", "node", "local_rank", "device", "endpoint")}
@@ -464,7 +454,11 @@ def view(facts: Json, now: float) -> Json:
         "digests": digests(facts),
         "settings": list((series.get("settings") or {}).items()),
         "files": [
-            dict(item, href=href(item["path"]) + "/" * item["folder"], size=size(item["bytes"]))
+            dict(
+                item,
+                href=href(item["path"]) + "/" * item["folder"],
+                size=format_bytes(item["bytes"]),
+            )
             for item in facts["files"]
         ],
         "visualdl": sorted({path.rpartition("/")[0] for path in known if "vdlrecords" in path}),

@@ -17,6 +17,7 @@ import json
 import os
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names, safe_open
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs
 from jsonschema import Draft202012Validator
@@ -253,8 +254,8 @@ def _take_plan(attempt, digests, site):
     if text is None:
         return False, problems
     mark = hashlib.sha256(text.encode()).hexdigest()
-    collector.write_private(os.path.join(attempt, plan_origin.MARK), mark)
-    collector.write_private(os.path.join(attempt, "plan.json"), text)
+    update_file(os.path.join(attempt, plan_origin.MARK), mark)
+    update_file(os.path.join(attempt, "plan.json"), text)
     return True, []
 
 
@@ -267,7 +268,7 @@ def _take_job(attempt, nodes):
     if text is None:
         return False, problems
     run_dir = os.path.dirname(os.path.abspath(attempt))
-    collector.write_private(os.path.join(run_dir, "job.json"), text)
+    update_file(os.path.join(run_dir, "job.json"), text)
     return True, []
 
 

@@ -6,25 +6,16 @@ Pure.
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import age
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    format_bytes,
+    format_duration,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.records.prune_rules import (
     HOME,
     begun,
 )
 
 MANY = 40  # runs and entries that are listed; the rest is counted
-
-
-def size(count):
-    """Return a number of bytes as words: 512 B, 1.5 MiB, 23 GiB."""
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    if unit == "B" or value >= 100:
-        return f"{int(value)} {unit}"
-    return f"{value:.1f} {unit}"
 
 
 def rule_text(rule):
@@ -35,7 +26,7 @@ def rule_text(rule):
     if rule["keep"] is not None:
         parts.append(f"that are not among the newest {rule['keep']} of their job")
     if rule["older_than"] is not None:
-        parts.append(f"that began more than {age(rule['older_than'])} ago")
+        parts.append(f"that began more than {format_duration(rule['older_than'])} ago")
     return "runs go " + " and ".join(parts)
 
 
@@ -119,11 +110,11 @@ def _run_rows(looks, decided, now):
     rows = []
     for name in sorted(_removed_names(decided)):
         sizes = ", ".join(
-            f"{place} {size(entries[place, name]['bytes'])}"
+            f"{place} {format_bytes(entries[place, name]['bytes'])}"
             for place, names in decided["remove"].items()
             if name in names
         )
-        rows.append(f"  {name:<44} {age(max(0, now - begun(name))):<8} ago  {sizes}")
+        rows.append(f"  {name:<44} {format_duration(max(0, now - begun(name))):<8} ago  {sizes}")
     return rows
 
 
@@ -133,7 +124,9 @@ def _place_lines(looks, decided):
     for place, (part, whole) in sizes_of(looks, decided["remove"]).items():
         count = len(decided["remove"].get(place, ()))
         total = len(looks[place]["runs"])
-        lines.append(f"  {place}: {count} of {total} runs, {size(part)} of {size(whole)}")
+        lines.append(
+            f"  {place}: {count} of {total} runs, {format_bytes(part)} of {format_bytes(whole)}"
+        )
     return lines
 
 
@@ -165,9 +158,10 @@ def _describe_choice(looks, decided):
     names = _removed_names(decided)
     if not names and not any(look["unfinished"] for look in looks.values() if look):
         return "NOTHING to remove"
-    sizes = ", ".join(f"{place} {size(part)}" for place, part in parts.items())
+    sizes = ", ".join(f"{place} {format_bytes(part)}" for place, part in parts.items())
+    total = format_bytes(sum(parts.values()))
     return (
-        f"WOULD REMOVE {_count_runs(len(names))} and free {size(sum(parts.values()))} ({sizes});"
+        f"WOULD REMOVE {_count_runs(len(names))} and free {total} ({sizes});"
         " nothing was done, -e confirm=true does it"
     )
 
@@ -175,8 +169,8 @@ def _describe_choice(looks, decided):
 def _describe_removal(done):
     """Return the words for what has gone."""
     names = {name for result in done.values() for name in result["removed"]}
-    total = size(sum(result["freed"] for result in done.values()))
-    sizes = ", ".join(f"{place} {size(result['freed'])}" for place, result in done.items())
+    total = format_bytes(sum(result["freed"] for result in done.values()))
+    sizes = ", ".join(f"{place} {format_bytes(result['freed'])}" for place, result in done.items())
     text = f"REMOVED {_count_runs(len(names))}, {total} freed ({sizes or HOME})"
     problems = sum(len(result["problems"]) for result in done.values())
     if problems:

@@ -16,15 +16,13 @@ import time
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands, processes
 
 AGENT = os.path.join(os.path.dirname(os.path.dirname(attempt_dir.__file__)), "agent")
 
 
 def run(argv):
-    environment = dict(
-        os.environ, **attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"
-    )
+    environment = dict(os.environ, **commands.user_environment(os.getuid()), LANG="C", LC_ALL="C")
     done = subprocess.run(
         argv,
         env=environment,

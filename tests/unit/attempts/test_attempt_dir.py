@@ -17,6 +17,7 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import CODE, DATA, RUN, compiled, gang, put, raises_code
@@ -431,7 +432,7 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 def test_the_lock_lies_on_the_machine_where_the_home_may_be_shared(tmp_path, monkeypatch):
     own, base = tmp_path / "run", tmp_path / "home" / ".trainyard"
     own.mkdir()
-    monkeypatch.setattr(attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
+    monkeypatch.setattr(commands, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
     with attempt_dir.hold(str(base)):
         assert os.listdir(own) and not base.exists()
 
