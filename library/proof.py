@@ -29,6 +29,15 @@ options:
     description: Node name to what the node's module returned; a node that failed has msg.
     type: dict
     required: true
+  rivals:
+    description: Node name to the other check that has stopped the node's listener.
+    type: dict
+    default: {}
+  rehearsal:
+    description: The nodes that are to rehearse after a check of the network.
+    type: list
+    elements: str
+    default: []
   depth:
     description: How deeply the network was looked at; only a full look is kept.
     type: str
@@ -74,6 +83,11 @@ findings:
   type: list
   elements: dict
   returned: success
+not_rehearsed:
+  description: The nodes that are not to rehearse, since the network is broken.
+  type: list
+  elements: str
+  returned: success
 lines:
   description: The same as a table for people.
   type: list
@@ -91,6 +105,8 @@ def main():
             "plan": {"type": "dict", "required": True},
             "facts": {"type": "dict", "required": True},
             "results": {"type": "dict", "required": True},
+            "rivals": {"type": "dict", "default": {}},
+            "rehearsal": {"type": "list", "elements": "str", "default": []},
             "depth": {"type": "str", "choices": ["quick", "full"], "default": "full"},
             "allowed": {"type": "dict", "default": {}},
             "state_dir": {"type": "path", "required": True},

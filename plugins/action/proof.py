@@ -21,6 +21,8 @@ class ActionModule(ControllerAction):
         "plan": {"type": "dict", "required": True},
         "facts": {"type": "dict", "required": True},
         "results": {"type": "dict", "required": True},
+        "rivals": {"type": "dict", "default": {}},
+        "rehearsal": {"type": "list", "elements": "str", "default": []},
         "depth": {"type": "str", "choices": ["quick", "full"], "default": "full"},
         "allowed": {"type": "dict", "default": {}},
         "state_dir": {"type": "path", "required": True},
@@ -29,6 +31,8 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the findings, or fail with those that are in the way of a start."""
+        for node, rival in arguments["rivals"].items():
+            arguments["results"].setdefault(node, {})["rival"] = rival
         found = proof_verdict.judge(arguments)
         stops = findings.stops(found)
         if stops and not arguments["report"]:
@@ -37,4 +41,10 @@ class ActionModule(ControllerAction):
             self.fail(message, stops=findings.short(stops))
         if proof_verdict.is_kept(arguments, found) and not self.check_mode:
             found = proof_verdict.keep(arguments, found)
-        return {"changed": False, "findings": found, "lines": proof_verdict.lines_of(found)}
+        not_rehearsed = arguments["rehearsal"] if stops else []
+        return {
+            "changed": False,
+            "findings": found + proof_verdict.note_skipped_rehearsal(not_rehearsed),
+            "lines": proof_verdict.lines_of(found),
+            "not_rehearsed": not_rehearsed,
+        }

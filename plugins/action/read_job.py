@@ -171,6 +171,7 @@ class ActionModule(ControllerAction):
             "job": job,
             "site": site,
             "nodes": nodes,
+            "names": [node["name"] for node in nodes],
             "suite": suite,
             "source": sites.on_controller(source, _PROJECT),
             "programs": LAUNCHERS[job["launcher"]].get("programs", {}),

@@ -140,7 +140,7 @@ def the_users_command(ground, line, findings):
         if "trainyard.cluster.read_job" in task
     ]
     # a resumed run brings its own job
-    wanted = "{{ (preflight_resumed is defined) | ternary(omit, config | default('')) }}"
+    wanted = "{{ (launch_resumed is defined) | ternary(omit, config | default('')) }}"
     findings.same("what the role reads", [wanted], [task["config"] for task in reading])
     first = ground.data("playbooks", "train.yml")[0]["tasks"][0]["ansible.builtin.import_role"]
     findings.same("what train.yml does first", {"name": "preflight", "tasks_from": "read"}, first)

@@ -165,7 +165,7 @@ def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
     run_json.write(run, run_json.empty(RUN, "a", 1.0), run_json.entry(1))
     known = {
         "preflight_read": {"suite": {"resume": RULE}, "project": "/"},
-        "preflight_resumed": {"run": RUN},
+        "launch_resumed": {"run": RUN},
     }
     play = [
         {
