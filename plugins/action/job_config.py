@@ -168,6 +168,7 @@ class ActionModule(ControllerAction):
             "job": job,
             "site": site,
             "nodes": nodes,
+            "names": [node["name"] for node in nodes],
             "suite": suite,
             "source": sites.resolve_paths(source, _PROJECT),
             "programs": LAUNCHERS[job["launcher"]].get("programs", {}),
