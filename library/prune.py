@@ -48,6 +48,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable_data,
 )
@@ -89,12 +90,7 @@ def main():
         supports_check_mode=True,
     )
 
-    def run(argv):
-        return module.run_command(
-            argv,
-            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
-        )
-
+    run = command_runner(module)
     given = module.params
     try:
         module.exit_json(**on_node(given, run, not module.check_mode))

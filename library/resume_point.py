@@ -63,6 +63,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable,
     printable_data,
@@ -111,11 +112,7 @@ def main():
         supports_check_mode=True,
     )
 
-    environ = dict(attempt_dir.user_environment(os.getuid()), LC_ALL="C")
-
-    def run(argv, data):
-        return module.run_command(argv, data=data, environ_update=environ, handle_exceptions=False)
-
+    run = command_runner(module, handle_exceptions=False)
     try:
         module.exit_json(**result(module.params, run, not module.check_mode))
     except (

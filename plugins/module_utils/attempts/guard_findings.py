@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings of the nodes' guards for a verdict: a hung training, a lost node.
 
-The module is pure. guard.py writes stall.json and loss.json, guard_evidence.py the state of each
-rank (docs/runbooks/watchdog.md).
+The module is pure. agent/guard.py writes stall.json and loss.json, agent/stack_dump.py the state of
+each rank (docs/runbooks/watchdog.md).
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import time
 
-from ..base import manifest, processes
+from ..base import processes
+from ..base.files import read_mapping
 from ..base.sanitize import printable
+from ..base.units import format_duration
 from . import attempt_dir
 
 # A start that meets a younger one waits PATIENCE_SECONDS for it to give way. A younger one began at
@@ -31,15 +33,16 @@ def boot_mark():
     """
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
         boot = handle.read().strip()
-    with open("/proc/1/stat", "rb") as handle:
-        fields = handle.read().rpartition(b")")[2].split()
-    return f"{boot}/{fields[19].decode()}"
+    started = processes.start_of(1)
+    if started is None:
+        raise OSError("/proc/1/stat cannot be read")
+    return f"{boot}/{started}"
 
 
 def read_record(base, run_id, number):
     """Return attempt.json of an attempt on this node, {} where it cannot be read."""
     try:
-        return manifest.read_mapping(
+        return read_mapping(
             os.path.join(attempt_dir.attempt_dir(base, run_id, number), "attempt.json")
         )
     except attempt_dir.AttemptError:
@@ -82,7 +85,7 @@ def describe_start(item):
     text = ""
     if item.get("age_s") is not None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(item["since"]))
-        text = f", started {processes.age(item['age_s'])} ago ({stamp} UTC)"
+        text = f", started {format_duration(item['age_s'])} ago ({stamp} UTC)"
     if item.get("by"):
         text += f" by {printable(str(item['by']), limit=100)}"
     return text

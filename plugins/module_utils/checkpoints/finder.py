@@ -29,6 +29,7 @@ import stat
 import typing
 
 from ..base import manifest
+from ..base.files import read_mapping
 from ..base.safe_open import DIRECTORY, open_below
 from . import (
     model_collector,
@@ -385,10 +386,10 @@ def _run_points(run_dir, rule, at_home):
         skipped.append(describe_skipped("checkpoint.not_read", numbers[MOST_ATTEMPTS], why))
     for number in numbers[:MOST_ATTEMPTS]:
         attempt_dir = os.path.join(run_dir, f"attempt-{number}")
-        plan = manifest.read_mapping(os.path.join(attempt_dir, "plan.json"))
+        plan = read_mapping(os.path.join(attempt_dir, "plan.json"))
         folders = _folders(plan)
         if at_home:
-            plan = plan or manifest.read_mapping(os.path.join(run_dir, "plan.json"))
+            plan = plan or read_mapping(os.path.join(run_dir, "plan.json"))
             folders = [model_collector.PLACE]
         attempt_rule = rule or _section(plan, "resume")
         if not attempt_rule.get("holds") or not attempt_rule.get("names"):

@@ -11,13 +11,13 @@ been there}.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import time
 
 from ..base import safe_open
+from ..base.locks import try_lock, unlock
 from . import client
 
 # Not trainyard-*: a check holds no node, and `stop` has nothing to do with it. Not the limits
@@ -193,7 +193,7 @@ def turn(run, runtime, number):
     first_seen, rival = {}, {"id": "", "seconds": 0}
     try:
         while rival:
-            if _take_lock(lock):
+            if try_lock(lock):
                 rival, listeners = _find_rival(run, runtime, number, first_seen)
                 if not rival:
                     _remove_stale_notes(runtime)
@@ -202,7 +202,7 @@ def turn(run, runtime, number):
                             _leave_note(runtime, number, holder, began)
                         _end_listener(run, holder)
                     break
-                fcntl.flock(lock, fcntl.LOCK_UN)
+                unlock(lock)
             if time.monotonic() > started + LONGEST:
                 break
             time.sleep(POLL)
@@ -210,15 +210,3 @@ def turn(run, runtime, number):
         yield rival and dict(rival, seconds=max(rival["seconds"], waited))
     finally:
         os.close(lock)
-
-
-def _take_lock(lock):
-    """Return True if the lock was free and is taken now.
-
-    lock: a file descriptor.
-    """
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

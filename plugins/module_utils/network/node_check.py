@@ -1,27 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network check on one node: the listener's unit and the client.
 
-They are netprobe.py and client.py. Functions take `run`, a callable like
+They are agent/network_listener.py and client.py. Functions take `run`, a callable like
 AnsibleModule.run_command, and the user's runtime directory, so that they are tested without
 Ansible.
 """
 
 from __future__ import annotations
 
-import inspect
+import base64
 import json
 import os
 import shutil
 
-from ..agent import netprobe
-from . import (
-    check_lock,
-    client,
-    topology,
-)
+from ..agent import network_listener
+from . import check_lock, client
 from .check_lock import ProofError
 
+ARCHIVE = "agent.pyz"
 START_SECONDS = 15
+
+
+def peers_of(names, node, matrix=False):
+    """Return the nodes that one node connects to.
+
+    They are the first node and both neighbours in the ring, so that the number of connections grows
+    with the nodes only. matrix: all nodes, which finds a rule that cuts off one other pair, too.
+    names: all nodes in the order of their ranks.
+    """
+    at = names.index(node)
+    if matrix:
+        return names[at + 1 :] + names[:at]
+    peers = [names[(at + 1) % len(names)], names[at - 1], names[0]]
+    return [name for name in dict.fromkeys(peers) if name != node]
+
+
+def receivers_of(names, node, matrix=False):
+    """Return the nodes that one node sends data to, in the order of the rounds.
+
+    In every round each node sends to one node and receives from one.
+    """
+    at, count = names.index(node), len(names)
+    if not matrix:
+        count = min(2, count)
+    return [names[(at + step) % len(names)] for step in range(1, count)]
 
 
 def hcas(folder="/sys/class/infiniband"):
@@ -79,7 +101,7 @@ def start_argv(directory, unit, seconds):
         f"--unit={unit}",
         "--description=Trainyard network check",
     ]
-    program = ["/usr/bin/python3", "-I", os.path.join(directory, "netprobe.py"), directory]
+    program = ["/usr/bin/python3", "-I", os.path.join(directory, ARCHIVE), "listen", directory]
     for setting in properties:
         argv += ["--property", setting]
     return argv + program
@@ -146,13 +168,12 @@ def _write_listener(directory, given):
     spec["expected"] = [
         name
         for name in given["nodes"]
-        if given["node"] in topology.targets(given["nodes"], name, given["matrix"])
+        if given["node"] in peers_of(given["nodes"], name, given["matrix"])
     ]
     with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as handle:
         json.dump(spec, handle)
-    with open(os.path.join(directory, "netprobe.py"), "w", encoding="utf-8") as handle:
-        # inspect finds the text also where the module came in a zip file.
-        handle.write(inspect.getsource(netprobe))
+    with open(os.path.join(directory, ARCHIVE), "wb") as handle:
+        handle.write(base64.b64decode(given["agent"]))
 
 
 def offered(name, said, ports):
@@ -164,7 +185,7 @@ def offered(name, said, ports):
         said,
         node=name,
         planned=[port for port in said["planned"] if port in ports],
-        ephemeral=said["ephemeral"][: netprobe.SPREAD],
+        ephemeral=said["ephemeral"][: network_listener.SPREAD],
     )
 
 
@@ -175,7 +196,7 @@ def connected(_run, runtime, given):
     check was met. given: the module's arguments.
     """
     names, node = given["nodes"], given["node"]
-    targets = topology.targets(names, node, given["matrix"])
+    targets = peers_of(names, node, given["matrix"])
     described = given["book"].get(node, {})
     summary = {key: described.get(key) for key in ("listening", "hcas", "interface", "msg")}
     # Between listeners of two checks there is nothing to find. A node answers for itself alone: its
@@ -189,7 +210,7 @@ def connected(_run, runtime, given):
         "address": given["address"],
         "interface": given["interface"],
         "targets": targets,
-        "rounds": topology.rounds(names, node, given["matrix"]),
+        "rounds": receivers_of(names, node, given["matrix"]),
         "first": names[0],
         "count": len(names),
         "depth": given["depth"],

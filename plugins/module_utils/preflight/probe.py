@@ -21,6 +21,7 @@ from ..attempts import (
     ownership,
 )
 from ..base import manifest
+from ..base.files import read_mapping
 from ..inputs import paths as places
 from ..inputs import placement
 from ..mesh.store import mesh_state
@@ -109,7 +110,7 @@ def _environment_markers(base):
     result = []
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        marker = manifest.read_mapping(os.path.join(path, ".trainyard.json"))
+        marker = read_mapping(os.path.join(path, ".trainyard.json"))
         if marker:
             result.append((path, marker))
     return result
@@ -145,7 +146,7 @@ def tree_state(base, kind, digest, verify="cached"):
         more["rate"] = places.read_sample(path, [(name, entries[name][1]) for name in names])[1]
     if manifest.digest(entries) == digest:
         return dict(more, ok=True, present=True, differences=[])
-    expected = manifest.read_mapping(path + ".manifest.json", manifest.TREE_BYTES)
+    expected = read_mapping(path + ".manifest.json", manifest.TREE_BYTES)
     return dict(more, ok=False, present=True, differences=manifest.differences(expected, entries))
 
 

@@ -17,7 +17,8 @@ import time
 
 from ..attempts import attempt_dir as attempts
 from ..attempts import status
-from ..base import processes
+from ..base import mounts, processes
+from ..base.files import read_bytes
 from ..checkpoints import model_collector
 from ..records.prune_rules import JUST_SECONDS
 
@@ -64,15 +65,12 @@ def _walk(folder):
                 yield path
 
 
-def mounted_in(folder, table="/proc/self/mountinfo"):
-    """Return a mount point at or below folder, or None (proc(5), mountinfo)."""
-    real = os.path.realpath(folder)
-    try:
-        with open(table, encoding="utf-8", errors="surrogateescape") as handle:
-            points = [line.split()[4].replace("\\040", " ") for line in handle]
-    except (OSError, IndexError):
+def mounted_in(folder, table=mounts.TABLE):
+    """Return a mount point at or below folder, or None. table: path of a mountinfo."""
+    data = read_bytes(table)
+    if not data:
         return "what is mounted cannot be read"
-    return next((point for point in points if point == real or point.startswith(real + "/")), None)
+    return mounts.mount_point_in(folder, data.decode("utf-8", "surrogateescape"))
 
 
 def entry_problem(folder, name):

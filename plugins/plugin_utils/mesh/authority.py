@@ -9,14 +9,15 @@ agent or on a token), `signed/` with the newest certificate of each node, and th
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import shutil
 import time
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import named
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.locks import lock_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import (
     fingerprint,
@@ -51,9 +52,8 @@ def locked(folder):
     The directory is made where it is missing.
     """
     os.makedirs(os.path.join(folder, SIGNED), mode=0o700, exist_ok=True)
-    with open(os.path.join(folder, ".lock"), "a", encoding="ascii") as handle:
-        os.chmod(folder, 0o700)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    os.chmod(folder, 0o700)
+    with lock_file(os.path.join(folder, ".lock")):
         yield
 
 
@@ -84,20 +84,9 @@ def read_journal(folder):
     return dict(empty, **journal)
 
 
-def write_file(path, text):
-    """Write a file of mode 0600 whole or not at all."""
-    temporary = f"{path}.{os.getpid()}~"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
-
-
 def write_journal(folder, journal):
     """Write the journal of an authority's directory."""
-    write_file(os.path.join(folder, JOURNAL), json.dumps(journal, indent=2) + "\n")
+    replace_file(os.path.join(folder, JOURNAL), json.dumps(journal, indent=2) + "\n")
 
 
 def read_public_key(path):
@@ -149,7 +138,7 @@ def own_key(folder, run):
     with contextlib.suppress(AuthorityError):
         recorded = read_public_key(private + ".pub")
     if public_key(out) != recorded:
-        write_file(private + ".pub", out.strip() + "\n")
+        replace_file(private + ".pub", out.strip() + "\n")
     return public_key(out)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import age
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_duration
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import TRUST
 
 _SOON = f"train.yml renews it before a start; {TRUST} renews it now"
@@ -76,7 +76,8 @@ def _report_term(name, mesh, authority, now, margin):
         text = f"the certificate has expired: {_moment(until)}"
         findings = [finding("trust.expired", text, _SOON, name, "warn")]
     elif until < now + margin:
-        text = f"the certificate is valid until {_moment(until)}, for {age(until - now)} more"
+        rest = format_duration(until - now)
+        text = f"the certificate is valid until {_moment(until)}, for {rest} more"
         findings = [finding("trust.expires_soon", text, _SOON, name, "warn")]
     else:
         text = (

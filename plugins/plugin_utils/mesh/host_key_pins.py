@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
+import stat
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import run_program
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import run_program
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 
 from . import host_keys
 
@@ -62,12 +62,10 @@ def pin_keys(
 
 def replace_text(path: str, text: str) -> None:
     """Write a file whole or not at all. One that is there keeps its mode."""
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".trainyard-") as folder:
-        temporary = os.path.join(folder, "known_hosts")
-        host_keys.write_text(temporary, text)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
+    mode = 0o600
+    with contextlib.suppress(FileNotFoundError):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    replace_file(path, text.encode("utf-8", "surrogateescape"), mode, sync=False)
 
 
 def _names(verdicts: Verdicts, status: str) -> list[str]:

@@ -2,7 +2,7 @@
 """Host keys of a site's nodes at first contact.
 
 They are scanned and compared with the pinned ones. They are pinned only when a user vouched for
-them. `run` is a function such as primitives.run_program: run(argv) -> (code, stdout, stderr).
+them. `run` is a function such as commands.run_program: run(argv) -> (code, stdout, stderr).
 """
 
 from __future__ import annotations

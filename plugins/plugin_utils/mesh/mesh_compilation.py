@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 
 from . import known_nodes, ssh_config
@@ -22,7 +23,7 @@ def compile_mesh(given: dict[str, Any]) -> dict[str, Any]:
         raise MeshRefused(f"every node has to describe itself: {told} of {asked} did")
     nodes = known_nodes.nodes_of(
         given["names"], given["inventory"], given["nodes"], given["known_hosts"],
-        primitives.run_program,
+        commands.run_program,
     )  # fmt: skip
     compiled, problems = ssh_config.compile_mesh(
         nodes, given["site"], given["ca_public_key"], given["directory"], given["extra_from"],

@@ -12,6 +12,7 @@ import contextlib
 import os
 import struct
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.certificates import (
     needs_renewal,
     parse_certificate,
@@ -138,7 +139,7 @@ def sign_nodes(
             continue
         serial = authority.next_serial(journal, now)
         authority.write_journal(folder, journal)  # first, so that no number is given twice
-        authority.write_file(path + ".pub", key + "\n")
+        replace_file(path + ".pub", key + "\n")
         argv = sign_argv(
             agent_key or os.path.join(folder, authority.KEY),
             path + ".pub",

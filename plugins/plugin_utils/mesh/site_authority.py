@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 
 from . import authority
@@ -26,7 +27,7 @@ def keep_authority(given: Given, write: bool, by: str) -> dict[str, Any]:
         with authority.locked(folder):
             last, journal, changed = authority.settle(
                 folder, given["site"], given["public_key"] or "", by, time.time(),
-                primitives.run_program, given["rotate"],
+                commands.run_program, given["rotate"],
             )  # fmt: skip
         key = last["public_key"]
     else:
@@ -80,7 +81,7 @@ def refuse_foreign(given: Given, by: str) -> None:
     journal, keys = authority.read_journal(given["directory"]), []
     if given["public_key"]:
         keys.append(authority.read_public_key(given["public_key"]))
-    keys.append(authority.own_key(given["directory"], primitives.run_program))
+    keys.append(authority.own_key(given["directory"], commands.run_program))
     journal["authorities"] = journal["authorities"] + [
         {"fingerprint": primitives.fingerprint(key)} for key in keys if key
     ]

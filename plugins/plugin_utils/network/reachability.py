@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judgement of the network check: the ports that it needs, and the nodes' answers.
 
-Pure. The module `topology` chooses the nodes that connect to each other.
+Pure. node_check.py chooses the nodes that connect to each other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.network.check_lo
 
 from ..plan import render
 from ..preflight import interfaces
-from . import link_quality, summary
+from . import link_quality
 
 # Launchers whose ranks all come to the first node's start port (docs/facts.md, 1, 3, 5;
 # launchers.py). There it is needed. Nothing listens on the other nodes' start ports.
@@ -129,7 +129,7 @@ def judge(plan, results, allowed):
     findings += link_quality.judge(answers, allowed)
     hcas = {name: result["own"].get("hcas") for name, result in answers.items()}
     findings += interfaces.adapters(plan, hcas)
-    return findings + summary.notes(nodes, answers)
+    return findings + link_quality.notes(nodes, answers)
 
 
 # --- the nodes' answers

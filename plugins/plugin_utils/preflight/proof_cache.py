@@ -11,7 +11,10 @@ import hashlib
 import json
 import os
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    read_json,
+    write_json,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 
 KINDS = ("network", "rehearsal")
@@ -67,7 +70,7 @@ def path_of(state_dir, kind, key):
 
 def valid(state_dir, kind, key, hours, now):
     """Return a proof that is no older than so many hours, or None."""
-    proof = manifest.read_json(path_of(state_dir, kind, key))
+    proof = read_json(path_of(state_dir, kind, key))
     if not isinstance(proof, dict) or proof.get("key") != key:
         return None
     if not isinstance(proof.get("time"), (int, float)):
@@ -83,7 +86,7 @@ def keep(state_dir, kind, key, now, result):
     now: unix seconds. result: the part of it that is worth showing.
     """
     folder = os.path.join(state_dir, "proofs")
-    manifest.write_json(path_of(state_dir, kind, key), {"key": key, "time": now, "result": result})
+    write_json(path_of(state_dir, kind, key), {"key": key, "time": now, "result": result})
     files = sorted(
         (os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json")),
         key=os.path.getmtime,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names, safe_open
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
@@ -240,8 +241,8 @@ def _take_plan(
     if text is None:
         return False, problems
     mark = hashlib.sha256(text.encode()).hexdigest()
-    collector.put(os.path.join(attempt, plan_origin.MARK), mark)
-    collector.put(os.path.join(attempt, "plan.json"), text)
+    update_file(os.path.join(attempt, plan_origin.MARK), mark)
+    update_file(os.path.join(attempt, "plan.json"), text)
     return True, []
 
 
@@ -254,7 +255,7 @@ def _take_job(attempt: str, nodes: Iterable[str]) -> tuple[bool, list[str]]:
     if text is None:
         return False, problems
     run_dir = os.path.dirname(os.path.abspath(attempt))
-    collector.put(os.path.join(run_dir, "job.json"), text)
+    update_file(os.path.join(run_dir, "job.json"), text)
     return True, []
 
 

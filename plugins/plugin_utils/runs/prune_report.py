@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import age
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    format_bytes,
+    format_duration,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.records.prune_rules import (
     CONTROLLER,
     start_time,
@@ -21,18 +24,6 @@ Json = Mapping[str, Any]
 Scans = Mapping[str, Any]
 
 
-def format_bytes(count: float) -> str:
-    """Return a number of bytes as text: 512 B, 1.5 MiB, 23 GiB."""
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    if unit == "B" or value >= 100:
-        return f"{int(value)} {unit}"
-    return f"{value:.1f} {unit}"
-
-
 def describe_rule(rule: Json) -> str:
     """Return a rule as a sentence."""
     if rule["run"]:
@@ -41,7 +32,7 @@ def describe_rule(rule: Json) -> str:
     if rule["keep"] is not None:
         parts.append(f"that are not among the newest {rule['keep']} of their job")
     if rule["older_than"] is not None:
-        parts.append(f"that began more than {age(rule['older_than'])} ago")
+        parts.append(f"that began more than {format_duration(rule['older_than'])} ago")
     return "runs go " + " and ".join(parts)
 
 
@@ -131,7 +122,9 @@ def _run_rows(scans: Scans, choice: Json, now: float) -> list[str]:
             for place, names in choice["remove"].items()
             if name in names
         )
-        rows.append(f"  {name:<44} {age(max(0, now - start_time(name))):<8} ago  {sizes}")
+        rows.append(
+            f"  {name:<44} {format_duration(max(0, now - start_time(name))):<8} ago  {sizes}"
+        )
     return rows
 
 

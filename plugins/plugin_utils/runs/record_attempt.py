@@ -17,7 +17,7 @@ from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.states import Outcome
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import write_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable,
     printable_data,
@@ -92,7 +92,7 @@ def _write_start(run_dir: str, params: Json) -> None:
         for folder in (run_dir, attempt_dir):
             _write_text(os.path.join(folder, "plan.json"), params["plan"])
         _write_text(os.path.join(diff_dir, "code.diff"), params["code_diff"])
-        manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
+        write_json(os.path.join(run_dir, "job.json"), params["job"])
         entry = run_json.new_entry(
             number,
             plan_sha256=params["plan_sha256"],

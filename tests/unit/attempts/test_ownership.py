@@ -14,6 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     ownership,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness
 from core_support import RUN, compiled, gang, put
 
@@ -61,7 +62,7 @@ class Node:
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")}
+        commands, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")}
     )
     return Node(tmp_path / "base")
 

@@ -20,6 +20,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     status,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest, safe_open
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    RECORD_BYTES,
+    read_json,
+    update_file,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     model_collector,
 )
@@ -37,7 +42,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import
     node_rehearsal,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector, log_view
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import log_view
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import load
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import plan_origin
 from core_support import RUN, attempt_files, compiled, put
@@ -180,7 +185,7 @@ def strange(place, kind):
         os.symlink(other, place)
     elif kind == "huge":
         with open(place, "wb") as handle:
-            handle.truncate(manifest.RECORD_BYTES + 1)
+            handle.truncate(RECORD_BYTES + 1)
     elif kind == "deep":
         place.write_text("[" * 200_000)
     else:
@@ -188,7 +193,7 @@ def strange(place, kind):
 
 
 READERS = {
-    "read_json": lambda place: manifest.read_json(place / "plan.json"),
+    "read_json": lambda place: read_json(place / "plan.json"),
     "plan_of": lambda place: run_json.read_plan(place, 1),
     "record": lambda place: run_json.read(place),
     "report": lambda place: load.mapping(place / "plan.json"),
@@ -225,10 +230,7 @@ def test_what_is_no_record_is_not_read(tmp_path, reader, kind):
 
 def test_a_record_is_read_up_to_its_bound(tmp_path):
     (tmp_path / "x").write_text("[1]")
-    assert (
-        manifest.read_json(tmp_path / "x", 3) == [1]
-        and manifest.read_json(tmp_path / "x", 2) is None
-    )
+    assert read_json(tmp_path / "x", 3) == [1] and read_json(tmp_path / "x", 2) is None
     assert safe_open.read_file(tmp_path / "x", 3) == b"[1]"
 
 
@@ -248,7 +250,7 @@ def test_a_log_that_is_no_file_is_not_shown(tmp_path, kind):
             assert remote_outline.read_config_texts(tmp_path, place.name, [place.name]) == {}
         # what is written in its place is whole, and what the link meant is as it was
         assert (
-            collector.put(str(place), "text")
+            update_file(str(place), "text")
             and place.read_text() == "text"
             and not place.is_symlink()
         )

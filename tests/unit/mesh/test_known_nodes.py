@@ -9,7 +9,7 @@ import json
 import random
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import known_nodes, ssh_config
 from unit.mesh.test_primitives import CA, host_key, node
@@ -47,7 +47,7 @@ def controller(tmp_path):
             dict({"hosts": HOSTS}, **inventory),
             said,
             [str(pinned)],
-            primitives.run_program,
+            commands.run_program,
         )
 
     return make

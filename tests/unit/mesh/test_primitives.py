@@ -16,6 +16,7 @@ import time
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     authorized_keys,
     certificates,
@@ -603,7 +604,7 @@ def test_the_pattern_matches_the_own_lines_and_no_other():
 def test_the_role_lays_the_mesh_where_probe_and_agent_look_for_it(root):
     variables = yaml.safe_load((root / "roles/ssh_trust/vars/main.yml").read_text())
     assert variables["__ssh_trust_place"] == primitives.DIRECTORY
-    assert mesh_credential.MESH == primitives.DIRECTORY and mesh_credential.GATE == primitives.GATE
+    assert mesh_credential.MESH == primitives.DIRECTORY
 
 
 @pytest.mark.parametrize(
@@ -1012,27 +1013,27 @@ def test_describe_node_says_what_is_wrong(monkeypatch):
 
 
 def test_run_program_is_bounded_and_never_raises():
-    assert primitives.run_program(["sh", "-c", "echo a; echo $LC_ALL >&2; exit 3"]) == (
+    assert commands.run_program(["sh", "-c", "echo a; echo $LC_ALL >&2; exit 3"]) == (
         3,
         "a\n",
         "C\n",
     )
     started = time.monotonic()
-    assert primitives.run_program(["sleep", "30"], timeout=0.2) == (None, "", "")
+    assert commands.run_program(["sleep", "30"], timeout=0.2) == (None, "", "")
     assert time.monotonic() - started < 5
-    assert primitives.run_program(["/nonexistent/ssh"])[0] == 127
-    assert primitives.run_program(["cat"])[0] == 0  # no input is ever waited for
+    assert commands.run_program(["/nonexistent/ssh"])[0] == 127
+    assert commands.run_program(["cat"])[0] == 0  # no input is ever waited for
 
 
 @pytest.mark.parametrize("where", ["", ">&2"], ids=["stdout", "stderr"])
 def test_a_program_that_says_too_much_is_ended(where):
     many = f"head -c 300000000 /dev/zero {where}"
-    code, out, err = primitives.run_program(["sh", "-c", many])
+    code, out, err = commands.run_program(["sh", "-c", many])
     assert (code, out) == (None, "") and 0 < len(err) < 300
-    most = primitives.run_program(
-        ["sh", "-c", "head -c %d /dev/zero %s; exit 3" % (primitives.MOST_BYTES, where)]
+    most = commands.run_program(
+        ["sh", "-c", "head -c %d /dev/zero %s; exit 3" % (commands.MOST_BYTES, where)]
     )
-    assert (most[0], len(most[1] + most[2])) == (3, primitives.MOST_BYTES)
+    assert (most[0], len(most[1] + most[2])) == (3, commands.MOST_BYTES)
     assert login_check.classify_login(code, err) != login_check.classify_login(None, "")
 
 

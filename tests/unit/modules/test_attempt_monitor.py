@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import attempt_monitor as module
 import pytest
 from ansible.utils.display import Display
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
     ownership,
@@ -417,7 +416,7 @@ def streaming_action(load_plugin, tmp_path, monkeypatch, make_attempt):
     monkeypatch.setattr(
         plugin.log_receiver,
         "ssh_argv",
-        lambda _connection, _python: [sys.executable, "-I", "-c", shipping.BOOT],
+        lambda _connection, _python: plugin.log_receiver.sender_argv(sys.executable),
     )
     monkeypatch.setattr(
         plugin, "REST_SECONDS", 60

@@ -11,6 +11,7 @@ import subprocess
 import time
 
 import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.certificates import (
     parse_certificate,
@@ -42,7 +43,7 @@ def folder(tmp_path):
     """The directory of an authority."""
     place = tmp_path / "ca"
     with authority.locked(str(place)):
-        authority.settle(str(place), "lab", "", "alice@desk", time.time(), primitives.run_program)
+        authority.settle(str(place), "lab", "", "alice@desk", time.time(), commands.run_program)
     return place
 
 

@@ -28,7 +28,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from core_support import ROOT, RUN, gang
 
-SCRIPT = (ROOT / "plugins" / "module_utils" / "agent" / "rehearse.py").read_text(encoding="utf-8")
+SCRIPT = (ROOT / "plugins/module_utils/agent/rehearsal_rank.py").read_text(encoding="utf-8")
 
 
 def made_for(count=2, devices=1, **more):

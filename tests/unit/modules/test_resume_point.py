@@ -32,7 +32,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import (
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
-from core_support import RUN, compiled, gang, program, programs, put
+from core_support import RUN, compiled, gang, program, put
 
 RULE = suite_file.load("paddledetection")["resume"]
 POINT = {
@@ -80,7 +80,7 @@ def holder(tmp_path, monkeypatch):
 
     def hold(name, files):
         base = tmp_path / name / ".trainyard"
-        put(base / "mesh", {"gate.py": programs()["mesh_gate.py"]})
+        put(base / "mesh", {"gate.py": ""})
         mesh_credential.register(str(tmp_path / name), str(base))
         attempt = base / "runs" / RUN / "attempt-1"
         plan_text = json.dumps({"suite": {"checkpoints": {"folders": ["output"]}}})

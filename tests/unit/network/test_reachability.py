@@ -10,7 +10,7 @@ import json
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import topology
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.network import (
     link_quality,
@@ -40,7 +40,7 @@ def said(found, level="stop"):
 @pytest.mark.parametrize("count", [2, 3, 4, 64])
 def test_ring_and_star_are_linear_and_every_round_is_a_permutation(count):
     names = ["n%d" % number for number in range(count)]
-    wanted = {name: topology.targets(names, name) for name in names}
+    wanted = {name: node_check.peers_of(names, name) for name in names}
     assert all(
         name not in peers and len(set(peers)) == len(peers) <= 3 for name, peers in wanted.items()
     )
@@ -50,15 +50,15 @@ def test_ring_and_star_are_linear_and_every_round_is_a_permutation(count):
         for at, name in enumerate(names)
     )  # the ring, both ways
     for rounds in (
-        [topology.rounds(names, name) for name in names],
-        [topology.rounds(names, name, matrix=True) for name in names],
+        [node_check.receivers_of(names, name) for name in names],
+        [node_check.receivers_of(names, name, matrix=True) for name in names],
     ):
         for turn in zip(*rounds):
             assert sorted(turn) == sorted(names) and all(
                 name != to for name, to in zip(names, turn)
             )
     assert all(
-        sorted(topology.targets(names, name, matrix=True) + [name]) == sorted(names)
+        sorted(node_check.peers_of(names, name, matrix=True) + [name]) == sorted(names)
         for name in names
     )
 

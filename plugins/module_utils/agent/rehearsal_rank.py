@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rank of a rehearsal: a short all-reduce in the place of the training's script.
 
-It notes its identity, joins the others, adds up, measures and ends. This file is copied into the
-attempt's working directory and is complete in itself (Python >= 3.8, and the framework that the
-training uses). It notes each step as soon as it is done, as one line of JSON in
+It notes its identity, joins the others, adds up, measures and ends. It stands in the rehearsal's
+plan in the place of the training's script, and the launcher starts it with the Python that trains.
+So it is one file, complete in itself (Python >= 3.8, and the framework that the training uses), and
+not part of agent.pyz. It notes each step as soon as it is done, as one line of JSON in
 ./trainyard_rehearsal/. So the last line of a rank that waits for ever shows how far it came. The
 arguments are the training's and are ignored.
 """

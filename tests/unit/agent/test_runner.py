@@ -6,6 +6,7 @@ as it does.
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -20,11 +21,18 @@ from pathlib import Path
 import container_environment
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
-    agent,
-    guard_beat,
-    guard_evidence,
+    attempt_end,
+    heartbeat,
+    launcher,
+    log_sender,
+    main,
     openmpi,
-    shipping,
+    peers,
+    rank_watch,
+    stack_dump,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
+    attempt_files as files,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
@@ -41,8 +49,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
     software,
 )
 from core_support import (
-    ROOT,
     RUN,
+    agent_archive,
     attempt_files,
     compiled,
     gate_ssh,
@@ -52,7 +60,7 @@ from core_support import (
     recorded,
 )
 
-AGENT = str(ROOT / "plugins" / "module_utils" / "agent" / "agent.py")
+AGENT = agent_archive()
 NODE = "node2"
 CONFIG = f"/home/trainer/.trainyard/mesh/runs/{RUN}/1/node2/config"
 # What Paddle's launcher does: ranks in sessions of their own, their number and all endpoints in the
@@ -69,7 +77,7 @@ for number, code in spec["ranks"]:
 while any(rank.poll() is None for rank in ranks) or spec.get("hang"):
     time.sleep(0.5)
 sys.exit(spec.get("code", max(abs(rank.returncode) for rank in ranks)))
-"""
+"""  # noqa: E501
 SLEEP = "import time; time.sleep(0.6)"
 LONG = "import time; time.sleep(60)"
 KILL = "import os, signal, time; time.sleep(0.6); os.kill(os.getpid(), signal.SIGKILL)"
@@ -250,7 +258,7 @@ def test_a_plan_that_was_changed_is_refused(tmp_path):
         and not Path(attempt.path, "work", "launcher.env").exists()
     )
     with pytest.raises(ValueError, match="plan.json has sha256"):
-        agent.read_plan(attempt.path)
+        files.read_plan(attempt.path)
 
 
 def test_a_command_that_is_not_there(tmp_path):
@@ -319,7 +327,7 @@ def ending(tmp_path, monkeypatch):
         )
         for name, value in told.items():
             monkeypatch.setenv(name, value)
-        assert agent.main(["ended", path, NODE]) == 0
+        assert attempt_end.finish(path, NODE) == 0
         return json.loads(Path(path, "exit.json").read_text(encoding="utf-8")), recorded(ssh, "ssh")
 
     end.path, end.bin = path, ssh
@@ -375,7 +383,7 @@ def test_the_peers_get_the_order_to_stop_with_the_key_of_the_attempt(ending):
 
 
 def test_a_peer_whose_start_is_under_way_is_told_as_soon_as_it_lets_anybody_in(ending, monkeypatch):
-    monkeypatch.setattr(agent, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(peers, "RETRY_SECONDS", 0.1)
     program(
         ending.bin,
         "ssh",
@@ -387,7 +395,7 @@ def test_a_peer_whose_start_is_under_way_is_told_as_soon_as_it_lets_anybody_in(e
         result["peers"] == {"node1": "stopped", "node3": "stopped"}
         and sorted(said) == ["node1"] * 3 + ["node3"] * 3
     )
-    monkeypatch.setattr(agent, "PEER_SECONDS", 0.3)
+    monkeypatch.setattr(peers, "PEER_SECONDS", 0.3)
     program(ending.bin, "ssh", 'echo "$3: Permission denied (publickey)."; exit 255')
     assert "Permission denied" in ending(**FAILED)[0]["peers"]["node1"]
 
@@ -399,7 +407,7 @@ def test_systemd_gives_the_peers_the_time_that_they_are_called_for(ending, tmp_p
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         assert ending(**FAILED)[0]["peers"]["node1"] == "stopped"
         name, value = systemd.recv(100).decode().split("=")
-        assert name == "EXTEND_TIMEOUT_USEC" and int(value) > agent.PEER_SECONDS * 1e6
+        assert name == "EXTEND_TIMEOUT_USEC" and int(value) > peers.PEER_SECONDS * 1e6
     assert ending(**FAILED)[0]["peers"]["node1"] == "stopped", "nobody listens"
 
 
@@ -430,7 +438,7 @@ def in_containers(ending, log, removes):
 def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(
     ending, tmp_path, monkeypatch, files, order
 ):
-    log, asked, given = tmp_path / "order", agent.ask_for_time, []
+    log, asked, given = tmp_path / "order", attempt_end.ask_for_time, []
 
     def ask(seconds):
         given.append(seconds)
@@ -438,19 +446,18 @@ def test_an_engine_that_does_not_answer_keeps_no_peer_from_being_told(
             handle.write("time\n")
         asked(seconds)
 
-    monkeypatch.setattr(agent, "ask_for_time", ask)
-    monkeypatch.setattr(agent, "REMOVE_SECONDS", 1)
+    monkeypatch.setattr(attempt_end, "ask_for_time", ask)
+    monkeypatch.setattr(launcher, "REMOVE_SECONDS", 1)
     program(ending.bin, "ssh", f'echo "ssh" >>{log}')
     in_containers(ending, log, "exec sleep 60")
-    monkeypatch.setattr(agent, "SPARE_SECONDS", 1)
+    monkeypatch.setattr(attempt_end, "SPARE_SECONDS", 1)
     program(ending.bin, "systemctl", "exec sleep 60")
-    put(ending.path, {"guard.py": ""})
     begun = time.monotonic()
     result, _said = ending(files, **FAILED)
     # The agent gives up engine and systemd.
     assert time.monotonic() - begun < 20
     assert log.read_text(encoding="ascii").split() == order
-    assert given[0] > agent.PEER_SECONDS + agent.REMOVE_SECONDS
+    assert given[0] > peers.PEER_SECONDS + launcher.REMOVE_SECONDS
     assert set(result["peers"].values()) == ({"stopped"} if "ssh" in order else set())
 
 
@@ -462,7 +469,7 @@ def test_a_peer_that_does_not_obey_is_recorded(ending, monkeypatch):
         "node3": "no route to node3",
     }
     program(ending.bin, "ssh", "exec sleep 30")
-    monkeypatch.setattr(agent, "PEER_SECONDS", 0.3)
+    monkeypatch.setattr(peers, "PEER_SECONDS", 0.3)
     assert ending(**FAILED)[0]["peers"] == {
         "node1": "no answer within 0 s",
         "node3": "no answer within 0 s",
@@ -543,7 +550,7 @@ DEEP = "[" * 100000
 
 def sent_plan(folder):
     """Return the plan that the sender of logs has found in an attempt's directory."""
-    sender = shipping.Sender({"attempt_dir": folder, "node": NODE}, io.BytesIO())
+    sender = log_sender.Sender({"attempt_dir": folder, "node": NODE}, io.BytesIO())
     sender.find({})
     os.close(sender.root)
     return sender.plan
@@ -564,11 +571,11 @@ def test_a_line_that_is_not_an_event_is_passed_over(tmp_path):
     good = {"event": "start", "rank": 0, "pid": os.getpid()}
     lines = [json.dumps(event) for event in [good, *ODD_EVENTS]]
     (tmp_path / "ranks.jsonl").write_text("\n".join(lines) + "\n")
-    assert agent.read_notes(str(tmp_path)) == [good]
+    assert files.read_events(str(tmp_path)) == [good]
     assert status.read_events(str(tmp_path)) == [good]
-    assert guard_evidence.ranks_of(str(tmp_path), "r/1") == {}
+    assert stack_dump.ranks_of(str(tmp_path), "r/1") == {}
     (tmp_path / "ranks.jsonl").write_text('["launcher_end"]\n')
-    assert guard_beat.launcher_code(str(tmp_path)) is None
+    assert heartbeat.launcher_code(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize("where", [5, "frame", {"a": 1}, None])
@@ -581,14 +588,14 @@ def test_a_stack_that_is_not_a_list_is_none(where):
 @pytest.mark.parametrize(
     "read, none",
     [
-        (lambda folder: agent.read_stop(folder), {}),
-        (lambda folder: agent.read_notes(folder), []),
-        (lambda folder: guard_beat.load(folder, "exit.json"), {}),
-        (lambda folder: guard_beat.launcher_code(folder), None),
+        (lambda folder: files.read_stop(folder), {}),
+        (lambda folder: files.read_events(folder), []),
+        (lambda folder: files.read_mapping(folder, "exit.json"), {}),
+        (lambda folder: heartbeat.launcher_code(folder), None),
         (lambda folder: mesh_gate.read_json(os.path.join(folder, "machine.json")), {}),
         (lambda folder: mesh_credential.machine_of(folder), {}),
         (lambda folder: store.read_record(folder, "."), None),
-        (lambda folder: guard_evidence.ranks_of(folder, "r/1"), {}),
+        (lambda folder: stack_dump.ranks_of(folder, "r/1"), {}),
         (lambda folder: mesh_credential.register(folder, folder), None),
         (lambda folder: software.managed(None, folder, None), None),
         (lambda folder: list(software.own(lambda argv: (0, DEEP, ""), "python", None)), ["error"]),
@@ -608,7 +615,7 @@ def test_a_stack_that_is_not_a_list_is_none(where):
         "managed",
         "own",
         "container",
-        "shipping",
+        "log_sender",
     ],
 )
 def test_a_file_that_is_nested_too_deep_is_as_good_as_none(tmp_path, read, none):
@@ -634,7 +641,7 @@ def test_a_file_that_is_nested_too_deep_is_as_good_as_none(tmp_path, read, none)
 
 @pytest.mark.parametrize("name", ["plan.json", "attempt.json"])
 def test_a_plan_that_is_nested_too_deep_is_none(tmp_path, monkeypatch, name):
-    sha256 = agent.hashlib.sha256(DEEP.encode()).hexdigest()
+    sha256 = hashlib.sha256(DEEP.encode()).hexdigest()
     put(
         tmp_path,
         dict(
@@ -642,7 +649,7 @@ def test_a_plan_that_is_nested_too_deep_is_none(tmp_path, monkeypatch, name):
         ),
     )
     with pytest.raises(ValueError):
-        agent.read_plan(str(tmp_path))
+        files.read_plan(str(tmp_path))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     assert openmpi.daemon_problem(["orted"])
@@ -655,7 +662,7 @@ def full_disk(monkeypatch):
     def full(value, handle, **_options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(agent.json, "dump", full)
+    monkeypatch.setattr(files.json, "dump", full)
 
 
 def test_on_a_full_disk_the_peers_are_told_all_the_same(ending, full_disk, capfd):
@@ -691,7 +698,7 @@ def peer(tmp_path, monkeypatch):
         monkeypatch.setenv("STATE", state)
         old = os.umask(0o022)
         try:
-            return agent.main(["stop", path, "node2", unit])
+            return peers.stop_for_peer(path, "node2", unit)
         finally:
             os.umask(old)
 
@@ -764,10 +771,10 @@ def test_the_order_reaches_a_peer_that_has_no_attempt_yet(ending, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("arguments", [["none"]])
-def test_an_unknown_verb_says_how_it_is_used(arguments):
-    with pytest.raises(SystemExit, match="agent.py run ATTEMPT NODE"):
-        agent.main(arguments)
+@pytest.mark.parametrize("words", ["", "none", "run", "run a", "guard a b c"])
+def test_an_unknown_verb_says_how_it_is_used(words):
+    with pytest.raises(SystemExit, match="agent.pyz run ATTEMPT NODE"):
+        main.main(words.split())
 
 
 @pytest.mark.parametrize(
@@ -781,4 +788,4 @@ def test_an_unknown_verb_says_how_it_is_used(arguments):
     ],
 )
 def test_ports_that_were_left_to_the_launcher_may_be_any(reported, good):
-    assert agent.as_planned(["a:*", "b:*"], reported) is good
+    assert rank_watch.match_endpoints(["a:*", "b:*"], reported) is good

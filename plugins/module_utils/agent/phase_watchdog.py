@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phase of a training by its ranks' log lines, and its time limit.
 
-The module is pure and shipped beside guard.py.
+The module is pure.
 
 rendezvous   no rank was started yet, or one looks for its peers: from its first word about them to
              the word that it has them
@@ -24,29 +24,9 @@ from __future__ import annotations
 
 import re
 
+from ..logs.rendezvous import LITERALS, PEERS_FOUND, PEERS_SOUGHT
+
 PHASES = ("rendezvous", "first_step", "step", "evaluation", "checkpoint")
-# Words about peers as report/phases.py has them (sources there), and further ones of Paddle 3's
-# store.
-SEEKS = (
-    "The server starts to listen|Retry to connect to|Waiting for the state of the"
-    " connection|Connect\\] Connection \\d|create libuv server"
-)
-FOUND = (
-    "Successfully connected to|distributed strategy initialized|comm group\\(s\\) create"
-    " successfully|Cluster is successfully initialized|communication group on the device side"
-)
-_WORDS = (
-    "starts to listen",
-    "Retry to connect",
-    "Waiting for the state",
-    "Connect] Connection",
-    "create libuv server",
-    "Successfully connected",
-    "strategy initialized",
-    "create successfully",
-    "successfully initialized",
-    "on the device side",
-)
 # A default budget grows with the pace that the lines show: so many times the longest wait for one
 # of them.
 PATIENCE = 3
@@ -91,7 +71,6 @@ class Words:
         self.evaluation = patterns_of(evaluation, "lines")
         self.saved = patterns_of(saved, "lines")
         self.begins = texts(evaluation.get("begins"))
-        self.seeks, self.found = re.compile(SEEKS), re.compile(FOUND)
         only_with = texts(evaluation.get("only_with"))
         self.evaluates = bool(self.evaluation) and (
             not only_with or bool(set(only_with) & set(script))
@@ -118,7 +97,7 @@ class Words:
         if not all(section.get("has") for section in sections):
             return re.compile(b"")
         literals = [word for section in sections for word in texts(section.get("has"))]
-        literals += self.begins + list(_WORDS)
+        literals += self.begins + list(LITERALS)
         return re.compile("|".join(re.escape(word) for word in literals).encode())
 
     def kind(self, line):
@@ -134,9 +113,9 @@ class Words:
                     return kind, match.groupdict()
         if any(word in line for word in self.begins):
             return "begins", {}
-        if self.found.search(line):
+        if PEERS_FOUND.search(line):
             return "found", {}
-        if self.seeks.search(line):
+        if PEERS_SOUGHT.search(line):
             return "seeks", {}
         return None, {}
 

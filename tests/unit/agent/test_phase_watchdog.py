@@ -9,14 +9,16 @@ import random
 
 import pytest
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import guard_phases
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import phase_watchdog
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
     watchdog_budgets,
 )
 from core_support import ROOT
 
-SUITES = {name: yaml.safe_load((ROOT / "playbooks/suites" / (name + ".yml")).read_text()) for name in
-          ("paddledetection", "paddleocr", "paddleseg", "mindocr")}  # fmt: skip
+SUITES = {
+    name: yaml.safe_load((ROOT / "playbooks/suites" / (name + ".yml")).read_text())
+    for name in ("paddledetection", "paddleocr", "paddleseg", "mindocr")
+}
 STEP = (
     "[11/20 11:28:%02d] ppdet.engine.callbacks INFO: Epoch: [%d] [%d/4] learning_rate: 0.1 loss:"
     " 5.6 ips: 1.0 images/s\n"
@@ -33,12 +35,12 @@ LONGEST = {
 def phases_of(suite="paddledetection", budgets=None, words=("--eval",), **given):
     """Return a Phases that began at 0; given: budgets that the job itself sets."""
     made = dict(budgets or LONGEST, **given, set=sorted(given))
-    return guard_phases.Phases(made, guard_phases.Words(SUITES[suite]["logs"], words), 0.0)
+    return phase_watchdog.Phases(made, phase_watchdog.Words(SUITES[suite]["logs"], words), 0.0)
 
 
 def feed(phases, text, now):
     """Take in a piece of a log."""
-    for found in guard_phases.Reading(phases.words).take(text.encode()):
+    for found in phase_watchdog.Reading(phases.words).take(text.encode()):
         phases.take(*found, now)
 
 
@@ -48,7 +50,7 @@ def walk(suite, log, words=("--eval", "--do_eval")):
     """
     phases, chance = phases_of(suite, words=words), random.Random(7)
     phases.started()
-    reading, seen, data = guard_phases.Reading(phases.words), [], log.read_bytes()
+    reading, seen, data = phase_watchdog.Reading(phases.words), [], log.read_bytes()
     while data:
         size = chance.randint(1, 400)
         for found in reading.take(data[:size]):
@@ -171,7 +173,7 @@ def test_one_line_an_epoch_has_an_evaluation_behind_it():
     assert phases.phase == "evaluation" and phases.stalled(4000 + 3 * 3999.0) is None
 
 
-def test_a_checkpoint_that_the_suite_says_only_afterwards_has_its_own_budget_where_the_job_gives_one():
+def test_a_checkpoint_that_the_suite_says_afterwards_has_its_own_budget_where_the_job_gives_one():
     for given, stalled in (
         ({}, True),
         ({"checkpoint": 3600}, False),
@@ -204,21 +206,21 @@ def test_a_guard_that_is_started_again_goes_on_where_it_was():
 
 
 def test_a_line_that_is_cut_in_two_and_one_without_end():
-    words = guard_phases.Words(SUITES["paddledetection"]["logs"], ())
-    reading = guard_phases.Reading(words)
+    words = phase_watchdog.Words(SUITES["paddledetection"]["logs"], ())
+    reading = phase_watchdog.Reading(words)
     line = (STEP % (1, 2, 3)).encode()
     assert reading.take(line[:40]) == [] and [found[0] for found in reading.take(line[40:])] == [
         "step"
     ]
     for _piece in range(100):
         assert reading.take(b"x" * 5000) == []
-    assert len(reading.rest) <= guard_phases.LINE
+    assert len(reading.rest) <= phase_watchdog.LINE
 
 
 def test_every_suites_default_budgets_are_whole():
     for suite in SUITES.values():
         made = watchdog_budgets.budgets(None, suite)
-        assert set(made) == {*guard_phases.PHASES, "set"} and made["set"] == []
+        assert set(made) == {*phase_watchdog.PHASES, "set"} and made["set"] == []
     # It may print its first line after an epoch.
     assert watchdog_budgets.budgets(None, SUITES["mindocr"])["first_step"] is None
 
@@ -226,7 +228,7 @@ def test_every_suites_default_budgets_are_whole():
 def test_the_end_of_a_training_has_a_budget_of_its_own():
     """The checkpoint's, from the last end of a rank after whoever prints has ended; off with it."""
     budgets = {"checkpoint": 60, "evaluation": 300}
-    found = guard_phases.Teardown(budgets, far=False)
+    found = phase_watchdog.Teardown(budgets, far=False)
     found.look(False, 3, 0.0)
     assert found.stalled(1e6) is None
     found.look(True, 1, 100.0)
@@ -240,8 +242,8 @@ def test_the_end_of_a_training_has_a_budget_of_its_own():
     found.look(False, 2, 220.0)  # (a rank that is started late)
     assert found.stalled(1e6) is None
     # where rank 0 may still evaluate elsewhere it has its time
-    assert guard_phases.Teardown(budgets, far=True).budget == 360
+    assert phase_watchdog.Teardown(budgets, far=True).budget == 360
     for off in ({"checkpoint": None}, {}):
-        found = guard_phases.Teardown(dict(off), far=False)
+        found = phase_watchdog.Teardown(dict(off), far=False)
         found.look(True, 1, 0.0)
         assert found.stalled(1e6) is None

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import guard_evidence
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import stack_dump
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from core_support import RUN, attempt_files, compiled, program, put
 
@@ -29,8 +29,12 @@ Thread 7 (idle): "MainThread"
     step (tools/train.py:20)
     <module> (tools/train.py:30)
 """
-RANK = "import socket, sys, threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n" \
-       "line = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print('up', flush=True); time.sleep(600)"  # fmt: skip
+RANK = (
+    "import socket, sys, threading, time;"
+    " threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    "line = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
+    " print('up', flush=True); time.sleep(600)"
+)
 
 
 @pytest.fixture
@@ -68,9 +72,9 @@ def test_without_py_spy_proc_tells_what_it_can(rank):
     attempt, process = rank
     os.kill(process.pid, signal.SIGSTOP)
     deadline = time.monotonic() + 20
-    while guard_evidence.threads_of(process.pid)[0]["state"] != "T" and time.monotonic() < deadline:
+    while stack_dump.threads_of(process.pid)[0]["state"] != "T" and time.monotonic() < deadline:
         time.sleep(0.05)
-    state = guard_evidence.collect(attempt, "node2", 2.0)
+    state = stack_dump.collect(attempt, "node2", 2.0)
     # A process that does not bear the attempt's mark is not one of its ranks.
     assert [item["rank"] for item in state["ranks"]] == [1]
     told = state["ranks"][0]
@@ -93,7 +97,7 @@ def test_without_py_spy_proc_tells_what_it_can(rank):
 def test_py_spy_of_the_environment_tells_the_stack(rank, tmp_path):
     attempt, process = rank
     program(tmp_path / "env" / "bin", "py-spy", f'echo "$*" > $LOG\ncat <<EOF\n{DUMP}EOF')
-    state = guard_evidence.collect(attempt, "node2", 20.0)
+    state = stack_dump.collect(attempt, "node2", 20.0)
     assert (
         state["ranks"][0]["where"][0] == "all_reduce (paddle/distributed/collective.py:10)"
         and state["ranks"][0]["stack_from"] == "py-spy"
@@ -107,7 +111,7 @@ def test_a_py_spy_that_hangs_costs_the_evidence_no_more_than_its_time(rank, tmp_
     attempt, _process = rank
     program(tmp_path / "env" / "bin", "py-spy", "exec sleep 60")
     begun = time.monotonic()
-    state = guard_evidence.collect(attempt, "node2", 1.0)
+    state = stack_dump.collect(attempt, "node2", 1.0)
     assert (
         time.monotonic() - begun < 30
         and state["ranks"][0]["why"].startswith("py-spy ")
@@ -116,18 +120,18 @@ def test_a_py_spy_that_hangs_costs_the_evidence_no_more_than_its_time(rank, tmp_
 
 
 def test_a_kernel_that_lets_nobody_look_is_named_with_the_remedy(tmp_path, monkeypatch):
-    monkeypatch.setattr(guard_evidence, "YAMA", put(tmp_path, {"scope": "1\n"}) + "/scope")
-    monkeypatch.setattr(guard_evidence.os, "geteuid", lambda: 1000)
-    note = guard_evidence.ptrace_note()
+    monkeypatch.setattr(stack_dump, "YAMA", put(tmp_path, {"scope": "1\n"}) + "/scope")
+    monkeypatch.setattr(stack_dump.os, "geteuid", lambda: 1000)
+    note = stack_dump.ptrace_note()
     assert note.startswith("kernel.yama.ptrace_scope is 1,")
     assert "sysctl kernel.yama.ptrace_scope=0" in note
     put(tmp_path, {"scope": "0\n"})
-    assert guard_evidence.ptrace_note() == ""
+    assert stack_dump.ptrace_note() == ""
 
 
 def test_what_was_kept_is_found_and_brought_home(rank):
     attempt, _process = rank
-    guard_evidence.collect(attempt, "node2", 1.0)
+    stack_dump.collect(attempt, "node2", 1.0)
     put(
         attempt,
         {
@@ -157,14 +161,11 @@ def test_what_was_kept_is_found_and_brought_home(rank):
 
 
 def test_frames_of_the_main_thread():
-    assert (
-        guard_evidence.frames(DUMP)[0].startswith("all_reduce")
-        and len(guard_evidence.frames(DUMP)) == 3
-    )
-    assert guard_evidence.frames(DUMP.replace("MainThread", "Other")) == ["wait (threading.py:1)"]
-    assert guard_evidence.frames("Error: no such process\n") == []
+    assert stack_dump.frames(DUMP)[0].startswith("all_reduce") and len(stack_dump.frames(DUMP)) == 3
+    assert stack_dump.frames(DUMP.replace("MainThread", "Other")) == ["wait (threading.py:1)"]
+    assert stack_dump.frames("Error: no such process\n") == []
 
 
 def test_addresses_as_the_kernel_writes_them():
-    assert guard_evidence.address("0100007F:1F90") == "127.0.0.1:8080"
-    assert guard_evidence.address("0000000000000000FFFF00000100007F:0016") == "::ffff:127.0.0.1:22"
+    assert stack_dump.address("0100007F:1F90") == "127.0.0.1:8080"
+    assert stack_dump.address("0000000000000000FFFF00000100007F:0016") == "::ffff:127.0.0.1:22"

@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Probe of a drill on a node: the state of a run several times per second.
 
-It prints what the files of a run and /proc show, as JSON lines. It needs only Python >= 3.8. It is
-sent to the node over the connection that it answers on, reads only, and ends when that connection
-does. It does not have the mark of the run, so that it is not among the processes that it counts.
+It prints what the files of a run and /proc show, as JSON lines. It is sent to the node over the
+connection that it answers on (stdin_boot.py), reads only, and ends when that connection does. It
+does not have the mark of the run, so that it is not among the processes that it counts.
 
-python3 -I -c BOOT RUN BASE SIGN < this file's bytes
+python3 -I -c BOOT RUN BASE SIGN
     SIGN: a pattern of a line in a rank's log after the fault; may be empty
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import select
-import sys
 import time
 
-# Reads as many bytes of source as its first argument says, and goes on as that program.
-BOOT = (
-    "import sys; s = sys.stdin.buffer.read(int(sys.argv[1])); exec(compile(s, 'drill_watch',"
-    " 'exec'), {'__name__': '__main__'})"
-)
 EVERY = 0.25
 # A state is printed when it differs from the one before, and at least so often (seconds).
 BEAT = 2.0
@@ -172,9 +167,17 @@ def attempt_names(folder):
     return [name for name in os.listdir(folder) if re.match(r"attempt-[1-9][0-9]*\Z", name)]
 
 
-def main():
-    """Print the run's state until standard input ends."""
-    run, base, sign = sys.argv[2:5]
+def main(arguments):
+    """Print the run's state until standard input ends, or the reader has gone.
+
+    arguments: run, base and sign, as the module says.
+    """
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        watch(*arguments)
+
+
+def watch(run, base, sign):
+    """Print the state of a run until standard input ends."""
     folder = os.path.join(os.path.expanduser("~"), base, "runs", run)
     known, last, printed_at = {}, None, 0.0
     sign_pattern = None
@@ -197,10 +200,3 @@ def main():
         # sign of that: it goes on taking the output.
         if select.select([0], [], [], EVERY)[0] and not os.read(0, 1):
             return
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except (BrokenPipeError, KeyboardInterrupt):
-        sys.exit(0)

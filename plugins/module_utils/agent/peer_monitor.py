@@ -2,8 +2,8 @@
 """Watch of a node's neighbour, for the guard.
 
 The guard keeps one connection over the mesh, and calls the neighbour's SSH port when that is
-silent. The file is shipped beside guard.py and complete in itself. Each node of an attempt watches
-the next one, the last the first. Times are monotonic seconds.
+silent. Each node of an attempt watches the next one, the last the first. Times are monotonic
+seconds.
 """
 
 from __future__ import annotations

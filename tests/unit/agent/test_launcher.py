@@ -19,11 +19,14 @@ import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent, openmpi
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
+    attempt_end,
+    launcher,
+    openmpi,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
-from core_support import ROOT, RUN, attempt_files, gate_ssh, open_gate, program, put
+from core_support import RUN, agent_archive, attempt_files, gate_ssh, open_gate, program, put
 
-AGENT = ROOT / "plugins" / "module_utils" / "agent"
 PYTHON = sys.executable
 SHOW = (
     "import json, os, sys; print(json.dumps(dict(os.environ)), flush=True); print('to stderr',"
@@ -86,14 +89,13 @@ class Node:
         """Write what attempts.prepare leaves on a node; return the attempt's path."""
         config = f"{self.folder}/{node}/.trainyard/mesh/runs/{RUN}/1/{node}/config"
         path = attempt_files(self.folder / node, self.plan, node, mesh=config)
-        for name in ("agent.py", "openmpi.py"):
-            shutil.copy(str(AGENT / name), path)
+        shutil.copy(agent_archive(), path)
         return path
 
     def start(self):
         """Start the agent as the unit does."""
         with open(os.path.join(self.path, "logs.txt"), "ab") as console:
-            argv = [PYTHON, "-I", os.path.join(self.path, "agent.py"), "run", self.path, self.node]
+            argv = [PYTHON, "-I", os.path.join(self.path, "agent.pyz"), "run", self.path, self.node]
             self.process = subprocess.Popen(
                 argv, env=dict(os.environ, STRAY="1"), stdout=console, stderr=console, cwd=self.path
             )
@@ -177,14 +179,14 @@ def test_ranks_have_succeeded_only_where_all_have(tmp_path):
 def test_a_rank_is_not_collected_before_its_end_was_seen(tmp_path):
     node = Node(tmp_path, "ranks", argv=["true"])
     ranks = node.plan["ranks"][:1]
-    launcher = agent.Launcher(
+    started = launcher.Launcher(
         node.path, node.plan, node.plan["nodes"][0], ranks, {"PATH": "/usr/bin:/bin"}
     )
-    pid = launcher.processes[0].pid
+    pid = started.processes[0].pid
     assert until(lambda: not alive(pid))
     # The zombie stays. Its exit code would be gone with it.
-    assert launcher.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid)
-    assert launcher.poll({}) == 0
+    assert started.poll({pid: None}) is None and os.path.exists("/proc/%d" % pid)
+    assert started.poll({}) == 0
 
 
 def test_a_rank_that_cannot_be_started(tmp_path):
@@ -310,7 +312,7 @@ if os.environ.get("HANG"):
     import time
     time.sleep(60)
 sys.exit(1 if rank.returncode else 0)
-"""
+"""  # noqa: E501
 WORDS_OF_MSRUN = (
     r"Worker process (?P<pid>[0-9]+) exit with exception\. Error code: (?P<code>-?[0-9]+)"
 )
@@ -344,7 +346,7 @@ WORDS = [
     '"env"',
     "-mca",
     "plm_rsh_agent",
-    '"python3 -I /of/node1/openmpi.py"',
+    '"python3 -I /of/node1/agent.pyz openmpi"',
     "-mca",
     "ess_base_jobid",
     '"77"',
@@ -356,10 +358,10 @@ import json, os, subprocess, sys
 json.dump({{"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd(), "parent": os.getppid()}}, open("orted.json", "w"))
 code = 0
 for number in os.environ.get("RANKS", "").split():
-    agent = ["/usr/bin/python3", "-I", "../openmpi.py", "rank"]
+    agent = ["/usr/bin/python3", "-I", "../agent.pyz", "openmpi", "rank"]
     code = subprocess.call(agent + ["python3", "-c", os.environ["CODE"]], env=dict(os.environ, OMPI_COMM_WORLD_RANK=number)) or code
 sys.exit(int(os.environ.get("ORTED_EXIT") or code))' "$@"
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -380,7 +382,8 @@ def peer(tmp_path, monkeypatch):
         argv = [
             PYTHON,
             "-I",
-            os.path.join(origin, "openmpi.py"),
+            os.path.join(origin, "agent.pyz"),
+            "openmpi",
             "rsh",
             origin,
             "node1",
@@ -417,10 +420,10 @@ def test_mpirun_gets_our_programs_and_the_documents_command(tmp_path):
     assert node.start().end() == 0
     command, *environment = node.text().splitlines()
     assert command.split() == node.plan["argv"][1:]
-    helper = f"{PYTHON} -I {node.path}/openmpi.py rsh {node.path} node1"
+    helper = f"{PYTHON} -I {node.path}/agent.pyz openmpi rsh {node.path} node1"
     assert {
         "OMPI_MCA_plm_rsh_agent=" + helper,
-        "OMPI_MCA_orte_fork_agent=python3 -I ../openmpi.py rank",
+        "OMPI_MCA_orte_fork_agent=python3 -I ../agent.pyz openmpi rank",
         "OF_PLAN=1",
     } <= set(environment)
 
@@ -503,12 +506,12 @@ def test_a_setting_that_the_plan_does_not_have_is_refused(peer, words):
     assert call.returncode == 77
     assert os.listdir(os.path.join(peer.path, "work")) == [".keep"]
     asked = (
-        "import json, sys; sys.path.insert(0, sys.argv[1]); import openmpi;"
+        "import json, sys; sys.path.insert(0, sys.argv[1]); from trainyard.agent import openmpi;"
         " sys.exit(openmpi.door(sys.argv[2], json.loads(sys.argv[3])))"
     )
     spoken = json.dumps(["orted", *(word.strip("'") for word in words)])
     done = subprocess.run(
-        [PYTHON, "-c", asked, str(AGENT), peer.path, spoken],
+        [PYTHON, "-c", asked, agent_archive(), peer.path, spoken],
         stderr=subprocess.PIPE,
         text=True,
         timeout=15,
@@ -576,7 +579,7 @@ def test_a_daemon_somewhere_else_is_refused(peer, host):
 
 def test_mpirun_may_ask_before_the_unit_is_there(peer):
     shutil.rmtree(peer.path)
-    gate = peer.folder / "node2/.trainyard/mesh/runs" / RUN / "1/node2/gate.py"
+    gate = peer.folder / "node2/.trainyard/mesh/runs" / RUN / "1/node2/agent.pyz"
     gate.rename(gate.with_suffix(".later"))
     call = peer.rsh()
     assert until(lambda: os.path.exists(os.path.join(peer.tools, "ssh.log")))
@@ -632,7 +635,7 @@ def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     assert openmpi.main(["daemon"]) == 1 and "did not ask" in capsys.readouterr().err
-    assert openmpi.main(["door", str(tmp_path / "none"), "orted"]) == 1
+    assert openmpi.door(str(tmp_path / "none"), ["orted"]) == 1
     said = capsys.readouterr().err
     assert "within 0 s" in said and os.strerror(errno.ENOENT) in said
 
@@ -647,13 +650,12 @@ def test_nobody_waits_for_ever(tmp_path, monkeypatch, capsys):
 )
 def test_what_a_peer_says_without_end_takes_no_memory(says):
     code = (
-        "import openmpi, sys; code, kept = openmpi.call_door(sys.argv[1:]); print(code, len(kept) <"
-        " 100000)"
+        "import sys; sys.path.insert(0, sys.argv[1]); from trainyard.agent import openmpi;"
+        " code, kept = openmpi.call_door(sys.argv[2:]); print(code, len(kept) < 100000)"
     )
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
     done = subprocess.run(
-        [PYTHON, "-c", code, "sh", "-c", f"({says}) >&2; exit 7"],
-        env=dict(os.environ, PYTHONPATH=os.path.dirname(openmpi.__file__)),
+        [PYTHON, "-c", code, agent_archive(), "sh", "-c", f"({says}) >&2; exit 7"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         preexec_fn=limit,
@@ -698,7 +700,8 @@ def test_a_rank_gets_what_the_plan_has_for_it(tmp_path, role):
     argv = [
         PYTHON,
         "-I",
-        "../openmpi.py",
+        "../agent.pyz",
+        "openmpi",
         "rank",
         "python3",
         "-c",
@@ -735,7 +738,8 @@ def test_a_rank_gets_what_the_plan_has_for_it(tmp_path, role):
 )
 def test_a_rank_ends_as_its_command_does_and_passes_signals_on(tmp_path, code, status):
     node = Node(tmp_path, "first")
-    argv = [PYTHON, "-I", "../openmpi.py", "rank", PYTHON, "-c", "open('up', 'w').close()\n" + code]
+    command = [PYTHON, "-c", "open('up', 'w').close()\n" + code]
+    argv = [PYTHON, "-I", "../agent.pyz", "openmpi", "rank", *command]
     wrapper = subprocess.Popen(
         argv,
         env={"PATH": "/usr/bin:/bin", "OMPI_COMM_WORLD_RANK": "0"},
@@ -749,7 +753,7 @@ def test_a_rank_ends_as_its_command_does_and_passes_signals_on(tmp_path, code, s
 
 def test_a_rank_whose_command_is_not_there(tmp_path):
     node = Node(tmp_path, "first")
-    argv = [PYTHON, "-I", "../openmpi.py", "rank", "no-such-python"]
+    argv = [PYTHON, "-I", "../agent.pyz", "openmpi", "rank", "no-such-python"]
     work = os.path.join(node.path, "work")
     done = subprocess.run(
         argv,
@@ -780,7 +784,7 @@ def test_what_a_killed_daemon_left_is_swept_and_nothing_else(tmp_path):
     }
     given["OMPI_MCA_orte_jobfam_session_dir"] = str(session / "jf.18011")
     subprocess.run(
-        [PYTHON, "-I", "../openmpi.py", "rank", "true"],
+        [PYTHON, "-I", "../agent.pyz", "openmpi", "rank", "true"],
         env=given,
         cwd=os.path.join(attempt, "work"),
         check=True,
@@ -806,9 +810,9 @@ def test_the_end_of_the_unit_sweeps(tmp_path):
             "stop.json": json.dumps({"by": "user"}),
         },
     )
-    assert agent.main(["ended", node.path, "node1"]) == 0 and not session.exists()
+    assert attempt_end.finish(node.path, "node1") == 0 and not session.exists()
 
 
 def test_an_unknown_verb_says_how_it_is_used():
-    with pytest.raises(SystemExit, match="openmpi.py rsh ATTEMPT NODE"):
+    with pytest.raises(SystemExit, match="openmpi rsh ATTEMPT NODE"):
         openmpi.main(["none"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shipping: the real sender as a process, on real files that grow, shrink, are renamed, removed, or
-are not what they seem.
+"""log_sender: the real sender as a process, on real files that grow, shrink, are renamed, removed,
+or are not what they seem.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import sys
 import time
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import log_sender
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import log_receiver
 from core_support import ROOT, compiled, renamed
 from unit.suites.test_launchers import mindocr
 
-ARGV = [sys.executable, "-I", "-c", shipping.BOOT]
+ARGV = log_receiver.sender_argv(sys.executable)
 
 
 def wait_for(what, seconds=60):
@@ -130,17 +130,17 @@ def test_the_names_at_home_are_those_that_collect_gives(make_attempt):
     for launcher, plan in plans.items():
         for node in sorted({rank["node"] for rank in plan["ranks"]}):
             attempt = make_attempt(f"{node}-{launcher}", plan=plan, events=[], exit={})
-            for file in shipping.named(plan, node):
+            for file in log_sender.named(plan, node):
                 (attempt / file).parent.mkdir(parents=True, exist_ok=True)
                 (attempt / file).write_text("{}")
             collected = {
                 item["file"]: item["home"] for item in evidence.collect(str(attempt), node)["files"]
             }
-            assert shipping.named(plan, node) == collected, launcher
+            assert log_sender.named(plan, node) == collected, launcher
 
 
 def test_everything_that_is_there_is_sent_once(attempt, send):
-    (attempt / "log" / "workerlog.1").write_bytes(os.urandom(3 * shipping.CHUNK + 5))
+    (attempt / "log" / "workerlog.1").write_bytes(os.urandom(3 * log_sender.CHUNK + 5))
     (attempt / "log" / "workerlog.7").write_bytes(b"a rank that nobody planned\n")
     frames, events = send(attempt, follow=False).end()
     assert homes(frames) == [
@@ -154,7 +154,7 @@ def test_everything_that_is_there_is_sent_once(attempt, send):
         b"".join(data for header, data in frames if header["home"] == "rank-001.node1.log") == raw
     )
     assert [event["event"] for event in events] == ["end"]
-    assert max(len(data) for _header, data in frames) == shipping.CHUNK
+    assert max(len(data) for _header, data in frames) == log_sender.CHUNK
 
 
 def test_what_is_at_home_does_not_cross_again(attempt, send, tmp_path):
@@ -245,7 +245,7 @@ def test_a_renamed_log_is_sent_to_its_end_before_the_new_one_begins(attempt, sen
 
 def test_a_renamed_log_is_not_left_while_it_is_written(attempt):
     log, out = attempt / "log" / "workerlog.0", io.BytesIO()
-    sender = shipping.Sender({"attempt_dir": str(attempt), "node": "node1", "follow": True}, out)
+    sender = log_sender.Sender({"attempt_dir": str(attempt), "node": "node1", "follow": True}, out)
     sender.round()
     renamed(log, attempt / "log" / "kept", b"new\n")
     mine = sender.logs["log/workerlog.0"]
@@ -272,11 +272,11 @@ def test_a_log_that_was_renamed_at_the_very_end_is_sent_whole(attempt, send):
     wait_for(lambda: sent.bytes_of("rank-000.node1.log") == b"zero\n")
     with open(log, "ab", buffering=0) as old:
         old.write(b"last words\n")
-        renamed(log, attempt / "log" / "kept", b"new" * shipping.CHUNK)
+        renamed(log, attempt / "log" / "kept", b"new" * log_sender.CHUNK)
     frames, _events = sent.end()
     assert (
         b"".join(data for header, data in frames if header["home"] == "rank-000.node1.log")
-        == b"zero\nlast words\n" + b"new" * shipping.CHUNK
+        == b"zero\nlast words\n" + b"new" * log_sender.CHUNK
     )
 
 
@@ -422,13 +422,13 @@ def test_the_units_end_is_sent_last_since_it_is_written_twice(attempt, send):
 
 
 def test_days_of_looking_leave_no_file_open(attempt):
-    sender = shipping.Sender(
+    sender = log_sender.Sender(
         {"attempt_dir": str(attempt), "node": "node1", "follow": True}, io.BytesIO()
     )
     open_files = []
     gc.collect()  # other tests' pipes must not close in between
     for _look in range(20):
-        sender.listed = -shipping.LIST_SECONDS
+        sender.listed = -log_sender.LIST_SECONDS
         sender.round()
         open_files.append(len(os.listdir("/proc/self/fd")))
     assert len(set(open_files)) == 1
@@ -438,7 +438,7 @@ def test_days_of_looking_leave_no_file_open(attempt):
 
 
 def test_it_needs_nothing_of_ours_on_the_node():
-    source = (ROOT / "plugins" / "module_utils" / "agent" / "shipping.py").read_text()
+    source = (ROOT / "plugins" / "module_utils" / "agent" / "log_sender.py").read_text()
     tree = ast.parse(source, feature_version=(3, 8))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Node's side of the network check: a listener on the ranks' address and ports.
 
-The listener is copied to the node and executed there (library/network_check.py). So it needs only
-Python >= 3.8 and is complete in itself. It serves words of one JSON line each, over TCP and, for
-its own node, over a socket in its directory:
+It serves words of one JSON line each, over TCP and, for its own node, over a socket in its
+directory:
 
     {do: hello, id, from}   -> {node, id, you, age}   this listener, and the address that it sees;
                             for another id, id is '' and the caller is sent away
@@ -26,7 +25,6 @@ import json
 import os
 import socket
 import struct
-import sys
 import threading
 import time
 
@@ -498,7 +496,3 @@ def main(directory):
     notify(b"READY=1")
     listener.serve()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

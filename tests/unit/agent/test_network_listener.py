@@ -11,8 +11,8 @@ import threading
 import time
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import netprobe
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import client, topology
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import network_listener
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import client, node_check
 
 ADDRESSES = {"node1": "127.0.0.2", "node2": "127.0.0.3", "node3": "127.0.0.4"}
 NAMES = list(ADDRESSES)
@@ -47,7 +47,7 @@ def site(tmp_path):
     def start(name, **changes):
         folder = tmp_path / name
         folder.mkdir()
-        expected = [peer for peer in NAMES if name in topology.targets(NAMES, peer)]
+        expected = [peer for peer in NAMES if name in node_check.peers_of(NAMES, peer)]
         spec = {
             "id": "c1",
             "node": name,
@@ -56,7 +56,7 @@ def site(tmp_path):
             "expected": expected,
             "directory": str(folder),
         }
-        listener = netprobe.Listener(dict(spec, **changes))
+        listener = network_listener.Listener(dict(spec, **changes))
         thread = threading.Thread(target=listener.serve, daemon=True)
         thread.start()
         started[name] = (listener, thread)
@@ -70,8 +70,9 @@ def site(tmp_path):
 def spec_of(name, tmp_path, depth="quick", **changes):
     spec = {
         "id": "c1", "node": name, "address": ADDRESSES[name], "interface": "lo",
-        "targets": topology.targets(NAMES, name),
-        "rounds": topology.rounds(NAMES, name), "first": "node1", "count": 3, "depth": depth,
+        "targets": node_check.peers_of(NAMES, name),
+        "rounds": node_check.receivers_of(NAMES, name),
+        "first": "node1", "count": 3, "depth": depth,
         "control": str(tmp_path / name / "control"),
     }  # fmt: skip
     return dict(spec, **changes)
@@ -114,10 +115,10 @@ def test_all_reach_all_measure_and_leave_nothing(site, tmp_path, monkeypatch):
         assert (
             result["unreached"] == []
             and result["seen_as"] == {}
-            and result["through"] == sorted(topology.targets(NAMES, name))
+            and result["through"] == sorted(node_check.peers_of(NAMES, name))
         )
         assert all(len(ports) == 5 and port in ports for ports in result["reached"].values())
-        edge = result["edges"][topology.rounds(NAMES, name)[0]]
+        edge = result["edges"][node_check.receivers_of(NAMES, name)[0]]
         assert (
             edge["gbits"] > 0.01
             and edge["together"] == 3
@@ -134,7 +135,7 @@ def test_all_reach_all_measure_and_leave_nothing(site, tmp_path, monkeypatch):
 
 
 def test_the_ends_of_the_ephemeral_range_are_listened_on(site):
-    first, last = netprobe.ephemeral_range()
+    first, last = network_listener.ephemeral_range()
     low, middle, high, _any = site[0]("node1").book()["ephemeral"]
     assert low - first < 32 and last - high < 32 and first < middle < last
 
@@ -230,7 +231,7 @@ def test_a_stranger_gets_nothing_done(site):
 
 def test_only_so_many_are_served_at_once(site, monkeypatch):
     start, _started, port = site
-    monkeypatch.setattr(netprobe, "CONNECTIONS", 2)
+    monkeypatch.setattr(network_listener, "CONNECTIONS", 2)
     start("node1")
     with contextlib.ExitStack() as stack:
         answers = []
@@ -293,7 +294,7 @@ def test_who_has_not_come_is_waited_for_once_and_rounds_have_an_end(site, monkey
         listener.meet("node1", 1, 2, 30) == {"came": 1, "late": False}
         and time.monotonic() - started < 5
     )
-    monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", 0)
+    monkeypatch.setattr(network_listener, "ROUNDS_SECONDS", 0)
     assert listener.meet("node1", 2, 64, 30)["late"] and time.monotonic() - started < 5
 
 
@@ -305,7 +306,7 @@ def test_ways_that_there_is_no_time_for_are_said_to_be_unmeasured(monkeypatch):
     peers = [{"node": "b"}, {"node": "c"}]
     found = client.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, "own")
     assert found == {"b": {"gbits": 1.0, "together": 3}, "c": {"late": True}}
-    monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", -1)  # nor where nobody can be met
+    monkeypatch.setattr(network_listener, "ROUNDS_SECONDS", -1)  # nor where nobody can be met
     assert client.carried(spec, peers, {"b": None, "c": None}, {"b": 1, "c": 1}, None)["b"] == {
         "late": True
     }
@@ -323,7 +324,7 @@ def test_a_sender_that_ends_later_gets_its_answer_all_the_same(site, tmp_path):
     call.ask(do="take", seconds=0.2)
     until = time.monotonic() + 1
     while time.monotonic() < until:
-        call.socket.send(bytes(netprobe.BLOCK))
+        call.socket.send(bytes(network_listener.BLOCK))
     call.socket.shutdown(socket.SHUT_WR)
-    assert netprobe.read_line(call.stream)["bytes"] > 0
+    assert network_listener.read_line(call.stream)["bytes"] > 0
     call.close()

@@ -5,16 +5,20 @@ launcher's start and at the end.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
+    attempt_end,
+    memory_killer,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 
 
 def test_the_counter_is_a_number_or_not_known():
-    assert agent.oom_kills() is None or agent.oom_kills() >= 0
+    assert memory_killer.count_kills() is None or memory_killer.count_kills() >= 0
 
 
 @pytest.mark.parametrize(
@@ -27,11 +31,13 @@ def test_the_counter_is_a_number_or_not_known():
 )
 def test_kills_are_counted_from_the_launchers_start(tmp_path, notes, gained):
     (tmp_path / "ranks.jsonl").write_text("".join(json.dumps(note) + "\n" for note in notes))
-    assert agent.oom_kills_since(str(tmp_path)) == (agent.oom_kills() if gained else None)
+    assert memory_killer.count_kills_since_start(str(tmp_path)) == (
+        memory_killer.count_kills() if gained else None
+    )
 
 
 def test_the_end_says_how_many_and_evidence_passes_it_on(make_attempt, monkeypatch):
-    before = agent.oom_kills()
+    before = memory_killer.count_kills()
     if before is None:
         pytest.skip("this kernel tells no count of its memory killer")
     # As if two processes had been killed since: the counter cannot be moved here without killing
@@ -50,7 +56,7 @@ def test_the_end_says_how_many_and_evidence_passes_it_on(make_attempt, monkeypat
     (home / "attempt.json").write_text(
         json.dumps(
             {
-                "plan_sha256": agent.hashlib.sha256(plan.encode()).hexdigest(),
+                "plan_sha256": hashlib.sha256(plan.encode()).hexdigest(),
                 "run": "r",
                 "attempt": 1,
             }
@@ -62,6 +68,6 @@ def test_the_end_says_how_many_and_evidence_passes_it_on(make_attempt, monkeypat
         ("EXIT_STATUS", "0"),
     ):
         monkeypatch.setitem(os.environ, name, value)
-    assert agent.ended(str(home), "node1") == 0
+    assert attempt_end.finish(str(home), "node1") == 0
     assert json.loads((home / "exit.json").read_text())["oom_kills"] == 2
     assert evidence.collect(str(home), "node1")["exit"]["oom_kills"] == 2

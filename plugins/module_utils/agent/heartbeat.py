@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heartbeat of an attempt on this node: a JSON line every two seconds.
 
-The gate runs it for the guard of the neighbour, which keeps the connection. It is complete in
-itself, needs Python >= 3.8 and writes nothing.
-
-    guard_beat.py ATTEMPT UNIT        {"state", "holds", "ended": null or {"ok", "by", "reason"}}
+The gate runs it for the guard of the neighbour, which keeps the connection. It writes nothing. A
+line is {"state", "holds", "ended": null or {"ok", "by", "reason"}}.
 """
 
 from __future__ import annotations
@@ -12,25 +10,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
+
+from .attempt_files import read_mapping
 
 SECONDS = 2.0
 # Seconds for which it goes on after the attempt's end. The neighbour does not listen much longer.
 AFTER = 60.0
 ACTIVE = ("active", "activating", "deactivating", "reloading")
-
-
-def load(attempt, name):
-    """Return the mapping in a JSON file of the attempt's directory, else {}."""
-    try:
-        with open(os.path.join(attempt, name), encoding="utf-8", errors="replace") as handle:
-            value = json.load(handle)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(value, dict):
-        return {}
-    return value
 
 
 def launcher_code(attempt):
@@ -120,7 +107,8 @@ def look(attempt, unit):
     state = unit.state()
     if state in ACTIVE or state == "unknown":
         return {"state": state, "holds": True, "ended": None}
-    ended, ending, stop = None, load(attempt, "exit.json"), load(attempt, "stop.json")
+    ended = None
+    ending, stop = (read_mapping(attempt, name) for name in ("exit.json", "stop.json"))
     if ending or stop:
         ok = (
             ending.get("service_result") == "success"
@@ -143,10 +131,3 @@ def main(attempt, name):
         if beat["ended"] and ended_at is None:
             ended_at = time.monotonic()
         time.sleep(SECONDS)
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1], sys.argv[2])
-    except BrokenPipeError:
-        os._exit(0)

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sender of an attempt's logs from its node, while they grow, each byte once.
 
-It is complete in itself and travels to the node over standard input:
-
-python3 -I -c BOOT      then on standard input: the length of this file and a line end, this file,
-                        the spec as one line of JSON
-
-It needs only Python >= 3.8. The spec has:
+It travels to the node over standard input (stdin_boot.py), so that it is the sender of the
+controller that asks, whatever program the attempt was started by. Standard input goes on with the
+spec as one line of JSON:
     attempt_dir   the attempt's directory; a relative path starts at the user's home
     node          the node's name in the plan
     files         {file: home} beside those that plan.json names; optional
@@ -40,10 +37,6 @@ import stat
 import sys
 import time
 
-BOOT = (
-    "import sys; i=sys.stdin.buffer;"
-    " exec(compile(i.read(int(i.readline())),'shipping.py','exec'),{'__name__':'__main__'})"
-)
 # Most bytes of one file in a row, so that a log of GBs does not delay the others.
 CHUNK = 256 << 10
 EDGE = 4096
@@ -401,7 +394,3 @@ def main():
     except BrokenPipeError:
         # Nothing is flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-if __name__ == "__main__":
-    main()

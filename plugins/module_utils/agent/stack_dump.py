@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stacks, sockets and state of a node's ranks.
 
-They are kept before a hang is ended, because the ranks are gone afterwards. The file is shipped
-beside guard.py and complete in itself. It only looks: no rank is stopped for it, and none has to
-help.
+They are kept before a hang is ended, because the ranks are gone afterwards. The module only looks:
+no rank is stopped for it, and none has to help.
 
-    guard_evidence.py ATTEMPT NODE
+    agent.pyz stacks ATTEMPT NODE
         writes ATTEMPT/evidence/{stacks-<rank>.log, sockets.log, state.json}
 
 Stacks come from py-spy, of the attempt's environment or on the PATH. Without py-spy, or where the
@@ -21,7 +20,6 @@ import shutil
 import socket
 import struct
 import subprocess
-import sys
 import time
 
 # All of it has to fit between the budget's end and the stop (docs/runbooks/watchdog.md).
@@ -327,7 +325,3 @@ def write(folder, name, text):
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as handle:
         handle.write(text)
-
-
-if __name__ == "__main__":
-    collect(sys.argv[1], sys.argv[2])
