@@ -148,7 +148,9 @@ def test_what_a_node_says_of_itself_is_judged_and_hides_nothing_of_another(subje
     facts[HONEST][subject], facts[LIAR][subject] = honest, honest
 
     def own():
-        found = checks.of_plan(made, facts, {}) + checks.of_nodes(nodes, facts, {"verify": "full"})
+        found = checks.judge_plan(made, facts, {}) + checks.judge_nodes(
+            nodes, facts, {"verify": "full"}
+        )
         findings.lines(found)
         return {
             (item["check"], item["text"])
@@ -176,15 +178,15 @@ def test_a_node_whose_facts_cannot_be_judged_is_named_and_no_other():
     for fact in facts.values():
         fact["devices"] = subjects()["devices"]
     facts[LIAR]["devices"] = dict(facts[LIAR]["devices"], devices=[{}])
-    found = checks.of_nodes(nodes, facts, {})
+    found = checks.judge_nodes(nodes, facts, {})
     assert [item["nodes"] for item in found if item["check"] == "answer"] == [[LIAR]]
     assert {name for item in found for name in item["nodes"] if item["check"] == "devices"} == {
         HONEST,
         "node3",
     }
-    assert [item["level"] for item in checks.of_bringing(found) if item["check"] == "answer"] == [
-        "stop"
-    ]
+    assert [
+        item["level"] for item in checks.demote_for_sync(found) if item["check"] == "answer"
+    ] == ["stop"]
 
 
 def test_where_two_contradict_each_other_nobody_is_named_alone():

@@ -198,7 +198,7 @@ READERS = {
     "record": lambda place: run_json.read(place),
     "report": lambda place: load.mapping(place / "plan.json"),
     "marker": lambda place: python_env.inspect_environment(place, ".")["marker"],
-    "rival": lambda place: check_lock.superseded(place, "7"),
+    "rival": lambda place: check_lock.read_note(place, "7"),
     "holder": lambda place: ownership.read_record(place, "20261120-103501-x-1f2e", 1),
 }
 

@@ -493,7 +493,7 @@ def test_the_module_reads_and_refuses(run_module, site):
 def test_the_check_judges_placement(site):
     look, root, base = site
     nodes = [{"name": name, "accelerator": "cpu", "devices": ["0"]} for name in ("node1", "node2")]
-    found = checks.of_nodes(nodes, look(bases=lambda name: base("node1")), {})
+    found = checks.judge_nodes(nodes, look(bases=lambda name: base("node1")), {})
     assert [item["check"] for item in findings.stops(found)].count("placement") == 1
 
 

@@ -353,10 +353,10 @@ def test_where_it_lies_now_is_no_part_of_the_plan_and_a_rehearsal_is_not_repeate
     elsewhere = resumed(dict(POINT, sources=[{"source": "home", "path": "/h"}], home="/elsewhere"))
     assert compiler.sha256(resumed()) == compiler.sha256(elsewhere) != compiler.sha256(compiled())
     facts = gang()["facts"]
-    assert proof_cache.keys(resumed(), facts) == proof_cache.keys(compiled(), facts)
-    assert proof_cache.keys(resumed(job={"env": {"X": "1"}}), facts) != proof_cache.keys(
-        compiled(), facts
-    )
+    assert proof_cache.proof_keys(resumed(), facts) == proof_cache.proof_keys(compiled(), facts)
+    assert proof_cache.proof_keys(
+        resumed(job={"env": {"X": "1"}}), facts
+    ) != proof_cache.proof_keys(compiled(), facts)
 
 
 def test_a_constant_rate_is_the_configs():
