@@ -233,7 +233,7 @@ def _describe_links(edges):
     if missing:
         text = f"bandwidth of {missing} of {len(rates) + missing} ways not measured"
         if late:
-            text += f", {late} for want of time"
+            text += f", {late} because time was short"
         texts.append(text)
     return texts
 

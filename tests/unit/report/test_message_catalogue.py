@@ -106,7 +106,11 @@ def codes_in(tree):
                 others.append(ast.unparse(argument))
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values):
-                if key is not None and literals(key) == {"code"} and isinstance(value, ast.Constant):
+                if (
+                    key is not None
+                    and literals(key) == {"code"}
+                    and isinstance(value, ast.Constant)
+                ):
                     codes.add(value.value)
         elif isinstance(node, ast.Assign):
             target, value = first_element(node.targets[0]), node.value
