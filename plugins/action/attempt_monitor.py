@@ -131,12 +131,12 @@ class ActionModule(answer_gate.Gated, ActionBase):
         _WARNED.add(asked.node)
         problem = stream["problem"]
         text = (
-            f"the logs of {asked.node} do not come home for now: {problem}; it is tried again, and"
+            f"the logs of {asked.node} are not copied for now: {problem}; it is tried again, and"
             " they are collected at the end"
         )
         if stream.get("cut"):
             text = (
-                f"the logs of {asked.node} do not come home any more: {problem}; the rest stays on"
+                f"the logs of {asked.node} are not copied any more: {problem}; the rest stays on"
                 " the node"
             )
         self._display.warning(text)

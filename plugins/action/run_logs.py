@@ -160,7 +160,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             self._display.warning(printable(note))
         for name in chosen["silent"]:
             self._display.warning(
-                f"{name} does not answer: of its logs, what came home before is shown"
+                f"{name} does not answer: its logs are shown as far as they were copied before"
             )
         followed = []
         if self._asks["follow"]:
@@ -293,7 +293,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     def _warn_of_logs(self, node: str, problem: str | None) -> None:
         if problem:
-            self._display.warning(f"the logs of {node} did not come home to their end: {problem}")
+            self._display.warning(f"the logs of {node} were not copied to their end: {problem}")
 
     def _followed(self) -> Result:
         """Print this node's lines as they come, until the run has ended here."""
