@@ -113,6 +113,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 
 
@@ -180,7 +181,7 @@ def started(module, run, base, params):
         "attempt_dir": place,
         "plan_sha256": params["plan_sha256"],
     }
-    acted = ownership.free(
+    acted = ownership.run_when_free(
         run,
         base,
         params["run_id"],
@@ -229,12 +230,7 @@ def main():
     given = module.params
     base = os.path.join(os.path.expanduser("~"), given["base"])
 
-    def run(argv):
-        return module.run_command(
-            argv,
-            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
-        )
-
+    run = command_runner(module)
     states = {
         "started": lambda: started(module, run, base, given),
         "stopped": lambda: stopping.stop(run, base, given, not module.check_mode),

@@ -133,9 +133,7 @@ closed:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check
 
@@ -162,11 +160,8 @@ def main():
     )
     if module.check_mode:
         module.exit_json(changed=False, skipped=True)
-    environment = attempt_dir.user_environment(os.getuid())
-
-    def run(argv):
-        return module.run_command(argv, environ_update=dict(environment, LANG="C", LC_ALL="C"))
-
+    environment = commands.user_environment(os.getuid())
+    run = commands.command_runner(module)
     try:
         result = node_check.STATES[module.params["state"]](
             run, environment["XDG_RUNTIME_DIR"], module.params

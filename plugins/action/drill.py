@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from ansible import context
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import write_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.modules.drill import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
@@ -263,7 +263,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
     def _write_results(self, results: list[dict[str, Any]], total: str) -> str:
         """Write drill.json and drill.md. Return the path of the latter."""
         os.makedirs(self._folder(), mode=0o700, exist_ok=True)
-        manifest.write_json(
+        write_json(
             os.path.join(self._folder(), "drill.json"),
             {"version": 1, "site": self._site(), "faults": results},
         )

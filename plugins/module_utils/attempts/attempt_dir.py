@@ -9,7 +9,6 @@ and without systemd.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -17,8 +16,10 @@ import re
 import shutil
 import time
 
-from ..base import manifest
+from ..base import commands
 from ..base.coded_error import CodedError
+from ..base.files import read_mapping
+from ..base.locks import lock_file
 from . import guard_unit, mesh_credential
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
@@ -61,15 +62,7 @@ def attempt_dir(base, run_id, attempt):
     return os.path.join(base, "runs", run_id, f"attempt-{attempt:d}")
 
 
-def user_environment(uid):
-    """Return the environment variables of systemctl and systemd-run.
-
-    With them the two find the user's manager over SSH (facts, 'Nodes in Docker').
-    """
-    return {"XDG_RUNTIME_DIR": f"/run/user/{uid}"}
-
-
-def runs_on(base):
+def list_attempts(base):
     """Return [(run id, attempt)] that have a directory on this node, oldest first.
 
     A rehearsal (attempt 0) is not an attempt.
@@ -77,7 +70,7 @@ def runs_on(base):
     return [pair for pair in _directories(base) if pair[1]]
 
 
-def rehearsals_on(base):
+def list_rehearsals(base):
     """Return [(run id, 0)] of rehearsals that have a directory on this node."""
     return [pair for pair in _directories(base) if not pair[1]]
 
@@ -135,19 +128,18 @@ def active_units(run_command):
 
 
 @contextlib.contextmanager
-def hold(base):
+def lock_node(base):
     """Lock the node, so that one start at a time looks at it and starts.
 
     Two controllers at once get one attempt, not two.
     """
     # Not below base: a lock on a network file system may have no effect, and it is this machine
     # that is locked.
-    folder, name = user_environment(os.getuid())["XDG_RUNTIME_DIR"], "trainyard-start.lock"
+    folder, name = commands.user_environment(os.getuid())["XDG_RUNTIME_DIR"], "trainyard-start.lock"
     if not os.access(folder, os.W_OK):
         folder, name = base, "start.lock"
         os.makedirs(base, mode=0o700, exist_ok=True)
-    with open(os.path.join(folder, name), "w", encoding="ascii") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with lock_file(os.path.join(folder, name)):
         yield
 
 
@@ -233,7 +225,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, files, begun=
     os.makedirs(attempt, mode=0o700, exist_ok=True)
     stop = os.path.join(attempt, "stop.json")
     if os.path.exists(stop):
-        source = manifest.read_mapping(stop).get("from", "the user")
+        source = read_mapping(stop).get("from", "the user")
         raise AttemptError("attempt.stopped_early", f"stopped before the start by {source}")
     plan = json.loads(plan_text)
     mine = _planned_node(plan, node)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 
 DEFAULT_BYTES, DEFAULT_FILES, DEFAULT_FREE_BYTES = 20 << 30, 2000, 5 << 30
@@ -64,14 +65,6 @@ def _bound_problem(name: str, value: Any) -> str | None:
     if size < 1 and name != "trainyard_collect_free":
         return "must be at least 1"
     return None
-
-
-def format_bytes(count: float) -> str:
-    """Return a number of bytes for people."""
-    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if count >= 1 << shift:
-            return f"{count / (1 << shift):.4g} {unit}"
-    return f"{count} bytes"
 
 
 class Quota:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import log_sender
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
 
 from ..logsync import collector
 from . import fault_table
@@ -66,8 +66,8 @@ def check_logs(site: Site, run: str, number: int) -> list[DrillProblem]:
     with every byte of it.
     """
     attempt_dir = os.path.join(site.runs_dir, run, f"attempt-{number}")
-    index = manifest.read_json(os.path.join(attempt_dir, "ranks.json"))
-    plan = manifest.read_json(find_plan(site, run, number) or "")
+    index = read_json(os.path.join(attempt_dir, "ranks.json"))
+    plan = read_json(find_plan(site, run, number) or "")
     if not index:
         return [
             DrillProblem(
@@ -246,7 +246,7 @@ def check_equality(site: Site, run: str, number: int) -> list[DrillProblem]:
     path = find_plan(site, run, number)
     plan = None
     if path:
-        plan = manifest.read_json(path)
+        plan = read_json(path)
     if not plan:
         return [DrillProblem("drill.plan_missing", "N4: there is no plan on the controller")]
     base = site.base

@@ -14,12 +14,11 @@ import json
 import os
 import re
 import stat
-import tempfile
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open import (
     open_below,
-    open_file,
     open_root,
     parent_of,
 )
@@ -408,7 +407,7 @@ def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
         os.close(root)
     index = rank_index.make(run_dir, nodes, files, _read_index(run_dir))
     text = json.dumps(index, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-    changed = put(os.path.join(run_dir, rank_index.NAME), text, write) or changed
+    changed = update_file(os.path.join(run_dir, rank_index.NAME), text, write=write) or changed
     if write:
         _clear(os.path.join(run_dir, INCOMING))
     return {
@@ -480,33 +479,6 @@ def _mismatch(entry, item, problem):
         "home": item["home"],
         "problem": problem,
     }
-
-
-def put(path, text, write=True):
-    """Write a file whole or not at all, mode 0600.
-
-    Return whether it was different.
-    """
-    if _has_text(path, text):
-        return False
-    if write:
-        # mkstemp makes it with mode 0600.
-        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".ranks.")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            handle.write(text)
-        os.replace(temporary, path)
-    return True
-
-
-def _has_text(path, text):
-    """Return whether a file has this text and mode 0600."""
-    try:
-        data = text.encode()
-        with open_file(path) as handle:
-            mode = stat.S_IMODE(os.fstat(handle.fileno()).st_mode)
-            return handle.read(len(data) + 1) == data and mode == 0o600
-    except (OSError, ValueError):
-        return False
 
 
 def _clear(incoming):

@@ -27,8 +27,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open i
     open_root,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-
-from ..config import quota
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
 
 SILENCE_SECONDS = 60  # without a byte, after which rsync gives up
 LEAST_SECONDS = 900  # that every copy may take
@@ -234,7 +233,7 @@ def _room(folder, sizes, bounds):
     allowed = sum(sizes.values())
     if len(sizes) > bounds.files or allowed > bounds.bytes:
         raise Cut(
-            f"{len(sizes)} files with {quota.format_bytes(allowed)} are more than the site takes"
+            f"{len(sizes)} files with {format_bytes(allowed)} are more than the site takes"
             " (trainyard_collect_files, trainyard_collect_bytes)"
         )
     room = min(allowed + GROWTH, bounds.bytes, bounds.room(folder))
@@ -245,8 +244,7 @@ def _room(folder, sizes, bounds):
 
 def _disk_full(bounds):
     return Cut(
-        f"the controller has to keep {quota.format_bytes(bounds.free)} free"
-        " (trainyard_collect_free)"
+        f"the controller has to keep {format_bytes(bounds.free)} free (trainyard_collect_free)"
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
 
 from ..config import quota
 
@@ -18,8 +19,8 @@ def describe_left(node: str, sizes: dict[str, int], bound: str, files: int) -> s
     if len(sizes) > SHOWN_NAMES:
         names += ", ..."
     total, most = (
-        quota.format_bytes(sum(sizes.values())),
-        quota.format_bytes(quota.Quota(bound).bytes),
+        format_bytes(sum(sizes.values())),
+        format_bytes(quota.Quota(bound).bytes),
     )
     return printable(
         f"{node}: {len(sizes)} log files ({total}) stay on the node: a run may bring {most} and"

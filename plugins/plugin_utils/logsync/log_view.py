@@ -17,6 +17,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open i
     open_regular,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK, printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_ranges
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps import Clock
 
 WIDTH = 500  # characters of a line that are shown; the file has all of them
@@ -113,28 +114,12 @@ def _unknown_logs(logs, ranks):
     if names:
         others = "; others: " + ", ".join(names)
     missing_names = ", ".join(map(str, missing))
-    return f"rank {missing_names}: there is no such log; ranks: {spans(known) or 'none'}{others}"
+    ranges = format_ranges(known, ", ") or "none"
+    return f"rank {missing_names}: there is no such log; ranks: {ranges}{others}"
 
 
 def _is_selected(log, ranks):
     return log.rank in ranks or (log.rank is None and log.name in ranks)
-
-
-def spans(numbers):
-    """Return whole numbers as text, successive ones as a range: 0-3, 6."""
-    ranges = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ", ".join(_range_text(first, last) for first, last in ranges)
-
-
-def _range_text(first, last):
-    if first == last:
-        return str(first)
-    return f"{first}-{last}"
 
 
 def tail(path, count, end=None):

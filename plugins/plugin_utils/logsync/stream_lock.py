@@ -7,12 +7,15 @@ That is a stream, or the collection at the end.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.locks import (
+    open_lock,
+    try_lock,
+)
+
 PREFIX = ".stream."
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Busy(Exception):
@@ -36,11 +39,10 @@ class Lock:
             raise Busy(f"another process brings the logs of {node} home")
 
     def _try(self):
-        descriptor = os.open(self.path, _FLAGS, 0o600)
+        descriptor = open_lock(self.path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Another inode: the process that had the lock has removed this file meanwhile.
-            if os.stat(self.path).st_ino == os.fstat(descriptor).st_ino:
+            if try_lock(descriptor) and os.stat(self.path).st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
         except OSError:
             pass

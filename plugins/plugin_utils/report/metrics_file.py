@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_mapping
 
 from . import prometheus
 
@@ -24,8 +24,8 @@ def write_metrics(
     if not attempt_dir.RUN_ID.match(run_id):
         raise MetricsError(f"{run_id!r} is no run id")
     run_dir = os.path.join(runs_dir, run_id)
-    plan = manifest.read_mapping(os.path.join(run_dir, "plan.json"))
-    record = manifest.read_mapping(os.path.join(run_dir, "run.json"))
+    plan = read_mapping(os.path.join(run_dir, "plan.json"))
+    record = read_mapping(os.path.join(run_dir, "run.json"))
     if not record:
         raise MetricsError(
             f"{run_dir}/run.json is missing or no JSON; it is written when a run starts and when"

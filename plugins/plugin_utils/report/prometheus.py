@@ -8,14 +8,12 @@ therefore gauges. Nothing here reads a log: run.json and plan.json have what is 
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     Secrets,
     printable,
@@ -272,7 +270,7 @@ def update_file(path: str, text: str, mode: int, write: bool = True) -> bool:
     if _has_content(path, text):
         return False
     if write:
-        _replace_file(path, text, mode)
+        replace_file(path, text, mode, sync=False)
     return True
 
 
@@ -282,17 +280,3 @@ def _has_content(path: str, text: str) -> bool:
             return handle.read() == text
     except (OSError, ValueError):
         return False
-
-
-def _replace_file(path: str, text: str, mode: int) -> None:
-    directory = os.path.dirname(path) or "."
-    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".trainyard-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            handle.write(text)
-            os.fchmod(descriptor, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

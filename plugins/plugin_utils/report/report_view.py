@@ -21,8 +21,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable_data,
     secrets_of,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    format_bytes,
+    format_clock,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
@@ -222,7 +223,7 @@ def _rank_row(slot: Json, rank: Json, attempt: int | None, known: Collection[str
     last, seconds, log = mapping_of(rank.get("last_step")), None, None
     started, ended = finite_number(rank.get("started")), finite_number(rank.get("ended"))
     if ended and started:
-        seconds = duration(ended - started)
+        seconds = format_clock(ended - started)
     if path in known:
         log = {"href": href(path), "text": rank["home"]}
     row = {key: slot[key] for key in ("rank", "node", "local_rank", "device", "endpoint")}
@@ -463,7 +464,11 @@ def view(facts: Json, now: float) -> Json:
         "digests": digests(facts),
         "settings": list((series.get("settings") or {}).items()),
         "files": [
-            dict(item, href=href(item["path"]) + "/" * item["folder"], size=size(item["bytes"]))
+            dict(
+                item,
+                href=href(item["path"]) + "/" * item["folder"],
+                size=format_bytes(item["bytes"]),
+            )
             for item in facts["files"]
         ],
         "visualdl": sorted({path.rpartition("/")[0] for path in known if "vdlrecords" in path}),

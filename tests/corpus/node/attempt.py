@@ -17,13 +17,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     guard_unit,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands, processes
 
 
 def run(argv):
-    environment = dict(
-        os.environ, **attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"
-    )
+    environment = dict(os.environ, **commands.user_environment(os.getuid()), LANG="C", LC_ALL="C")
     done = subprocess.run(
         argv,
         env=environment,

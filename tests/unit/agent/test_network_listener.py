@@ -12,7 +12,7 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import network_listener
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import client, topology
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import client, node_check
 
 ADDRESSES = {"node1": "127.0.0.2", "node2": "127.0.0.3", "node3": "127.0.0.4"}
 NAMES = list(ADDRESSES)
@@ -47,7 +47,7 @@ def site(tmp_path):
     def start(name, **changes):
         folder = tmp_path / name
         folder.mkdir()
-        expected = [peer for peer in NAMES if name in topology.targets(NAMES, peer)]
+        expected = [peer for peer in NAMES if name in node_check.peers_of(NAMES, peer)]
         spec = {
             "id": "c1",
             "node": name,
@@ -70,8 +70,9 @@ def site(tmp_path):
 def spec_of(name, tmp_path, depth="quick", **changes):
     spec = {
         "id": "c1", "node": name, "address": ADDRESSES[name], "interface": "lo",
-        "targets": topology.targets(NAMES, name),
-        "rounds": topology.rounds(NAMES, name), "first": "node1", "count": 3, "depth": depth,
+        "targets": node_check.peers_of(NAMES, name),
+        "rounds": node_check.receivers_of(NAMES, name),
+        "first": "node1", "count": 3, "depth": depth,
         "control": str(tmp_path / name / "control"),
     }  # fmt: skip
     return dict(spec, **changes)
@@ -114,10 +115,10 @@ def test_all_reach_all_measure_and_leave_nothing(site, tmp_path, monkeypatch):
         assert (
             result["unreached"] == []
             and result["seen_as"] == {}
-            and result["through"] == sorted(topology.targets(NAMES, name))
+            and result["through"] == sorted(node_check.peers_of(NAMES, name))
         )
         assert all(len(ports) == 5 and port in ports for ports in result["reached"].values())
-        edge = result["edges"][topology.rounds(NAMES, name)[0]]
+        edge = result["edges"][node_check.receivers_of(NAMES, name)[0]]
         assert (
             edge["gbits"] > 0.01
             and edge["together"] == 3

@@ -18,6 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     guard_unit,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import CODE, DATA, RUN, compiled, gang, put, raises_code
@@ -82,8 +83,8 @@ def test_runs_on_a_node_oldest_first(tmp_path):
             "runs/other/attempt-1/attempt.json": "",
         },
     )
-    assert attempt_dir.runs_on(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]
-    assert attempt_dir.runs_on(str(tmp_path / "none")) == []
+    assert attempt_dir.list_attempts(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]
+    assert attempt_dir.list_attempts(str(tmp_path / "none")) == []
 
 
 # --- units
@@ -416,12 +417,12 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 
     def second():
         inside.wait(5)
-        with attempt_dir.hold(str(tmp_path)):
+        with attempt_dir.lock_node(str(tmp_path)):
             order.append("second")
 
     other = threading.Thread(target=second)
     other.start()
-    with attempt_dir.hold(str(tmp_path)):
+    with attempt_dir.lock_node(str(tmp_path)):
         inside.set()
         other.join(0.3)
         order.append("first")
@@ -432,8 +433,8 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 def test_the_lock_lies_on_the_machine_where_the_home_may_be_shared(tmp_path, monkeypatch):
     own, base = tmp_path / "run", tmp_path / "home" / ".trainyard"
     own.mkdir()
-    monkeypatch.setattr(attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
-    with attempt_dir.hold(str(base)):
+    monkeypatch.setattr(commands, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
+    with attempt_dir.lock_node(str(base)):
         assert os.listdir(own) and not base.exists()
 
 

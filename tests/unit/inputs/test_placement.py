@@ -9,12 +9,15 @@ import os
 import re
 import shutil
 
-import placement as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    read_json,
+    write_json,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     paths,
     placement,
@@ -166,15 +169,12 @@ def test_content_is_remembered_by_inode_size_and_times_and_every_byte_is_read_wh
     place = {"path": root, "placement": "present", "verify": "content"}
     first = paths.describe_path(base, place)["content"]
     cache = paths.cache_path(base, root)
-    kept = manifest.read_json(cache)
-    manifest.write_json(
+    kept = read_json(cache)
+    write_json(
         cache, {name: record[:5] + ["f" * 64] for name, record in kept.items()}
     )  # content that changed under every time stamp
     assert paths.describe_path(base, place)["content"] != first
-    assert (
-        paths.describe_path(base, place, "full")["content"] == first
-        and manifest.read_json(cache) == kept
-    )
+    assert paths.describe_path(base, place, "full")["content"] == first and read_json(cache) == kept
     info = os.stat(root + "/train/1.jpg")
     put(root, {"train/1.jpg": "0ne"})
     os.utime(root + "/train/1.jpg", ns=(info.st_atime_ns, info.st_mtime_ns))
@@ -315,14 +315,14 @@ def test_pushed_trees_are_read_again_where_asked_and_the_sync_then_sees_what_was
     os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
     os.chmod(path, 0o400)
     info = os.stat(path)
-    cache = manifest.read_json(final + ".scan.json")
+    cache = read_json(final + ".scan.json")
     cache["train/1.jpg"][:4] = [
         info.st_ino,
         info.st_size,
         info.st_mtime_ns,
         info.st_ctime_ns,
     ]  # as if no time stamp had changed
-    manifest.write_json(final + ".scan.json", cache)
+    write_json(final + ".scan.json", cache)
     assert probe.tree_state(base, "data", digest)["ok"]  # nothing but reading can tell
     for verify in ("sample", "full"):
         (difference,) = probe.tree_state(base, "data", digest, verify)["differences"]
@@ -354,7 +354,7 @@ def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_al
                 "kind": kind,
                 "name": "x",
                 "digest": (digest, "c" * 64)[kind == "code"],
-                "bytes": 6 * 10**9,
+                "bytes": 6 << 30,
             }
             for kind in ("data", "code")
         ]
@@ -369,12 +369,12 @@ def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_al
     def values(line):
         return re.findall(r"^\w+(?=:)|[\d.]+ [\w/]+|\w+ x", line)
 
-    sampled, as_data = told(data=dict(state, rate=3e9), code=small)
-    assert values(sampled) == ["node1", "6.0 GB", "data x", "2 s", "3.0 GB/s"]
+    sampled, as_data = told(data=dict(state, rate=3 << 30), code=small)
+    assert values(sampled) == ["node1", "6 GiB", "data x", "2 s", "3 GiB/s"]
     assert "sample" in sampled
-    assert values(as_data) == ["node1", "6.0 GB", "code x", "2 s", "3.0 GB/s", "data x"]
+    assert values(as_data) == ["node1", "6 GiB", "code x", "2 s", "3 GiB/s", "data x"]
     (assumed,) = told(code=small)  # what is not there is not read
-    assert values(assumed) == ["node1", "6.0 GB", "code x", "30 s", "200.0 MB/s"]
+    assert values(assumed) == ["node1", "6 GiB", "code x", "30 s", "200 MiB/s"]
     assert ", assumed: " in assumed
 
 
@@ -468,31 +468,10 @@ def test_the_outline_holds_the_config_chain_and_its_digest_every_file(tmp_path):
         remote_outline.describe_tree(str(tmp_path / "base"), root + "x", "configs/a.yml", [])
 
 
-# --- the module
-
-
-def test_the_module_reads_and_refuses(run_module, site):
-    _look, root, base = site
-    place = {"key": "data/coco", "path": root("node1"), "placement": "shared"}
-    for node, keys in (("node1", ["data/coco"]), ("node2", [])):  # one node reads what is shared
-        found = run_module(
-            module,
-            {
-                "state": "full",
-                "base": base(node),
-                "node": node,
-                "nodes": ["node1", "node2"],
-                "places": [place],
-            },
-        )
-        assert sorted(found["places"]) == keys and not found["changed"]
-    assert run_module(module, {"state": "outline"})["failed"]
-
-
 def test_the_check_judges_placement(site):
     look, root, base = site
     nodes = [{"name": name, "accelerator": "cpu", "devices": ["0"]} for name in ("node1", "node2")]
-    found = checks.of_nodes(nodes, look(bases=lambda name: base("node1")), {})
+    found = checks.judge_nodes(nodes, look(bases=lambda name: base("node1")), {})
     assert [item["check"] for item in findings.stops(found)].count("placement") == 1
 
 
