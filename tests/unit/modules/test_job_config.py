@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job_config action: job, site and command line together, in the controller's process; and the
-module that documents it.
+"""The job_config action: job, site and command line together, in the controller's process.
 """
 
 from __future__ import annotations
