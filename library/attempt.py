@@ -181,7 +181,7 @@ def started(module, run, base, params):
         "attempt_dir": place,
         "plan_sha256": params["plan_sha256"],
     }
-    acted = ownership.free(
+    acted = ownership.run_when_free(
         run,
         base,
         params["run_id"],

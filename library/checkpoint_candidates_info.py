@@ -72,7 +72,7 @@ def find_candidates(run_id, base, rule):
     home = os.path.expanduser("~")
     path = os.path.join(home, base)
     mesh_credential.register(home, path)
-    return finder.of_run(os.path.join(path, "runs", run_id), rule)
+    return finder.find_in_run(os.path.join(path, "runs", run_id), rule)
 
 
 def main():

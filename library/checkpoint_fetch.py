@@ -67,7 +67,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
 def fetch(given, run, write):
     """Copy the checkpoint, and return the module's result. See RETURN."""
     home = os.path.expanduser("~")
-    changed, brought, said = checkpoint_transfer.bring(
+    changed, brought, said = checkpoint_transfer.fetch(
         run, home, os.path.join(home, given["base"]), given["node"], given["point"], write
     )
     return {"changed": changed, "brought": brought, "said": [printable(line) for line in said]}

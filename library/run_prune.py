@@ -64,12 +64,12 @@ def prune(given, run, write):
     if not write:
         return {"changed": bool(given["names"]), "removed": [], "freed": 0, "problems": []}
     # no start may come between the look and the removal
-    with attempt_dir.hold(base):
-        found = prune_scan.remove(
+    with attempt_dir.lock_node(base):
+        found = prune_scan.remove_runs(
             folder,
             given["names"],
-            lambda name: prune_scan.on_node(base, name, {}),
-            lambda: prune_scan.held_here(run),
+            lambda name: prune_scan.describe_node_run(base, name, {}),
+            lambda: prune_scan.find_held(run),
         )
     return dict(printable_data(found), changed=bool(found["removed"]))
 

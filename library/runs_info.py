@@ -62,9 +62,10 @@ def main():
     folder = os.path.expanduser(module.params["folder"])
     base = os.path.join(os.path.expanduser("~"), folder)
     try:
-        running = prune_scan.held_here(run)
-        look = prune_scan.look(
-            os.path.join(base, "runs"), lambda name: prune_scan.on_node(base, name, running)
+        running = prune_scan.find_held(run)
+        look = prune_scan.scan_runs(
+            os.path.join(base, "runs"),
+            lambda name: prune_scan.describe_node_run(base, name, running),
         )
     except (attempt_dir.AttemptError, OSError, ValueError) as error:
         module.fail_json(**describe_failure(error))

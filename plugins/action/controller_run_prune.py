@@ -28,7 +28,7 @@ class ActionModule(ControllerAction):
         runs_dir, names = arguments["runs_dir"], arguments["names"]
         if self.check_mode:
             return {"changed": bool(names), "removed": [], "freed": 0, "problems": []}
-        removal = prune_scan.remove(
+        removal = prune_scan.remove_runs(
             runs_dir,
             names,
             lambda name: controller_runs.describe_run(runs_dir, name, {}),

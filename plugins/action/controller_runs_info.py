@@ -25,7 +25,7 @@ class ActionModule(ControllerAction):
         """Return the description of all runs."""
         runs_dir = arguments["runs_dir"]
         held = controller_runs.held_runs(runs_dir)
-        look = prune_scan.look(
+        look = prune_scan.scan_runs(
             runs_dir, lambda name: controller_runs.describe_run(runs_dir, name, held)
         )
         return {"changed": False, "look": printable_data(look)}

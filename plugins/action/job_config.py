@@ -175,7 +175,7 @@ class ActionModule(ControllerAction):
             "suite": suite,
             "source": sites.resolve_paths(source, _PROJECT),
             "programs": launcher.get("programs", {}),
-            "ports": ports.wanted(job, site, nodes),
+            "ports": ports.ports_to_probe(job, site, nodes),
             "hidden": suite_table.linked_folders(suite, source.get("data") or {}),
             "environments": software.possible_digests(source["environment"], _PROJECT),
             "run": self._resumed.get("run") or new_run_id(job["name"]),

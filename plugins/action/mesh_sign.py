@@ -37,7 +37,7 @@ class ActionModule(ControllerAction):
         renew_before = ssh_config.span_seconds(arguments["renew_before"])
         with contextlib.ExitStack() as held:
             if write:
-                held.enter_context(authority.locked(folder))
+                held.enter_context(authority.lock(folder))
             certificates, signed = signing.sign_nodes(
                 folder,
                 arguments["ca_public_key"],

@@ -54,7 +54,7 @@ ON_CONTROLLER = {
     "logsync": ("agent attempts base logs records", "agent config"),
     "drills": ("agent base", "agent base logsync"),
     "runs": (
-        "attempts base checkpoints diagnosis logs plan records recovery runs",
+        "attempts base checkpoints diagnosis logs plan records recovery runs suites",
         "config logsync plan suites",
     ),
     "report": ("attempts base logs records recovery", "plan runs suites"),

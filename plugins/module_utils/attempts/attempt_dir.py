@@ -62,7 +62,7 @@ def attempt_dir(base, run_id, attempt):
     return os.path.join(base, "runs", run_id, f"attempt-{attempt:d}")
 
 
-def runs_on(base):
+def list_attempts(base):
     """Return [(run id, attempt)] that have a directory on this node, oldest first.
 
     A rehearsal (attempt 0) is not an attempt.
@@ -70,7 +70,7 @@ def runs_on(base):
     return [pair for pair in _directories(base) if pair[1]]
 
 
-def rehearsals_on(base):
+def list_rehearsals(base):
     """Return [(run id, 0)] of rehearsals that have a directory on this node."""
     return [pair for pair in _directories(base) if not pair[1]]
 
@@ -128,7 +128,7 @@ def active_units(run_command):
 
 
 @contextlib.contextmanager
-def hold(base):
+def lock_node(base):
     """Lock the node, so that one start at a time looks at it and starts.
 
     Two controllers at once get one attempt, not two.

@@ -27,7 +27,7 @@ def has_guard(unit):
     return not unit.endswith("-0.service")
 
 
-def argv(attempt, node, unit):
+def start_argv(attempt, node, unit):
     """Return the systemd-run command that starts the guard of a running attempt.
 
     Requisite, not BindsTo: a guard that is started again must never start the attempt with it. The
@@ -70,7 +70,7 @@ def start(run_command, attempt, node, unit):
     """
     if not has_guard(unit):
         return ""
-    code, _out, err = run_command(argv(attempt, node, unit))
+    code, _out, err = run_command(start_argv(attempt, node, unit))
     # An attempt may be over before its guard is there, and then Requisite does not hold.
     if not code or run_command(["systemctl", "--user", "is-active", unit])[1].strip() != "active":
         return ""

@@ -7,7 +7,10 @@ import os
 import selectors
 import subprocess
 import time
+from typing import Any, Callable, Tuple
 
+# run_command(argv) -> (exit code, stdout, stderr). No code (None): the program was ended.
+RunCommand = Callable[..., Tuple[Any, str, str]]
 # So much a program may write on each of its two outputs: a peer may be behind it.
 MOST_BYTES = 1 << 20
 

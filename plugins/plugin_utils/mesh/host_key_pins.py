@@ -40,12 +40,12 @@ def pin_keys(
     nodes: list[Node], known_hosts: str, also: list[str], timeout: int, write: bool
 ) -> dict[str, Any]:
     """Scan the nodes and pin the keys that a user vouched for."""
-    verdicts = host_keys.meet(nodes, [known_hosts, *also], run_program, timeout)
+    verdicts = host_keys.judge_nodes(nodes, [known_hosts, *also], run_program, timeout)
     problems = [item["problem"] for item in verdicts.values() if item["status"] == "refused"]
     if problems:
         raise PinRefused("\n".join(["Nothing was pinned:", *(f"  {text}" for text in problems)]))
     before = host_keys.read_text(known_hosts)
-    after = host_keys.with_lines(before, nodes, verdicts)
+    after = host_keys.add_lines(before, nodes, verdicts)
     if after != before and write:
         replace_text(known_hosts, after)
     return {
@@ -76,7 +76,7 @@ def _describe_unknown(nodes: list[Node], verdicts: Verdicts) -> list[str]:
     """Return one line for each key without a vouched fingerprint."""
     unknown = set(_names(verdicts, "unknown"))
     return [
-        f"{node['name']} ({host_keys.hosted(node['host'], node['port'])}):"
+        f"{node['name']} ({host_keys.host_pattern(node['host'], node['port'])}):"
         f" {key.split()[0]} {host_keys.fingerprint(key)}"
         for node in nodes
         if node["name"] in unknown

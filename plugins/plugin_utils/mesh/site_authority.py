@@ -24,8 +24,8 @@ def keep_authority(given: Given, write: bool, by: str) -> dict[str, Any]:
         raise authority.AuthorityError("\n".join([*out, "Or take it out of the inventory."]))
     refuse_foreign(given, by)
     if write:
-        with authority.locked(folder):
-            last, journal, changed = authority.settle(
+        with authority.lock(folder):
+            last, journal, changed = authority.provide_key(
                 folder, given["site"], given["public_key"] or "", by, time.time(),
                 commands.run_program, given["rotate"],
             )  # fmt: skip
@@ -54,7 +54,7 @@ def take_nodes(given: Given, write: bool, by: str) -> dict[str, Any]:
     taken = authority.read_journal(folder)["taken_back"]
     changed = bool(name or given["take_in"])
     if changed and write:
-        with authority.locked(folder):
+        with authority.lock(folder):
             changed = bool(authority.take_in(folder, given["take_in"]))
             changed = bool(name and authority.take_back(folder, name, by, time.time())) or changed
             taken = authority.read_journal(folder)["taken_back"]
@@ -85,7 +85,7 @@ def refuse_foreign(given: Given, by: str) -> None:
     journal["authorities"] = journal["authorities"] + [
         {"fingerprint": primitives.fingerprint(key)} for key in keys if key
     ]
-    texts = authority.foreign(journal, _held_by_nodes(given["nodes"]))
+    texts = authority.describe_foreign(journal, _held_by_nodes(given["nodes"]))
     if texts and not given["replace"]:
         mine = (journal["authorities"] or [{"fingerprint": "none yet"}])[-1]["fingerprint"]
         head = (

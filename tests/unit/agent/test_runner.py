@@ -582,7 +582,7 @@ def test_a_line_that_is_not_an_event_is_passed_over(tmp_path):
 def test_a_stack_that_is_not_a_list_is_none(where):
     entry = {"rank": 0, "where": where}
     files = {"evidence/state.json": {"ranks": [entry]}}
-    assert [item["where"] for item in guard_findings.found(files.get)["seen"]] == [[]]
+    assert [item["where"] for item in guard_findings.read_findings(files.get)["seen"]] == [[]]
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def test_runs_on_a_node_oldest_first(tmp_path):
             "runs/other/attempt-1/attempt.json": "",
         },
     )
-    assert attempt_dir.runs_on(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]
-    assert attempt_dir.runs_on(str(tmp_path / "none")) == []
+    assert attempt_dir.list_attempts(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]
+    assert attempt_dir.list_attempts(str(tmp_path / "none")) == []
 
 
 # --- units
@@ -417,12 +417,12 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 
     def second():
         inside.wait(5)
-        with attempt_dir.hold(str(tmp_path)):
+        with attempt_dir.lock_node(str(tmp_path)):
             order.append("second")
 
     other = threading.Thread(target=second)
     other.start()
-    with attempt_dir.hold(str(tmp_path)):
+    with attempt_dir.lock_node(str(tmp_path)):
         inside.set()
         other.join(0.3)
         order.append("first")
@@ -434,7 +434,7 @@ def test_the_lock_lies_on_the_machine_where_the_home_may_be_shared(tmp_path, mon
     own, base = tmp_path / "run", tmp_path / "home" / ".trainyard"
     own.mkdir()
     monkeypatch.setattr(commands, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
-    with attempt_dir.hold(str(base)):
+    with attempt_dir.lock_node(str(base)):
         assert os.listdir(own) and not base.exists()
 
 

@@ -33,7 +33,7 @@ class Systemd:
 
 
 def test_the_guard_is_started_with_exactly_these_words():
-    argv = guard_unit.argv("/b/a", "node2", UNIT)
+    argv = guard_unit.start_argv("/b/a", "node2", UNIT)
     assert argv[:5] == [
         "systemd-run",
         "--user",
@@ -60,7 +60,7 @@ def test_an_attempt_has_its_guard_and_a_rehearsal_none(tmp_path):
     attempt_dir.start(run, str(tmp_path), compiled(), "node2", f"trainyard-{RUN}-0.service", "d")
     assert len(run.calls) == 1
     attempt_dir.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
-    assert run.calls[2] == guard_unit.argv(str(tmp_path), "node2", UNIT)
+    assert run.calls[2] == guard_unit.start_argv(str(tmp_path), "node2", UNIT)
 
 
 def test_a_guard_that_does_not_start_leaves_no_attempt_behind(tmp_path):

@@ -250,7 +250,7 @@ def test_no_probe_looks_between_a_starts_lines_and_its_unit(home, monkeypatch):
             )
         )
     )
-    with attempt_dir.hold(base):
+    with attempt_dir.lock_node(base):
         grant(folder, keys)
         other.start()
         other.join(0.5)

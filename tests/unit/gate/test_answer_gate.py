@@ -291,7 +291,7 @@ def test_one_bound_for_the_parts_of_a_name(length):
     )
     assert (
         taken
-        is model_collector.plain(name)
+        is model_collector.is_plain_path(name)
         is (safe_names.problem(name) is None)
         is (length == safe_names.PART_BYTES)
     )

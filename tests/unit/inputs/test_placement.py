@@ -471,7 +471,7 @@ def test_the_outline_holds_the_config_chain_and_its_digest_every_file(tmp_path):
 def test_the_check_judges_placement(site):
     look, root, base = site
     nodes = [{"name": name, "accelerator": "cpu", "devices": ["0"]} for name in ("node1", "node2")]
-    found = checks.of_nodes(nodes, look(bases=lambda name: base("node1")), {})
+    found = checks.judge_nodes(nodes, look(bases=lambda name: base("node1")), {})
     assert [item["check"] for item in findings.stops(found)].count("placement") == 1
 
 

@@ -42,7 +42,7 @@ def controller(tmp_path):
     def make(*said, known_hosts=None, **inventory):
         if known_hosts is not None:
             pinned.write_text(known_hosts)
-        return known_nodes.nodes_of(
+        return known_nodes.merge_nodes(
             NAMES[: len(said)],
             dict({"hosts": HOSTS}, **inventory),
             said,
@@ -55,9 +55,11 @@ def controller(tmp_path):
 
 def texts_of(nodes):
     """Return everything that a compiled mesh writes on the peers, or None where it is refused."""
-    made, _problems = ssh_config.compile_mesh(nodes, "local", CA)
-    return made and "\n".join(
-        [made["known_hosts"], made["config"], *made["lines"], *made["principals"].values()]
+    mesh, problems = ssh_config.compile_mesh(nodes, "local", CA)
+    if problems:
+        return None
+    return "\n".join(
+        [mesh["known_hosts"], mesh["config"], *mesh["lines"], *mesh["principals"].values()]
     )
 
 

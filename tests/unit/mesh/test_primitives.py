@@ -313,44 +313,46 @@ def test_home_owners():
 
 
 def test_sound_nodes_have_no_problems():
-    assert ssh_config.problems_of([node(1), node(2)], "local") == []
+    assert ssh_config.find_problems([node(1), node(2)], "local") == []
     assert (
-        ssh_config.problems_of([node(1, address="127.0.0.1")], "local") == []
+        ssh_config.find_problems([node(1, address="127.0.0.1")], "local") == []
     )  # a mesh of one node has no pairs
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "code", "nodes"),
     [
-        ({"name": "node 2"}, "'node 2': an inventory name"),
-        ({"name": "-oProxyCommand=x"}, "an inventory name"),
-        ({"name": "node*"}, "an inventory name"),
-        ({"user": 'a"b'}, "node2: the user name"),
-        ({"address": "10.0.0.2\n  ProxyCommand id"}, "is not an address"),
-        ({"user": "root"}, "users differ (node1 trainer, node2 root)"),
-        ({"address": "127.0.1.1"}, "node2: 127.0.1.1 reaches the node itself only"),
-        ({"address": "0.0.0.0"}, "node2: 0.0.0.0 reaches the node itself only"),
-        ({"site": "other"}, "node2: belongs to the mesh of the site 'other'"),
-        ({"identity": node(1)["identity"]}, "node2: is the same machine as node1"),
-        ({"host_keys": [host_key(9), host_key(1)]}, "node2: holds the host key of node1"),
-        ({"address": "198.51.100.11"}, "node2: has the address and port of node1"),
-        ({"problems": ["has no ssh"]}, "node2: has no ssh"),
+        ({"name": "node 2"}, "trust.node_name", "'node 2'"),
+        ({"name": "-oProxyCommand=x"}, "trust.node_name", "'-oProxyCommand=x'"),
+        ({"name": "node*"}, "trust.node_name", "'node*'"),
+        ({"user": 'a"b'}, "trust.user_name", "node2"),
+        ({"address": "10.0.0.2\n  ProxyCommand id"}, "trust.address", "node2"),
+        ({"user": "root"}, "trust.users_differ", "(node1 trainer, node2 root)"),
+        ({"address": "127.0.1.1"}, "trust.loopback_address", "node2"),
+        ({"address": "0.0.0.0"}, "trust.loopback_address", "node2"),
+        ({"site": "other"}, "trust.other_site", "node2"),
+        ({"identity": node(1)["identity"]}, "trust.same_machine", "node1"),
+        ({"host_keys": [host_key(9), host_key(1)]}, "trust.same_host_key", "node1"),
+        ({"address": "198.51.100.11"}, "trust.same_address", "node1"),
+        ({"problems": ["has no ssh"]}, "trust.node_problem", "node2: has no ssh"),
     ],
 )
-def test_problems_name_the_node(changes, words):
-    assert words in "\n".join(ssh_config.problems_of([node(1), node(2, **changes)], "local"))
+def test_problems_name_the_node(changes, code, nodes):
+    problems = ssh_config.find_problems([node(1), node(2, **changes)], "local")
+    assert nodes in {problem.code: problem.text for problem in problems}[code]
+    assert all("node2" in item.text or "name" in item.code for item in problems)
 
 
 def test_one_address_with_two_ports_is_two_nodes():
     assert (
-        ssh_config.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local")
+        ssh_config.find_problems([node(1), node(2, address="198.51.100.11", port=2222)], "local")
         == []
     )
 
 
 def test_a_name_for_an_address_and_the_own_site_are_fine():
     assert (
-        ssh_config.problems_of(
+        ssh_config.find_problems(
             [node(1, address="gpu-a", site="local"), node(2, site="local")], "local"
         )
         == []
@@ -358,48 +360,47 @@ def test_a_name_for_an_address_and_the_own_site_are_fine():
 
 
 def test_two_nodes_without_a_machine_id_are_not_called_one_machine():
-    assert ssh_config.problems_of([node(1, identity=""), node(2, identity="")], "local") == []
+    assert ssh_config.find_problems([node(1, identity=""), node(2, identity="")], "local") == []
 
 
 def test_every_problem_at_once():
     assert (
-        len(ssh_config.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local")) == 3
+        len(ssh_config.find_problems([node(1, problems=["a", "b"]), node(2, site="x")], "local"))
+        == 3
     )
 
 
 def test_a_shared_home_wants_consent():
     nodes = [node(1, home="a"), node(2, home="a")]
-    problem = ssh_config.problems_of(nodes, "local")[0]
-    assert problem.startswith("node2: ") and "home directory with node1" in problem
-    assert "ssh_trust_shared_home: true" in problem
-    assert ssh_config.problems_of(nodes, "local", consent=True) == []
+    problem = ssh_config.find_problems(nodes, "local")[0]
+    assert problem.code == "trust.shared_home" and problem.text.startswith("node2: ")
+    assert "with node1" in problem.text and "ssh_trust_shared_home: true" in problem.text
+    assert ssh_config.find_problems(nodes, "local", consent=True) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "code"),
     [
-        ({"site": "a b"}, "trainyard_site"),
-        ({"directory": "../x"}, "directory"),
-        ({"directory": "a b"}, "directory"),
-        ({"directory": "%h"}, "directory"),
-        ({"extra": ["gpu-a"]}, "ssh_trust_from"),
-        ({"extra": ["0.0.0.0/0"]}, "ssh_trust_from"),
-        ({"extra": ["::/0"]}, "ssh_trust_from"),
-        ({"validity": "week"}, "want a span"),
-        ({"renew_before": "+7d"}, "must be shorter"),
+        ({"site": "a b"}, "trust.site_name"),
+        ({"directory": "../x"}, "trust.directory"),
+        ({"directory": "a b"}, "trust.directory"),
+        ({"directory": "%h"}, "trust.directory"),
+        ({"extra": ["gpu-a"]}, "trust.sources"),
+        ({"extra": ["0.0.0.0/0"]}, "trust.sources"),
+        ({"extra": ["::/0"]}, "trust.sources"),
+        ({"validity": "week"}, "trust.validity"),
+        ({"renew_before": "+7d"}, "trust.validity"),
     ],
 )
-def test_compile_refuses_settings(changes, words):
+def test_compile_refuses_settings(changes, code):
     given = dict({"nodes": [node(1), node(2)], "site": "local", "ca": CA}, **changes)
     compiled, problems = ssh_config.compile_mesh(**given)
-    assert compiled is None
-    assert words in problems[0]
+    assert compiled == {} and problems[0].code == code
 
 
 def test_compile_refuses_an_empty_group():
     compiled, problems = ssh_config.compile_mesh([], "local", CA)
-    assert compiled is None
-    assert len(problems) == 1 and "'trainers' is empty" in problems[0]
+    assert compiled == {} and [problem.code for problem in problems] == ["trust.no_nodes"]
 
 
 # --- what is compiled

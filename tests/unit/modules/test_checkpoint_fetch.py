@@ -194,9 +194,9 @@ def test_no_file_grows_beyond_what_was_announced(holder, tmp_path, monkeypatch):
     """The kernel ends the writer, so that not even what goes between two looks fills the disk."""
     _root, point, _log, _hold = holder
     place = put(tmp_path / "s", {"4.pdparams": ""})
-    monkeypatch.setattr(checkpoint_transfer, "LOOK_SECONDS", 600)
+    monkeypatch.setattr(checkpoint_transfer, "CHECK_SECONDS", 600)
     with pytest.raises(checkpoint_transfer.Excess):
-        checkpoint_transfer.copy(
+        checkpoint_transfer.run_rsync(
             ["sh", "-c", f"exec head -c 300000000 /dev/zero > {place}/4.pdopt"],
             place,
             point["files"],
@@ -209,19 +209,19 @@ def test_what_a_source_prints_and_how_long_it_takes_is_bounded(holder, tmp_path)
     _root, point, _log, _hold = holder
     began = time.monotonic()
     tracemalloc.start()
-    said = checkpoint_transfer.copy(
+    said = checkpoint_transfer.run_rsync(
         ["sh", "-c", "yes | tr -d '\\n'"], put(tmp_path / "s", {}), point["files"], 2
     )
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert said and time.monotonic() - began < 15 and most < 1 << 20
-    said = checkpoint_transfer.copy(
+    said = checkpoint_transfer.run_rsync(
         ["sh", "-c", "yes | head -c 50000000 | tr -d '\\n'; exit 3"],
         put(tmp_path / "s", {}),
         point["files"],
         60,
     )
-    assert len(said) <= checkpoint_transfer.SAID_BYTES
+    assert len(said) <= checkpoint_transfer.OUTPUT_BYTES
 
 
 def test_a_source_that_is_slow_leaves_time_for_the_next(run_module, holder, tmp_path, monkeypatch):
@@ -253,12 +253,12 @@ def test_a_checkpoint_that_does_not_fit_is_not_begun(run_module, holder, tmp_pat
     assert found["brought"] is False and len(found["said"]) == 1 and not os.path.exists(log)
 
 
-@pytest.mark.parametrize("age, gone", [(checkpoint_transfer.OLD + 9, True), (0, False)])
+@pytest.mark.parametrize("age, gone", [(checkpoint_transfer.OLD_SECONDS + 9, True), (0, False)])
 def test_a_copy_that_was_never_whole_goes_when_it_is_old(tmp_path, age, gone):
     base = tmp_path / "base"
     put(base / "staging" / ("checkpoints-" + "1" * 16), {"sub/.4.pdopt.Xa12": "x"})
     put(base / "staging" / ("code-" + "1" * 16), {"x": "x"})
-    checkpoint_transfer.tidy(lambda _words: (0, "", ""), str(base), time.time() + age)
+    checkpoint_transfer.remove_old_copies(lambda _words: (0, "", ""), str(base), time.time() + age)
     assert (
         sorted(os.listdir(base / "staging"))
         == ["checkpoints-" + "1" * 16, "code-" + "1" * 16][gone:]
@@ -339,10 +339,10 @@ def test_where_it_lies_now_is_no_part_of_the_plan_and_a_rehearsal_is_not_repeate
     elsewhere = resumed(dict(POINT, sources=[{"source": "home", "path": "/h"}], home="/elsewhere"))
     assert compiler.sha256(resumed()) == compiler.sha256(elsewhere) != compiler.sha256(compiled())
     facts = gang()["facts"]
-    assert proof_cache.keys(resumed(), facts) == proof_cache.keys(compiled(), facts)
-    assert proof_cache.keys(resumed(job={"env": {"X": "1"}}), facts) != proof_cache.keys(
-        compiled(), facts
-    )
+    assert proof_cache.proof_keys(resumed(), facts) == proof_cache.proof_keys(compiled(), facts)
+    assert proof_cache.proof_keys(
+        resumed(job={"env": {"X": "1"}}), facts
+    ) != proof_cache.proof_keys(compiled(), facts)
 
 
 def test_a_constant_rate_is_the_configs():
@@ -430,7 +430,7 @@ def test_the_tree_of_a_point_is_that_of_its_copy_at_home(tmp_path):
     assert (
         tmp_path / "manifests" / (point["digest"] + ".files")
     ).read_text() == "./4.pdopt\n" and describe.checkpoint_tree({}, str(tmp_path)) == []
-    assert finder.said(dict(POINT, sources=[])).split(", ")[:2] == [
+    assert finder.describe_point(dict(POINT, sources=[])).split(", ")[:2] == [
         "4 of attempt 1",
         "5 epochs done",
     ]

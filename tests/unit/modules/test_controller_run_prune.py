@@ -87,7 +87,7 @@ def test_what_is_being_brought_home_is_in_use(tmp_path, run_action):
 def test_the_real_runs_are_understood():
     """What other trainings on this machine have left; nothing where there is none."""
     folder = ROOT / "runs"
-    found = prune_scan.look(
+    found = prune_scan.scan_runs(
         str(folder), lambda name: controller_runs.describe_run(str(folder), name, {})
     )
     assert [run for run in found["runs"] if not run["nodes"] and not run["odd"]] == []

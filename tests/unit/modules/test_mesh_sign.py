@@ -42,8 +42,10 @@ def node_keys(tmp_path_factory):
 def folder(tmp_path):
     """The directory of an authority."""
     place = tmp_path / "ca"
-    with authority.locked(str(place)):
-        authority.settle(str(place), "lab", "", "alice@desk", time.time(), commands.run_program)
+    with authority.lock(str(place)):
+        authority.provide_key(
+            str(place), "lab", "", "alice@desk", time.time(), commands.run_program
+        )
     return place
 
 
@@ -131,9 +133,11 @@ def test_a_certificate_for_something_else_is_not_good(sign, folder, node_keys, c
         "public_key": node_keys["node1"],
         "ca": ca_of(folder),
     }
-    assert signing.is_good(text, wanted, time.time(), DAY, 3600)
-    assert not signing.is_good(text, change(wanted), time.time(), DAY, 3600)
-    assert not signing.is_good(text, wanted, time.time() - 3600, DAY, 3600)  # it is from the future
+    assert signing.is_usable(text, wanted, time.time(), DAY, 3600)
+    assert not signing.is_usable(text, change(wanted), time.time(), DAY, 3600)
+    assert not signing.is_usable(
+        text, wanted, time.time() - 3600, DAY, 3600
+    )  # it is from the future
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def place(*runs, **more):
 
 def decided(rule, **places):
     looks = dict({"node1": place(), "node2": place(), "home": place()}, **places)
-    return prune_rules.decide(prune_rules.rule_of(**rule), looks, "lab", NOW)
+    return prune_rules.decide(prune_rules.build_rule(**rule), looks, "lab", NOW)
 
 
 # --- the rule
@@ -117,27 +117,27 @@ def test_a_node_alone_makes_no_other_place_remove_a_run():
 
 @pytest.mark.parametrize("value", ["5d", "-1", "01", "", "x", True, "1e3", "٥", "5\n"])
 def test_a_count_that_is_none(value):
-    assert "whole number" in prune_rules.wrong("keep", value)
+    assert "whole number" in prune_rules.value_problem("keep", value)
 
 
 @pytest.mark.parametrize(
     "value", ["30", "0d", "d", "-1d", "1.5d", "30 d", "3m", "30D", "٣d", "3d\n", "123456d"]
 )
 def test_an_age_that_is_none(value):
-    assert "with its unit" in prune_rules.wrong("older_than", value)
+    assert "with its unit" in prune_rules.value_problem("older_than", value)
 
 
 def test_a_rule_is_needed_and_a_name_is_one():
     assert (
-        prune_rules.contradiction({"confirm": "true"})[0] == "the rule"
-        and "-e keep=5" in prune_rules.contradiction({})[1]
+        prune_rules.find_contradiction({"confirm": "true"})[0] == "the rule"
+        and "-e keep=5" in prune_rules.find_contradiction({})[1]
     )
-    assert prune_rules.contradiction({"run": "x", "older_than": "1d"})[0] == "run"
-    assert prune_rules.contradiction({"keep": 1, "older_than": "1d"}) is None
+    assert prune_rules.find_contradiction({"run": "x", "older_than": "1d"})[0] == "run"
+    assert prune_rules.find_contradiction({"keep": 1, "older_than": "1d"}) is None
     assert (
-        prune_rules.wrong("keep", 3) is None
-        and prune_rules.wrong("older_than", "8w") is None
-        and prune_rules.wrong("confirm", "x") is None
+        prune_rules.value_problem("keep", 3) is None
+        and prune_rules.value_problem("older_than", "8w") is None
+        and prune_rules.value_problem("confirm", "x") is None
     )
 
 
@@ -296,9 +296,9 @@ def lay(folder, days=9, changes=None, **more):
 
 
 def look(folder, held=None):
-    return prune_scan.look(
+    return prune_scan.scan_runs(
         os.path.join(str(folder), "runs"),
-        lambda name: prune_scan.on_node(str(folder), name, held or {}),
+        lambda name: prune_scan.describe_node_run(str(folder), name, held or {}),
     )
 
 
@@ -366,7 +366,7 @@ def test_what_is_no_runs_directory(tmp_path):
         run_id(8): "is a link", "conform.json": "is no directory",
             "mine": "is not named as a run is", run_id(7): "is no directory",
     }  # fmt: skip
-    assert prune_scan.look(str(tmp_path / "none"), None)["runs"] == []
+    assert prune_scan.scan_runs(str(tmp_path / "none"), None)["runs"] == []
 
 
 def test_what_is_mounted_in_a_run_keeps_it(tmp_path):
@@ -390,9 +390,9 @@ def test_what_is_mounted_in_a_run_keeps_it(tmp_path):
 def test_what_belongs_to_somebody_else_keeps_it(tmp_path, monkeypatch):
     folder = lay(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4321)
-    assert "belongs to" in prune_scan.size_of(folder)[1] and "belongs to" in prune_scan.strange(
-        str(tmp_path / "runs"), run_id(9)
-    )
+    assert "belongs to" in prune_scan.measure(folder)[
+        1
+    ] and "belongs to" in prune_scan.entry_problem(str(tmp_path / "runs"), run_id(9))
 
 
 # --- the removal
@@ -400,8 +400,11 @@ def test_what_belongs_to_somebody_else_keeps_it(tmp_path, monkeypatch):
 
 def removed(folder, names, held=None):
     runs = os.path.join(str(folder), "runs")
-    return prune_scan.remove(
-        runs, names, lambda name: prune_scan.on_node(str(folder), name, {}), lambda: held or {}
+    return prune_scan.remove_runs(
+        runs,
+        names,
+        lambda name: prune_scan.describe_node_run(str(folder), name, {}),
+        lambda: held or {},
     )
 
 
