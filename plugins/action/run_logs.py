@@ -181,7 +181,8 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
         Return {offsets}: how far each log has been shown.
         """
-        home, asks, offsets = self._home(), self._asks, {}
+        home, asks = self._home(), self._asks
+        offsets: dict[str, int] = {}
         logs = home.logs()
         here = {log.home for log in logs}
         every = list(logs)
@@ -307,13 +308,14 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         def show(name: str, lines: list[bytes]) -> None:
             self._display.display("\n".join(view.lines(labels[name], lines)))
 
+        folder: str = C.DEFAULT_LOCAL_TMP  # type: ignore[attr-defined]
         follower = log_follower.Follower(
             home.path,
             node,
             labels,
             self._given["offsets"],
             show,
-            os.path.join(C.DEFAULT_LOCAL_TMP, f"ended-{home.run}-{home.number}"),
+            os.path.join(folder, f"ended-{home.run}-{home.number}"),
             quota.Quota.of_host(self.task_vars, node),
         )
         problem = follower.follow(*self._sender(True), self._over, _end_with_parent())
