@@ -106,7 +106,9 @@ def main():
         base = os.path.join(os.path.expanduser("~"), params["base"])
         module.exit_json(
             changed=False,
-            status=status.look(run, base, params["run_id"], params["number"], params["node"]),
+            status=status.read_status(
+                run, base, params["run_id"], params["number"], params["node"]
+            ),
         )
     except (attempt_dir.AttemptError, OSError) as error:
         module.fail_json(**describe_failure(error))

@@ -66,6 +66,9 @@ options:
     description: The longest life of the listener.
     type: int
     default: 60
+  agent:
+    description: "The archive agent.pyz with the listener, as base64. The action plugin adds it (C(listening) only)."
+    type: str
 attributes:
   check_mode:
     support: full
@@ -149,7 +152,10 @@ def main():
             "depth": {"type": "str", "choices": ["quick", "full"], "default": "full"},
             "book": {"type": "dict", "default": {}},
             "seconds": {"type": "int", "default": 60},
+            # not secret: the answer would repeat it
+            "agent": {"type": "str", "no_log": True},
         },
+        required_if=[("state", "listening", ("agent",))],
         supports_check_mode=True,
     )
     if module.check_mode:

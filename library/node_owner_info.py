@@ -60,7 +60,7 @@ def main():
     try:
         module.exit_json(
             changed=False,
-            held=ownership.holders(
+            held=ownership.list_owners(
                 run, os.path.join(os.path.expanduser("~"), module.params["base"])
             ),
         )

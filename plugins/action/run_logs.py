@@ -347,7 +347,7 @@ def _is_valid(status: Any, run: str) -> bool:
     """Return true for a status that is about this run."""
     if not isinstance(status, dict) or not isinstance(status.get("ended"), bool):
         return False
-    return not status.get("found") or run_choice.sound(status, run)
+    return not status.get("found") or run_choice.is_sound(status, run)
 
 
 def _end_with_parent() -> Callable[[], None]:

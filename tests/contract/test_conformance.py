@@ -346,7 +346,7 @@ def a_job_may_say_addresses(bench):
 def the_last_device_first(bench):
     bench.wrap(
         compiler,
-        "planned_ranks",
+        "compile_ranks",
         lambda ranks, *_: [dict(rank, device=str(7 - rank["local_rank"])) for rank in ranks],
     )
 
@@ -433,12 +433,12 @@ BROKEN = {
     # machines
     "an address in a job": ("A3", lambda b: b.job("rec_mv3_none_bilstm_ctc", "description: CRNN", "description: CRNN on 192.0.2.1")),
     "addresses may be typed": ("A3 B4 C4", a_job_may_say_addresses),
-    "nobody is to be trusted": ("A4 B4 C4", lambda b: b.wrap(readiness, "todo", lambda found, *_: dict(found, trust=[]))),
+    "nobody is to be trusted": ("A4 B4 C4", lambda b: b.wrap(readiness, "pending_steps", lambda found, *_: dict(found, trust=[]))),
     "a failed login is passed over": ("A4 B4 C4", lambda b: b.set(login_check, "log_in_everywhere", lambda *_: [])),
     "the role proves nothing": ("A4 B4 C4", lambda b: b.file("roles/ssh_trust/tasks/prove.yml", "__ssh_trust_broken | length == 0", "true")),
     "the start comes first": ("A4 B4 C4 E1", lambda b: b.file("playbooks/includes/run_attempt.yml", "playbook: make_ready.yml", "playbook: later.yml")),
     "a changed tree is passed over": ("A5 B4 C4", lambda b: b.set(readiness, "differing_trees", lambda *_: [])),
-    "code is not brought": ("A5 B4 C4", lambda b: b.wrap(readiness, "todo", lambda found, *_: dict(found, code=[]))),
+    "code is not brought": ("A5 B4 C4", lambda b: b.wrap(readiness, "pending_steps", lambda found, *_: dict(found, code=[]))),
     "the last device first": ("A6 B4 C4", the_last_device_first),
     "nodes are not told their address": ("A6 B4 C4", without_an_address),
     "nodes is not heard": ("A7", lambda b: b.wrap(jobs, "apply_command_line", lambda job, before, *_: dict(job, nodes=before["nodes"]))),

@@ -376,7 +376,7 @@ def test_a_limit_that_is_accepted_can_be_judged_by(pair):
     if "{{" in str(value):
         return
     found = role_vars.value_problems(name, value, SPECS[name])
-    judged([yaml_source.Problem("site.yml", None, key, text) for key, text in found])
+    judged([yaml_source.Problem("site.yml", None, key, text, "x.y") for key, text in found])
     if not found:
         judges(name, value)
 
@@ -386,7 +386,7 @@ def test_a_limit_that_is_accepted_can_be_judged_by(pair):
 def test_any_variable_of_a_role(name, value, more):
     judged(
         [
-            yaml_source.Problem("site.yml", None, key, text)
+            yaml_source.Problem("site.yml", None, key, text, "x.y")
             for key, text in role_vars.value_problems(name, value, SPECS[name])
         ]
     )

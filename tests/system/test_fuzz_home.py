@@ -187,7 +187,10 @@ def test_events_of_any_bytes(data):
 @FUZZ
 @given(data=BYTES)
 def test_a_plan_and_a_job_of_any_bytes_are_refused_in_words(data):
-    for take in (lambda: plan_directory.parse(data, 1 << 20), lambda: plan_directory.job_of(data)):
+    for take in (
+        lambda: plan_directory.parse(data, 1 << 20),
+        lambda: plan_directory.read_job(data),
+    ):
         try:
             take()
         except plan_directory.PlanProblem as error:

@@ -14,7 +14,7 @@ CORE = PLUGINS / "module_utils"
 PREFIX = "ansible_collections.trainyard.cluster.plugins."
 # module_utils: what may run on a node. Each package with the packages that it imports.
 ON_NODE = {
-    "agent": "",
+    "agent": "logs mesh",
     "base": "",
     "gate": "",
     "checkpoints": "base",
@@ -40,6 +40,7 @@ ON_CONTROLLER = {
     "environments": ("environments", ""),
     "gate": ("base", ""),
     "inputs": ("base plan suites", "plan"),
+    "agent": ("", "gate"),
     "live": ("attempts base", "base"),
     "mesh": ("base mesh", ""),
     "plan": ("attempts base mesh plan suites", ""),
@@ -50,10 +51,10 @@ ON_CONTROLLER = {
     "start": ("base environments plan rehearsal", "network plan preflight"),
     "recovery": ("attempts base", "config"),
     "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),
-    "logsync": ("agent attempts base logs records", "config"),
-    "drills": ("agent base", "base logsync"),
+    "logsync": ("agent attempts base logs records", "agent config"),
+    "drills": ("agent base", "agent base logsync"),
     "runs": (
-        "attempts base checkpoints diagnosis logs plan records recovery runs",
+        "attempts base checkpoints diagnosis logs plan records recovery runs suites",
         "config logsync plan suites",
     ),
     "report": ("attempts base logs plan records recovery", "plan runs suites"),

@@ -373,19 +373,19 @@ def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
     honest = {"look": {"runs": [run, dict(run, run=RUN[:-1] + "0")],
         "strange": [{"name": "x", "why": "y"}], "unfinished": [".pruning-x"],
                        "bytes": 9}}  # fmt: skip
-    rule = prune_rules.rule_of("0", "", "")
+    rule = prune_rules.build_rule("0", "", "")
 
     def judge(lied):
         looks = {
-            name: prune_rules.sound(look["look"])
+            name: prune_rules.valid_scan(look["look"])
             for name, look in ((HONEST, honest), (LIAR, lied))
             if look.get("look")
         }
         decided = prune_rules.decide(rule, looks, "test", 1e9)
-        prune_report.plan_lines(rule, looks, decided, 1e9)
-        prune_report.last_line(looks, decided, {}, True)
+        prune_report.describe_choice(rule, looks, decided, 1e9)
+        prune_report.verdict_line(looks, decided, {}, True)
 
-    every("prune", honest, judge)
+    every("runs_info", honest, judge)
 
 
 def test_what_a_node_says_of_a_checkpoint_is_judged():
@@ -412,7 +412,7 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
             best, skipped = resume_choice.choose({HONEST: honest["found"], LIAR: lied["found"]})
             assert best["digest"] and resume_choice.describe_choice(best, skipped)
 
-    every("resume_point", honest, judge)
+    every("checkpoint_candidates_info", honest, judge)
 
 
 def test_what_a_node_says_of_a_run_is_judged():

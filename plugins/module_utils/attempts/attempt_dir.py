@@ -29,6 +29,9 @@ UNIT = re.compile(r"^trainyard-(.+)-([0-9]+)\.service$")
 # (roles/launch/tasks/start.yml).
 NO_GUARD = "a guard that did not start"
 UNDONE = ("a start that failed on another node", NO_GUARD)
+# The archive with all programs of an attempt (agent/main.py). Attempts of earlier releases have
+# agent.py and further files instead. Their units and keys name these files, and nothing here does.
+ARCHIVE = guard_unit.ARCHIVE
 ACTIVE = ("active", "activating", "deactivating", "reloading")
 
 
@@ -59,7 +62,7 @@ def attempt_dir(base, run_id, attempt):
     return os.path.join(base, "runs", run_id, f"attempt-{attempt:d}")
 
 
-def runs_on(base):
+def list_attempts(base):
     """Return [(run id, attempt)] that have a directory on this node, oldest first.
 
     A rehearsal (attempt 0) is not an attempt.
@@ -67,7 +70,7 @@ def runs_on(base):
     return [pair for pair in _directories(base) if pair[1]]
 
 
-def rehearsals_on(base):
+def list_rehearsals(base):
     """Return [(run id, 0)] of rehearsals that have a directory on this node."""
     return [pair for pair in _directories(base) if not pair[1]]
 
@@ -125,7 +128,7 @@ def active_units(run_command):
 
 
 @contextlib.contextmanager
-def hold(base):
+def lock_node(base):
     """Lock the node, so that one start at a time looks at it and starts.
 
     Two controllers at once get one attempt, not two.
@@ -205,10 +208,10 @@ def _build_folder(source, path, targets):
             os.symlink(target, os.path.join(path, name))
 
 
-def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, begun=None):
+def prepare(attempt, plan_text, plan_sha256, node, run_id, number, files, begun=None):
     """Write the attempt's directory and return the sha256 of the plan on the disk.
 
-    programs: {file name: source} of agent.py and the files beside it, which the unit executes.
+    files: {file name: bytes} of agent.pyz, which the unit executes, and of further files.
     begun: further fields of attempt.json: start (the token of the command that starts it), by
     (user@controller), boot (ownership.boot_mark).
 
@@ -234,8 +237,8 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
             " cannot be used in a unit",
         )
     digest = _write_plan(attempt, plan_text, plan_sha256)
-    for name, source in programs.items():
-        _write(os.path.join(attempt, os.path.basename(name)), source)
+    for name, content in files.items():
+        _write_bytes(os.path.join(attempt, os.path.basename(name)), content)
     _prepare_work(attempt, plan, mine)
     record = {
         "version": 1,
@@ -301,11 +304,15 @@ def _prepare_work(attempt, plan, mine):
 
 
 def _write(path, text):
+    """Write a text file for this user alone, through to the disk."""
+    _write_bytes(path, text.encode("utf-8"))
+
+
+def _write_bytes(path, content):
     """Write a file for this user alone, through to the disk."""
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as handle:
-        handle.write(text)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(content)
         handle.flush()
         os.fsync(handle.fileno())
 
@@ -318,7 +325,7 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
     the attempt's credential after its end. It comes first, whatever becomes of the agent's part,
     which reads what the training can write.
     """
-    agent = os.path.join(attempt, "agent.py")
+    agent = os.path.join(attempt, ARCHIVE)
     console = os.path.join(attempt, plan["launcher"]["console"])
     python = "/usr/bin/python3"
     end_argv = [python, "-I", agent, "ended", attempt, node]
@@ -401,7 +408,7 @@ def stop(run_command, attempt, unit, by, source, node=None):
         code, _out, err = run_command(["systemctl", "--user", "stop", unit])
         if code:
             raise AttemptError("attempt.unit_not_stopped", f"{unit} does not stop: {err.strip()}")
-    guard_unit.stop(run_command, attempt, unit)
+    guard_unit.stop(run_command, unit)
     if not running and node is not None:
         release(unit, node)
     run_command(["systemctl", "--user", "reset-failed", unit])

@@ -31,6 +31,7 @@ from ..logs.parser import (
 from ..logs.timestamps import span, utc_offset
 from ..logs.visualdl import records
 from . import guard_findings, ownership
+from .states import RankState
 
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
 # A node's name, and a file's on the controller, which has the node's name in it.
@@ -180,37 +181,37 @@ def is_child(said, rank):
     )
 
 
-def state_of(rank, ended, unit):
-    """Return a rank's state from its findings.
+def rank_state(rank, ended, unit):
+    """Return a rank's RankState from its findings.
 
-    It is waiting, starting, training, done, failed, killed or stopped. `ended`: whether its end was
+    `ended`: whether its end was
     seen. `unit`: exit.json, or None while the attempt's unit has not ended on this node.
     """
     stopped = bool((unit or {}).get("stopped_by"))
     if rank["exit_code"] == 0:
-        return "done"
+        return RankState.DONE
     if rank["signal"] in _OWN_SIGNALS or rank["exit_code"]:
-        return "failed"
+        return RankState.FAILED
     if rank["signal"] and not stopped:
-        return "killed"
+        return RankState.KILLED
     if stopped:
-        return "stopped"
+        return RankState.STOPPED
     if unit is not None:
         return _end_state(rank, unit.get("service_result") == "success")
     if ended:  # its end was seen, but not its exit status
         return _end_state(rank, True)
     if rank["last_step"] or rank["evaluation"] or rank["saved"]:
-        return "training"
+        return RankState.TRAINING
     if rank["pid"] or rank["bytes"]:
-        return "starting"
-    return "waiting"
+        return RankState.STARTING
+    return RankState.WAITING
 
 
 def _end_state(rank, success):
-    """Return done or failed for a rank whose exit status is not known."""
+    """Return DONE or FAILED for a rank whose exit status is not known."""
     if success and not rank["first_error"]:
-        return "done"
-    return "failed"
+        return RankState.DONE
+    return RankState.FAILED
 
 
 def _read_plan(root, node):
@@ -250,7 +251,7 @@ def _is_rank(entry):
     )
 
 
-def launcher_notes(root, folder):
+def read_launcher_log(root, folder):
     """Return (endpoints, environment) that Paddle's launcher has logged.
 
     They are from the newest default.<pod>.log: None and {} where it does not have them. The
@@ -425,7 +426,7 @@ def _collect(attempt, names):
     attempt.scan_strays(template, {_rank_log(entry, template) for entry in mine})
     scheduler = _scan_schedulers(attempt, launcher)
     _scan_other_files(attempt, mine, plan)
-    endpoints, environment = launcher_notes(attempt.root, template.rpartition("/")[0])
+    endpoints, environment = read_launcher_log(attempt.root, template.rpartition("/")[0])
     secrets = secrets_of(
         dict(plan, secret_env=[*names, *(plan.get("secret_env") or ())]), more=[environment]
     )
@@ -442,7 +443,9 @@ def _collect(attempt, names):
         },
         "scheduler": scheduler,
         "problems": attempt.problems,
-        "guard": guard_findings.found(lambda name: _parse_json(_read_bytes(attempt.root, name))),
+        "guard": guard_findings.read_findings(
+            lambda name: _parse_json(_read_bytes(attempt.root, name))
+        ),
         "restarted": unit is None and was_rebooted(attempt.read_mapping("attempt.json")),
         "free": free_bytes(attempt.root),
     }
@@ -504,7 +507,7 @@ def _scan_other_files(attempt, mine, plan):
         redirects = _mapping(_mapping(plan.get("suite")).get("redirects"))
         for name, controller_name in records(attempt.root, redirects.values(), attempt.node):
             attempt.scan(name, controller_name, Table())
-    for name, controller_name in guard_findings.files(attempt.node, mine):
+    for name, controller_name in guard_findings.evidence_files(attempt.node, mine):
         attempt.scan(name, controller_name, Table())
 
 
@@ -556,4 +559,5 @@ def _judge_rank(rank, children, unit):
             rank["exit_code"] = code
         else:
             rank["signal"] = signal_name(-code)
-    rank["state"] = state_of(rank, rank["ended"] is not None or rank["observed"] is not None, unit)
+    has_ended = rank["ended"] is not None or rank["observed"] is not None
+    rank["state"] = rank_state(rank, has_ended, unit).value

@@ -2,7 +2,7 @@
 """Processes of a node as /proc shows them: owner, age and run.
 
 The module also ends the processes of a run by their mark, and no others. Every process of an
-attempt carries TRAINYARD_ATTEMPT=<run>/<attempt> in the environment it was started with (agent.py),
+attempt carries TRAINYARD_ATTEMPT=<run>/<attempt> in the environment it was started with,
 inside a container as well. The mark cannot be read of other users' processes, unless by root.
 """
 

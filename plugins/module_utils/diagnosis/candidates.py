@@ -47,7 +47,7 @@ FULL = 1 << 20  # bytes free below which a log that breaks off did so because th
 _FAR = float("inf")
 
 
-def succeeded(unit, node):
+def has_succeeded(unit, node):
     """Return whether an attempt ended well on a node, and nothing stopped it.
 
     Unit and launcher must both have ended well. unit: what systemd says of the unit. node: what
@@ -62,7 +62,7 @@ def succeeded(unit, node):
     return well and not unit.get("stopped_by")
 
 
-def clocks(asked):
+def measure_clocks(asked):
     """Return {node: seconds that its clock is ahead of the middle one}.
 
     Differences that asking the nodes explains count as 0.
@@ -330,6 +330,31 @@ _CANDIDATE_KEYS = (
 )
 
 
+class _CandidateFields(typing.TypedDict):
+    rank: int | None  # None for a launcher or scheduler
+    node: str
+    local_rank: int | None
+    pid: int | None
+    exit_code: int | None
+    signal: str | None
+    observed: str | None  # what saw the end: agent or launcher
+    ended: float | None  # by the node's clock
+    home: str | None  # the log's name on the controller
+    lines: int | None
+    last_line: str | None
+    weight: int
+    why: str  # the reason for the weight, as a predicate
+    error: dict[str, typing.Any] | None  # the first error of its log
+    when: float | None  # the end by the middle clock, in unix seconds
+
+
+class Candidate(_CandidateFields, total=False):
+    """A failure on one rank, launcher or scheduler that may be the beginning of all."""
+
+    who: str  # scheduler, where it is not a launcher
+    started: bool  # whether a rank of the node had started (launcher and scheduler only)
+
+
 class Weighing:
     """The candidates of one attempt, from {node: what rank_logs_info returned}.
 
@@ -344,11 +369,11 @@ class Weighing:
         to talk to itself over loopback.
         """
         self.answers, self.alone = asked, alone
-        self.ahead = clocks(asked)
+        self.ahead = measure_clocks(asked)
         self.units = {name: node.get("exit") for name, node in asked.items()}
         known = {name: unit for name, unit in self.units.items() if unit}
         self.stopped = {name: unit for name, unit in known.items() if unit.get("stopped_by")}
-        self.fine = [name for name, unit in known.items() if succeeded(unit, asked[name])]
+        self.fine = [name for name, unit in known.items() if has_succeeded(unit, asked[name])]
         self.failed = [name for name in known if name not in self.stopped and name not in self.fine]
         self.ranks = [
             dict(rank, node=name)
@@ -615,7 +640,7 @@ class Weighing:
         return dict(candidate, who="scheduler", started=True)
 
     def _build_candidate(self, rank, weight, why, error):
-        """Return a candidate: its rank's findings and the corrected time."""
+        """Return the Candidate with a rank's findings and the corrected time."""
         when = rank.get("ended")
         if when is None and error:
             when = error.get("time") or rank.get("mtime")

@@ -167,7 +167,7 @@ class _Case:
         }
         if user_stops and not self._failed_before(user_stops) and not self._decided_before_stop():
             return self._stopped(user_stops)
-        halt = guard_findings.halt(self.answers)
+        halt = guard_findings.find_halt(self.answers)
         if halt and not self._failed_by_then(halt):
             return self._halted(halt)
         if self.decided:
@@ -353,39 +353,39 @@ class _Case:
         if not decided or decided["when"] is None:
             return False
         enough = KILLED
-        if decided["node"] in halt["nodes"]:
+        if decided["node"] in halt.nodes:
             # of a node that is called lost only an error of its own counts: a full disk, say, on
             # which its end could not be written
             enough = PRIMARY
         if decided["weight"] < enough:
             return False
-        return decided["when"] < halt["time"] - self.ahead.get(halt["by"], 0.0) - BEFORE
+        return decided["when"] < halt.time - self.ahead.get(halt.by, 0.0) - BEFORE
 
     def _halted(self, halt):
         """Return the verdict where a guard ended the training."""
-        entry = entry_of(halt["cause"])
-        is_lost = halt["outcome"] == Outcome.LOST
+        entry = entry_of(halt.cause)
+        is_lost = halt.outcome == Outcome.LOST
         fields = {"node": None, "log": None}
         code = "verdict.hung"
-        if halt["cause"] == "node_lost":
+        if halt.cause == "node_lost":
             code = "verdict.node_lost"
-        text = f"{halt['outcome'].upper()}: {halt['text']}"
-        ranks = self._ranks_of(halt["nodes"])
+        text = f"{halt.outcome.value.upper()}: {halt.text}"
+        ranks = self._ranks_of(halt.nodes)
         if is_lost:
-            fields["node"] = halt["nodes"][0]
+            fields["node"] = halt.nodes[0]
             if ranks:
                 text += f"; with {_ranks(ranks)}"
-        planned = _rank_of(self.plan_ranks, halt["rank"])
+        planned = _rank_of(self.plan_ranks, halt.rank)
         if planned:
             fields.update((key, planned[key]) for key in ("node", "rank", "local_rank"))
-        findings = _rank_of(self.ranks, halt["rank"])
+        findings = _rank_of(self.ranks, halt.rank)
         if findings:
             fields["log"] = self._log(findings)
             text += f"; log {fields['log']}"
         text += f"; remedy: {entry['remedy']}"
-        text += self._not_asked([name for name in self.missing if name not in halt["nodes"]])
+        text += self._not_asked([name for name in self.missing if name not in halt.nodes])
         return self._build_verdict(
-            code, halt["outcome"], text, cause=halt["cause"], remedy=entry["remedy"], **fields
+            code, halt.outcome, text, cause=halt.cause, remedy=entry["remedy"], **fields
         )
 
     def _lost(self):
@@ -538,7 +538,7 @@ class _Case:
             *self._same_error_lines(),
             *self._nan_lines(),
             *self._memory_lines(),
-            *guard_findings.lines(self.answers),
+            *guard_findings.evidence_lines(self.answers),
             *(_stop_line(name, unit) for name, unit in self.stopped.items()),
             *(f"{name} was not asked: {reason}" for name, reason in self.missing.items()),
             *(

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network check on one node: the listener's unit and the client.
 
-They are netprobe.py and client.py. Functions take `run_command`, a callable like
+They are agent/network_listener.py and client.py. Functions take `run_command`, a callable like
 AnsibleModule.run_command, and the user's runtime directory, so that they are tested without
 Ansible.
 """
 
 from __future__ import annotations
 
-import inspect
+import base64
 import json
 import os
 import shutil
 
-from ..agent import netprobe
+from ..agent import network_listener
 from . import check_lock, client
 from .check_lock import ProofError
 
+ARCHIVE = "agent.pyz"
 START_SECONDS = 15
 
 
@@ -100,7 +101,7 @@ def start_argv(directory, unit, seconds):
         f"--unit={unit}",
         "--description=Trainyard network check",
     ]
-    program = ["/usr/bin/python3", "-I", os.path.join(directory, "netprobe.py"), directory]
+    program = ["/usr/bin/python3", "-I", os.path.join(directory, ARCHIVE), "listen", directory]
     for setting in properties:
         argv += ["--property", setting]
     return argv + program
@@ -171,9 +172,8 @@ def _write_listener(directory, given):
     ]
     with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as handle:
         json.dump(spec, handle)
-    with open(os.path.join(directory, "netprobe.py"), "w", encoding="utf-8") as handle:
-        # inspect finds the text also where the module came in a zip file.
-        handle.write(inspect.getsource(netprobe))
+    with open(os.path.join(directory, ARCHIVE), "wb") as handle:
+        handle.write(base64.b64decode(given["agent"]))
 
 
 def limit_offer(name, offer, ports):
@@ -185,7 +185,7 @@ def limit_offer(name, offer, ports):
         offer,
         node=name,
         planned=[port for port in offer["planned"] if port in ports],
-        ephemeral=offer["ephemeral"][: netprobe.SPREAD],
+        ephemeral=offer["ephemeral"][: network_listener.SPREAD],
     )
 
 

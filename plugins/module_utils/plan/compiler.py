@@ -21,6 +21,7 @@ from ..suites import (
     watchdog_budgets,
 )
 from . import rank_table, resume_inputs
+from .plan_types import Plan
 
 VERSION = 1
 SHORT = 16
@@ -299,7 +300,7 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
 # --- the plan
 
 
-def compile_plan(job, site, nodes, facts, inputs):
+def compile_plan(job, site, nodes, facts, inputs) -> Plan:
     """Compile the plan.
 
     job: as job_config gives it. site: as read_site gives it. nodes: the chosen nodes in rank order.
@@ -361,6 +362,7 @@ def compile_plan(job, site, nodes, facts, inputs):
         "environment": environment,
         "epochs": inputs["config"].get("epochs"),
         "advice": inputs["advice"],
+        "settings": _settings(inputs["config"], len(ranks)),
         "resume": resumed["record"],
         "notes": _launcher_notes(launch) + resumed["notes"],
         "stop": {"grace": GRACE_SECONDS, "timeout": STOP_SECONDS},
@@ -522,6 +524,22 @@ def _links(suite, inputs, placed):
 def _job_entry(job):
     names = ("name", "suite", "launcher", "config", "arguments", "overrides", "published")
     return {key: job[key] for key in names}
+
+
+def _settings(config, count):
+    """Return the numbers that the training uses, each None where the config does not say it.
+
+    config: as suite_table.settings gives it. count: of the ranks.
+    """
+    batch, total = config.get("batch"), None
+    if batch:
+        total = batch * count
+    return {
+        "batch_per_card": batch,
+        "batch_total": total,
+        "learning_rate": config.get("learning_rate"),
+        "iterations": config.get("iterations"),
+    }
 
 
 def _suite_entry(suite, config, settings):

@@ -61,5 +61,5 @@ def job_problem(name):
 def site_problem(name):
     """Say why a site may not set a variable for the training, or return None."""
     if FORBIDDEN_ENV.match(name):
-        return "is not for a training: it makes a shell, git or ssh run something else; take it out"
+        return "is not for a training: it makes a program load or run other code; take it out"
     return None

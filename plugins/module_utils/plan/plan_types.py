@@ -72,6 +72,15 @@ class ResumeRecord(TypedDict, total=False):
     unresumed: str  # digest of the same plan without the checkpoint
 
 
+class Settings(TypedDict):
+    """Numbers that the training uses, None where the suite's config does not say them."""
+
+    batch_per_card: int | None
+    batch_total: int | None
+    learning_rate: float | None
+    iterations: int | None
+
+
 class Plan(TypedDict):
     """What every node executes. Its canonical bytes have the digest that names it."""
 
@@ -98,7 +107,8 @@ class Plan(TypedDict):
     scheduler: Scheduler | None
     environment: dict[str, Any]
     epochs: int | None
-    advice: list[str]
+    advice: list[str]  # sentences, never parsed
+    settings: Settings  # plans of an earlier version lack it
     resume: ResumeRecord | None
     notes: list[str]
     stop: dict[str, int]  # grace, timeout (seconds)

@@ -218,7 +218,7 @@ def run_key(run, home, base, credential):
         return ""
     run_id, number, node = credential["run"], int(credential["number"]), credential["node"]
     try:
-        with attempt_dir.hold(base):
+        with attempt_dir.lock_node(base):
             units = {item["unit"] for item in attempt_dir.active_units(run)}
             mesh_credential.tidy(home, base, node, units, time.time())
         key = mesh_credential.make(home, run_id, number, node)
@@ -253,7 +253,7 @@ def look(
     if accelerator == "ascend":
         device_ips, device_problems = device_addresses(run)
     try:
-        units = ownership.holders(run, base)
+        units = ownership.list_owners(run, base)
     except attempt_dir.AttemptError:
         units, credential = [], {}  # what still runs here is not known
     subjects, verify = {}, "cached"

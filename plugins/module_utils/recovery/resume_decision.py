@@ -231,8 +231,11 @@ def _gather_knowledge(run, controller, answers, after):
     record = controller["record"] or run_json.new_record(run, None, None)
     answers = {node: _mapping(status) for node, status in answers.items()}
     members = {*controller["nodes"], *controller["first"]}
-    claims, notes = run_choice.believed(
-        run_choice.claims(answers, list(answers), run), answers, controller["numbers"], members
+    claims, notes = run_choice.split_claims(
+        run_choice.valid_claims(answers, list(answers), run),
+        answers,
+        controller["numbers"],
+        members,
     )
     started = _newest_started(claims, after)
     newest = max([*_begun_numbers(controller["numbers"], record), started])
@@ -298,7 +301,7 @@ def _newest_nodes(controller, answers, claims, started):
         return controller["nodes"]
     newest_claims = _claims_of(claims, started)
     if newest_claims:
-        return run_choice.agreed(newest_claims, list(answers))
+        return run_choice.majority_nodes(newest_claims, list(answers))
     return controller["nodes"]
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import re
 
-from ..agent.agent import as_planned
+from ..agent.rank_watch import match_endpoints
 from ..base.findings import finding, named
 from ..gate.isolation import judge_apart
 
@@ -64,9 +64,9 @@ UNREADABLE = "its answer cannot be judged (docs/security.md)"
 def plan_of(plan, script="", seconds=SECONDS):
     """Return the rehearsal's plan: the given one with another script.
 
-    script: the text of rehearse.py. seconds: the time after which the unit is ended. Launcher,
-    environment, ports and nodes are the same. The training's arguments stay, so that the command
-    has its shape.
+    script: the text of rehearsal_rank.py. seconds: the time after which the unit is ended.
+    Launcher, environment, ports and nodes are the same. The training's arguments stay, so that the
+    command has its shape.
     """
     result = copy.deepcopy(plan)
     folder = os.path.dirname(plan["script"][0])
@@ -293,7 +293,8 @@ def _describe_differences(plan, rank, expected):
         texts.append(f"rank {number} is rank {rank['joined_rank']} to the framework")
     given, planned = rank["endpoints"], plan["endpoints"]
     # A single node's launcher takes any free ports, which no other node has to find.
-    if planned and len(plan["nodes"]) > 1 and given is not None and not as_planned(planned, given):
+    shared = planned and len(plan["nodes"]) > 1
+    if shared and given is not None and not match_endpoints(planned, given):
         difference = "other endpoints"
         if sorted(planned) == sorted(given):
             difference = "the ranks in another order"

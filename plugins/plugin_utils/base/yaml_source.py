@@ -54,7 +54,7 @@ class Problem:
     line: int | None  # 1-based
     key: str  # dotted, or ''
     text: str  # the fault, the value, the allowed ones, and a suggestion
-    code: str = "value.invalid"  # `<area>.<reason>`, see docs/messages.md
+    code: str  # `<area>.<reason>`, see docs/messages.md
 
     def __str__(self) -> str:
         place = self.file

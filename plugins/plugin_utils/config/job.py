@@ -286,9 +286,12 @@ def _find_conflicts(valid: Mapping[str, Any], value: Mapping[str, Any]) -> Itera
     valid: the keys that passed the schema. value: all of them.
     """
     for name in _names(value.get("env")):
-        if RESERVED_ENV.match(name):
-            code = "job.reserved_variable"
-            yield ("env", name), "is reserved: the plan sets it; take it out", code
+        if not RESERVED_ENV.match(name):
+            continue
+        text, code = "is reserved: the plan sets it; take it out", "job.reserved_variable"
+        if job_env.FORBIDDEN_ENV.match(name):
+            text, code = str(job_env.job_problem(name)), "job.forbidden_variable"
+        yield ("env", name), text, code
     for key, item in valid.items():
         code = "value.bad_text"
         for key_path, text in text_rules.walk(item, (key,), people=key in FOR_PEOPLE):

@@ -266,10 +266,10 @@ def _variable_problem(name: Any, value: Any, secret: Collection[str]) -> str | N
     """Say why a variable cannot stand in `trainyard_env`, or return None."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         return "must be the name of an environment variable"
-    if RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
-        return "is reserved: the plan sets it; take it out"
     if job_env.site_problem(name):
         return job_env.site_problem(name)
+    if RESERVED_ENV.match(name) and name not in INTERFACE_ENV:
+        return "is reserved: the plan sets it; take it out"
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         if name in secret:
             return "must be text or a number"

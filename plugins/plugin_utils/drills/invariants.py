@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import log_sender
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
 
 from ..logsync import collector
@@ -85,7 +85,7 @@ def check_logs(site: Site, run: str, number: int) -> list[DrillProblem]:
         # How a unit ended may be noted after all was brought, as by a node that comes back.
         planned = set()
         if plan:
-            planned = set(shipping.named(plan, node.name)) - {shipping.WHOLE}
+            planned = set(log_sender.named(plan, node.name)) - {log_sender.WHOLE}
         files = sorted(set(names) | planned)
         remote, copies = digest_files(
             node,

@@ -66,11 +66,11 @@ def warnings(watch: Watch, seconds: float) -> list[LiveWarning]:
 def _warn_of_halt(nodes: Iterable[Node]) -> LiveWarning | None:
     """Warn of the reason for which a node's guard ends the attempt, or has ended it."""
     guarded = {node.name: node.status for node in nodes if node.status.get("guard")}
-    lost, stalled = guard_findings.lost(guarded), guard_findings.stalled(guarded)
+    lost, stalled = guard_findings.find_lost(guarded), guard_findings.first_stall(guarded)
     if lost:
         return LiveWarning("lost", tuple(lost[0]), lost[1])
     if stalled:
-        return LiveWarning("hang", (stalled[0],), guard_findings.hang_words(*stalled))
+        return LiveWarning("hang", (stalled[0],), guard_findings.describe_hang(*stalled))
     return None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receiver of the logs that shipping.py sends from a node.
+"""Receiver of the logs that log_sender.py sends from a node.
 
 Each byte is written once into the attempt's directory on the controller. A new stream goes on after
 the bytes that are there already. A file that was truncated or replaced on its node is kept as
@@ -20,11 +20,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, TypeGuard
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import log_sender
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open import open_root
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
+from ..agent import zipapp
 from ..config import quota as quotas
 from .collector import free_name, make_private
 from .rank_index import Json
@@ -120,11 +121,11 @@ class Receiver:
                 except OSError:
                     continue
                 descriptor, size = log.descriptor, log.size
-                edge_size = min(size, shipping.EDGE)
+                edge_size = min(size, log_sender.EDGE)
                 logs[name] = {
                     "bytes": size,
-                    "head": shipping.edge(descriptor, 0, edge_size),
-                    "tail": shipping.edge(descriptor, size - edge_size, size),
+                    "head": log_sender.edge(descriptor, 0, edge_size),
+                    "tail": log_sender.edge(descriptor, size - edge_size, size),
                 }
         return logs
 
@@ -195,7 +196,7 @@ class Receiver:
         self.quota.refuse(self._used, self._count, self._room(), len(data))
         self._used += len(data)
         view = memoryview(data)
-        if len(data) > shipping.EDGE and data.count(0) == len(data):
+        if len(data) > log_sender.EDGE and data.count(0) == len(data):
             # The hole of a log that was truncated while its writer goes on at the old position: the
             # last byte makes it as long, and fills no disk.
             log.size += len(view) - 1
@@ -382,24 +383,27 @@ def ssh_argv(connection: Any, interpreter: str = "python3") -> list[str]:
     connection: Ansible's own connection plugin of type ssh.
     """
     if getattr(connection, "transport", "") == "local":
-        return [interpreter, "-I", "-c", shipping.BOOT]
+        return sender_argv(interpreter)
     argv, host = ssh_command(connection)
-    return [*argv, host, f"{shlex.quote(interpreter)} -I -c {shlex.quote(shipping.BOOT)}"]
+    return [*argv, host, " ".join(map(shlex.quote, sender_argv(interpreter)))]
+
+
+def sender_argv(interpreter: str) -> list[str]:
+    """Return the argv of the sender on the machine where it runs."""
+    return [interpreter, "-I", "-c", zipapp.BOOT, "send-logs"]
 
 
 def start_sender(
     argv: Sequence[str], spec: Json, errors: int | IO[bytes] = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    """Start a sender, give it its source and the spec, and return the process.
+    """Start a sender, give it its archive and the spec, and return the process.
 
     It ends when its standard input is closed, as by our end.
     """
-    with open(shipping.__file__, "rb") as handle:
-        source = handle.read()
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
     )
-    left = memoryview(b"%d\n%s%s\n" % (len(source), source, json.dumps(spec).encode("ascii")))
+    left = memoryview(b"%s%s\n" % (zipapp.stdin_bytes(), json.dumps(spec).encode("ascii")))
     try:
         while left and process.stdin is not None:
             left = left[process.stdin.write(left) :]

@@ -27,8 +27,8 @@ class Stream(threading.Thread):
     """Thread that copies one node's logs to the controller.
 
     It never raises, and tries again after a pause. A node that passes a bound is cut off for good.
-    argv: starts the sender. spec: as shipping.py has it, without `have`. directory, node, quota: as
-    Receiver has them.
+    argv: starts the sender. spec: as log_sender.py has it, without `have`. directory, node, quota:
+    as Receiver has them.
     """
 
     def __init__(

@@ -22,7 +22,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight.socket
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
 
 # Another check's listener (check_lock.py), which the network's proof waits for.
-CHECK = re.compile(r"/yardcheck-[0-9a-z]+/netprobe\.py( |\Z)")
+# An older release's is netprobe.py.
+CHECK = re.compile(r"/yardcheck-[0-9a-z]+/(?:agent\.pyz listen|netprobe\.py)( |\Z)")
 
 
 def port_needs(

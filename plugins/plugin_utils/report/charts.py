@@ -219,7 +219,7 @@ def duration_text(record: Json, attempts: Sequence[Json]) -> str | None:
         ended = finite_number(attempts[-1].get("ended"))
     if not started or not ended:
         return None
-    return format_clock(ended - started)
+    return str(format_clock(ended - started))
 
 
 def _ranks_figure(plan: Json) -> Json:

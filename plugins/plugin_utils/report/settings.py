@@ -17,6 +17,14 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 
 from .json_values import Json, mapping_of
 
+# How report and comparison call the numbers of the plan's `settings`.
+_NAMES = {
+    "batch_per_card": "batch a card",
+    "batch_total": "batch in all",
+    "learning_rate": "learning rate",
+    "iterations": "iterations",
+}
+# Sentences of a plan without `settings`.
 _BATCH = re.compile(r"\s*batch: (\d[\d,]*) a card, (\d[\d,]*) in all")
 _SETTING = re.compile(r"\s*(learning rate|iterations): (\d[\d,]*(?:\.\d+)?)(?:,|$)")
 
@@ -38,7 +46,7 @@ def of_plan(plan: object, run: object) -> Json:
         **_named("weights", mapping_of(plan.get("weights")), _shorten),
         **_named("override", dict(_flatten(overrides))),
         **_named("env", mapping_of(plan.get("env"))),
-        **_advice_settings(plan),
+        **_training_settings(plan),
     }
     secrets = secrets_of(plan)
     return {
@@ -135,10 +143,22 @@ def _flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield name, item
 
 
-def _advice_settings(plan: Json) -> Json:
-    """Return batch, learning rate and iterations from the plan's advice.
+def _training_settings(plan: Json) -> Json:
+    """Return batch, learning rate and iterations, the numbers that the training used."""
+    numbers = plan.get("settings")
+    if not isinstance(numbers, dict):
+        return _advice_settings(plan)
+    return {
+        name: numbers[key]
+        for key, name in _NAMES.items()
+        if isinstance(numbers.get(key), (int, float))
+    }
 
-    scaling.py words it. They are the numbers that the training used.
+
+def _advice_settings(plan: Json) -> Json:
+    """Return batch, learning rate and iterations of a plan of an earlier version.
+
+    It has them in the sentences of its advice only.
     """
     values: Json = {}
     for line in _list(plan.get("advice")):

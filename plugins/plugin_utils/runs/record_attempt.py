@@ -191,7 +191,7 @@ def _list_checkpoint(run_dir: str, number: int) -> list[str]:
 
 
 def _decide_verdict(
-    plan: Json, nodes: list[Json], ranks: list[Json], saved: list[str], shown_dir: str
+    plan: Json, nodes: Sequence[Json], ranks: Sequence[Json], saved: list[str], shown_dir: str
 ) -> dict[str, Any]:
     """Return the verdict of an attempt, with secrets masked.
 
@@ -212,7 +212,9 @@ def _decide_verdict(
             text=mismatch,
         )
     decided = judge_untrained(decided, ranks, saved, plan) or decided
-    return printable_data(decided, *secrets_of(plan), limit=LONGEST)
+    names, values = secrets_of(plan)
+    masked: dict[str, Any] = printable_data(decided, names, values, LONGEST)
+    return masked
 
 
 def _write_end(
@@ -224,7 +226,7 @@ def _write_end(
     newest one). check_mode: whether nothing is written.
     """
     number, followed = params["number"], params.get("followed", True)
-    lock = contextlib.nullcontext()
+    lock: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if not check_mode:
         lock = run_json.lock_record(run_dir)
     with lock:

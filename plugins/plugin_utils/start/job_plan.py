@@ -19,7 +19,7 @@ from ..plan import readiness, render
 from ..preflight import checks, proof_cache
 
 # What the ranks of a rehearsal run, below the project's directory.
-REHEARSED = "plugins/module_utils/agent/rehearse.py"
+REHEARSED = "plugins/module_utils/agent/rehearsal_rank.py"
 Given = dict[str, Any]
 Findings = list[dict[str, Any]]
 

@@ -78,7 +78,7 @@ def attempt(tmp_path):
 
 
 def look(tmp_path):
-    return status.look(lambda argv: (0, "", ""), str(tmp_path), RUN, 1, "node1")
+    return status.read_status(lambda argv: (0, "", ""), str(tmp_path), RUN, 1, "node1")
 
 
 def replaced(attempt, name, how, tmp_path):
@@ -161,10 +161,13 @@ def test_a_run_that_holds_hostile_things_is_measured_and_judged_without_followin
     folder = os.path.dirname(attempt)
     os.symlink("/", os.path.join(attempt, "output"))
     os.mkfifo(os.path.join(attempt, "pipe"))
-    size, odd = prune_scan.size_of(folder)
+    size, odd = prune_scan.measure(folder)
     assert size < 1 << 20 and odd is None
-    assert model_collector.seen(attempt, ["output", "output/etc"], {"best": "*", "last": "*"}) == ""
-    assert attempt_dir.runs_on(str(tmp_path)) == [(RUN, 1)]
+    assert (
+        model_collector.newest_name(attempt, ["output", "output/etc"], {"best": "*", "last": "*"})
+        == ""
+    )
+    assert attempt_dir.list_attempts(str(tmp_path)) == [(RUN, 1)]
 
 
 # --- files at a path of our own
@@ -196,7 +199,7 @@ READERS = {
     "report": lambda place: load.mapping(place / "plan.json"),
     "marker": lambda place: python_env.inspect_environment(place, ".")["marker"],
     "rival": lambda place: check_lock.read_note(place, "7"),
-    "holder": lambda place: ownership.record_of(place, "20261120-103501-x-1f2e", 1),
+    "holder": lambda place: ownership.read_record(place, "20261120-103501-x-1f2e", 1),
 }
 
 
@@ -291,5 +294,5 @@ def test_a_note_of_a_stop_that_is_a_pipe_starts_nothing(tmp_path):
 def test_a_mark_of_a_plan_that_is_a_pipe_is_none(tmp_path):
     os.mkfifo(tmp_path / plan_origin.MARK)
     signal.alarm(20)
-    assert plan_origin.ours(b"", {"plan_sha256": "x"}, 1, tmp_path) is False
+    assert plan_origin.is_trusted(b"", {"plan_sha256": "x"}, 1, tmp_path) is False
     signal.alarm(0)

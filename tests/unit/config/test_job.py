@@ -196,8 +196,6 @@ def test_what_a_training_reads_stays_the_jobs(tmp_path, name):
         "CUDA_VISIBLE_DEVICES",
         "GLOO_SOCKET_IFNAME",
         "NCCL_SOCKET_IFNAME",
-        "LD_PRELOAD",
-        "LD_AUDIT",
         "PATH",
         "HOME",
         "USER",
@@ -213,6 +211,13 @@ def test_what_a_training_reads_stays_the_jobs(tmp_path, name):
 def test_the_plans_own_environment_is_reserved(tmp_path, name):
     job, (problem,) = parse(tmp_path, GOOD + f"env:\n  GOOD: 1\n  {name}: 1\n")
     assert job is None and problem.code == "job.reserved_variable"
+    assert str(problem).startswith(f"mine.yml:6 env.{name}: ")
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "GIT_SSH_COMMAND"])
+def test_what_loads_or_runs_other_code_is_forbidden(tmp_path, name):
+    job, (problem,) = parse(tmp_path, GOOD + f"env:\n  GOOD: 1\n  {name}: 1\n")
+    assert job is None and problem.code == "job.forbidden_variable"
     assert str(problem).startswith(f"mine.yml:6 env.{name}: ")
 
 
@@ -318,7 +323,7 @@ def test_a_job_that_was_recorded_is_read_again(tmp_path):
     "changes, words",
     [
         ({"config": "../../etc/x.yml"}, "x config: must be the path of the suite's config file"),
-        ({"env": {"LD_PRELOAD": "/tmp/x.so"}}, "x env.LD_PRELOAD: is reserved"),
+        ({"env": {"LD_PRELOAD": "/tmp/x.so"}}, "x env.LD_PRELOAD: is not for a training"),
         ({"arguments": ["-o"]}, "x arguments: '-o' is set by the plan"),
         ({"shell": "rm"}, "x shell: unknown key"),
         ({"name": None}, "is no job that was read for a run"),

@@ -301,7 +301,7 @@ def test_one_fabric_address_for_two_nodes():
         (
             {"trainyard_env": {"LD_PRELOAD": "x.so"}},
             "inventory trainyard_env.LD_PRELOAD:",
-            "is reserved",
+            "is not for a training",
         ),
     ],
 )

@@ -226,9 +226,10 @@ def test_a_checkpoint_to_go_on_from_passes():
             ],
         },
     }
-    assert fields("resume_point", answer) == []
+    assert fields("checkpoint_candidates_info", answer) == []
     assert fields(
-        "resume_point", dict(answer, found=dict(answer["found"], point=dict(point, path="../x")))
+        "checkpoint_candidates_info",
+        dict(answer, found=dict(answer["found"], point=dict(point, path="../x"))),
     )
 
 
@@ -282,11 +283,15 @@ def test_one_bound_for_the_parts_of_a_name(length):
         "first": "node1", "files": {name: ["f", 3, "0" * 64]}, "bytes": 3, "digest": "0" * 64,
     }  # fmt: skip
     taken = (
-        fields("resume_point", {"changed": False, "found": {"point": point, "skipped": []}}) == []
+        fields(
+            "checkpoint_candidates_info",
+            {"changed": False, "found": {"point": point, "skipped": []}},
+        )
+        == []
     )
     assert (
         taken
-        is model_collector.plain(name)
+        is model_collector.is_plain_path(name)
         is (safe_names.problem(name) is None)
         is (length == safe_names.PART_BYTES)
     )
@@ -472,7 +477,8 @@ CONTROLLERS = set(
         "plan",
         "proof",
         "prune_choice",
-        "prune_controller",
+        "controller_run_prune",
+        "controller_runs_info",
         "prune_summary",
         "log_index",
         "hccl_rank_table",

@@ -11,14 +11,13 @@ import threading
 import time
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     log_follower,
     log_receiver,
 )
 from conftest import sample_plan
 
-ARGV = [sys.executable, "-I", "-c", shipping.BOOT]
+ARGV = log_receiver.sender_argv(sys.executable)
 START = json.dumps({"event": "launched", "pid": 1, "time": 1.0}) + "\n"
 END = json.dumps({"event": "launcher_end", "exit_code": 0, "time": 2.0}) + "\n"
 

@@ -16,7 +16,6 @@ import time
 import pytest
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import connection_loader
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     log_receiver,
@@ -24,7 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
 )
 from core_support import renamed
 
-ARGV = [sys.executable, "-I", "-c", shipping.BOOT]
+ARGV = log_receiver.sender_argv(sys.executable)
 RANK0 = "rank-000.node1.log"
 
 

@@ -201,7 +201,7 @@ def test_a_record_from_a_node_is_held_against_the_schema(read):
         "job": dict(read()["job"], env={"LD_PRELOAD": "x"}),
     }
     said = refusal(read, resumed=resumed)
-    assert "job.reserved_variable" in [
+    assert "job.forbidden_variable" in [
         code for code, line in said if f"runs/{resumed['run']}/job.json env.LD_PRELOAD: " in line
     ], said
 
@@ -325,7 +325,7 @@ def test_names_that_a_log_could_confuse_start_no_run_and_a_run_under_them_goes_o
     monkeypatch.setattr(
         sites,
         "confusable_names",
-        lambda site: [Problem("inventory, host node1", None, "", "ends in another's name")],
+        lambda site: [Problem("inventory, host node1", None, "", "ends in another's name", "x.y")],
     )
     assert "ends in another's name" in refused(read)[1]
     assert read(resumed=resumed)["run"] == first["run"]

@@ -14,18 +14,19 @@ import time
 
 import network_check
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import netprobe
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import network_listener
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     check_lock,
     node_check,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
 
 # Starts the program as systemd would, without the properties; they are looked at by the test.
 SYSTEMD_RUN = """#!/bin/sh
 echo "$@" >> %(log)s
 for word in "$@"; do last=$word; done
-setsid /usr/bin/env python3 -I "$last/netprobe.py" "$last" >/dev/null 2>&1 &
+setsid /usr/bin/env python3 -I "$last/agent.pyz" listen "$last" >/dev/null 2>&1 &
 for turn in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
   [ -S "$last/control" ] && sleep 0.1 && exit 0
   sleep 0.1
@@ -65,6 +66,7 @@ def arguments(state, name, **more):
             "nodes": ["node1", "node2"],
             "address": address,
             "interface": "lo",
+            "agent": zipapp.encoded(),
         },
         **more,
     )
@@ -253,7 +255,7 @@ def test_a_port_that_another_users_check_holds_is_its_rival(node, run_module, tm
         "expected": ["x"],
         "directory": str(tmp_path),
     }
-    theirs = netprobe.Listener(spec)
+    theirs = network_listener.Listener(spec)
     threading.Thread(target=theirs.serve, daemon=True).start()
     said = run_module(network_check, arguments("listening", "node1", ports=theirs.planned))
     theirs.over.set()

@@ -292,10 +292,11 @@ def test_a_start_port_that_is_proposed_has_no_port_in_the_kernels_range():
     )  # another node's, too
 
 
-def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_it():
+# The second is that of an older release.
+@pytest.mark.parametrize("program", ["agent.pyz listen", "netprobe.py"])
+def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_it(program):
     command = (
-        "/usr/bin/python3 -I /run/user/1000/yardcheck-5f2a/netprobe.py"
-        " /run/user/1000/yardcheck-5f2a"
+        f"/usr/bin/python3 -I /run/user/1000/yardcheck-5f2a/{program} /run/user/1000/yardcheck-5f2a"
     )
     told = {
         "node%d" % at: {"ports": dict(FREE, taken=[taken(START, command=command)])} for at in (1, 2)
@@ -303,5 +304,5 @@ def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_i
     assert ports.judge(compiled(count=2), told, {}) == []
     alone = compiled(count=1, job={"launcher": "msrun"})  # nobody waits where there is no network
     assert [item["level"] for item in ports.judge(alone, {"node1": told["node1"]}, {})] == ["stop"]
-    told["node1"]["ports"]["taken"][0]["command"] = "python netprobe.py"
+    told["node1"]["ports"]["taken"][0]["command"] = f"python {program}"
     assert [item["level"] for item in ports.judge(compiled(count=2), told, {})] == ["stop"]

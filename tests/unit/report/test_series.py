@@ -655,6 +655,16 @@ def test_settings_to_compare_by():
     assert all(isinstance(value, (str, int, float, bool)) for value in found.values())
 
 
+def test_numbers_come_from_the_plans_settings_and_else_from_its_sentences(run):
+    """A plan of an earlier version has sentences only."""
+    path = run("evaluated")
+    numbers = {"batch_per_card": 3, "batch_total": 6, "learning_rate": 0.5, "iterations": None}
+    change(path / "plan.json", lambda plan: plan.update(settings=numbers))
+    found = series.of_run(str(path))["settings"]
+    assert (found["batch a card"], found["batch in all"], found["learning rate"]) == (3, 6, 0.5)
+    assert "iterations" not in found
+
+
 def test_secrets_are_masked(run):
     place, secret = run("failed"), "hunter2hunter2"
 
