@@ -214,7 +214,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         if self._chosen_run["goes_on"]:
             state = "goes on"
         head = f"run {home.run}, attempt {home.number}: {state}"
-        return [head, "", *log_view.describe_logs(home.index or {}, logs, home.shown)]
+        return [head, "", *log_view.describe_logs(home.index or {"ranks": []}, logs, home.shown)]
 
     def _ends(
         self, home: archive.LocalAttempt, logs: list[Any]
