@@ -25,11 +25,9 @@ options:
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
   plan: {description: The plan's bytes (C(started) only)., type: str}
   plan_sha256: {description: Their digest (C(started) only)., type: str}
-  programs:
-    description: >-
-      What the unit executes, {file name: source}: agent.py, openmpi.py and the guard's of plugins/module_utils; with O(keys) also
-      mesh_gate.py and mesh_credential.py (C(started) only).
-    type: dict
+  agent:
+    description: "The archive agent.pyz, which the units and the peers' calls execute, as base64. The action plugin adds it (C(started) only)."
+    type: str
   job:
     description: "The job as it was read, as JSON; it is kept as job.json, so that a controller without the run's record can resume it (C(started) only)."
     type: str
@@ -74,9 +72,6 @@ EXAMPLES = r"""
     node: "{{ inventory_hostname }}"
     plan: "{{ planned.text }}"
     plan_sha256: "{{ planned.sha256 }}"
-    programs:
-      agent.py: "{{ lookup('ansible.builtin.file', core ~ '/agent.py') }}"
-      openmpi.py: "{{ lookup('ansible.builtin.file', core ~ '/openmpi.py') }}"
 
 - name: Stop whatever holds the node
   attempt:
@@ -105,6 +100,7 @@ occupied:
   returned: stopped
 """
 
+import base64
 import json
 import os
 
@@ -117,6 +113,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 
 
@@ -129,7 +126,10 @@ def started(module, run, base, params):
     def act():
         if module.check_mode:
             return None
-        files = dict(params["programs"], **({"job.json": params["job"]} if params["job"] else {}))
+        archive = base64.b64decode(params["agent"])
+        files = {attempt_dir.ARCHIVE: archive}
+        if params["job"]:
+            files["job.json"] = params["job"].encode("utf-8")
         begun = {"start": params["start"], "by": params["by"], "boot": ownership.boot_mark()}
         plan, home = json.loads(params["plan"]), os.path.expanduser("~")
         number = params["number"] if params["key_of"] is None else params["key_of"]
@@ -162,7 +162,7 @@ def started(module, run, base, params):
                 number,
                 params["node"],
                 keys,
-                params["programs"],
+                archive,
             )
             mesh_credential.grant(*given, attempt=params["number"])
             release = mesh_credential.release_words(*mine) if params["number"] else ()
@@ -181,7 +181,7 @@ def started(module, run, base, params):
         "attempt_dir": place,
         "plan_sha256": params["plan_sha256"],
     }
-    acted = ownership.free(
+    acted = ownership.run_when_free(
         run,
         base,
         params["run_id"],
@@ -209,7 +209,7 @@ ARGUMENTS = {
     # -vvv prints what a module says of its arguments, and this holds the environment
     "plan": {"type": "str", "no_log": True},
     "plan_sha256": {"type": "str"},
-    "programs": {"type": "dict"},
+    "agent": {"type": "str", "no_log": True},  # not secret: the answer would repeat it
     "job": {"type": "str", "no_log": True},  # the same
     "keys": {"type": "dict", "default": {}, "no_log": False},  # public ones
     "key_of": {"type": "int", "no_log": False},
@@ -223,19 +223,14 @@ def main():
     module = AnsibleModule(
         argument_spec=ARGUMENTS,
         required_if=[
-            ("state", "started", ("run_id", "plan", "plan_sha256", "programs")),
+            ("state", "started", ("run_id", "plan", "plan_sha256", "agent")),
         ],
         supports_check_mode=True,
     )
     given = module.params
     base = os.path.join(os.path.expanduser("~"), given["base"])
 
-    def run(argv):
-        return module.run_command(
-            argv,
-            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
-        )
-
+    run = command_runner(module)
     states = {
         "started": lambda: started(module, run, base, given),
         "stopped": lambda: stopping.stop(run, base, given, not module.check_mode),

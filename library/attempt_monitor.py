@@ -84,6 +84,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 
 
 def main():
@@ -100,17 +101,14 @@ def main():
     )
     params = module.params
 
-    def run(argv):
-        return module.run_command(
-            argv,
-            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
-        )
-
+    run = command_runner(module)
     try:
         base = os.path.join(os.path.expanduser("~"), params["base"])
         module.exit_json(
             changed=False,
-            status=status.look(run, base, params["run_id"], params["number"], params["node"]),
+            status=status.read_status(
+                run, base, params["run_id"], params["number"], params["node"]
+            ),
         )
     except (attempt_dir.AttemptError, OSError) as error:
         module.fail_json(**describe_failure(error))

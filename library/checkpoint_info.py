@@ -77,7 +77,9 @@ def main():
     given = module.params
     patterns = {"best": given["best"], "last": given["last"]}
     try:
-        saved = model_collector.find(given["path"], given["folders"], patterns, given["wanted"])
+        saved = model_collector.find_checkpoint(
+            given["path"], given["folders"], patterns, given["wanted"]
+        )
     except (model_collector.CheckpointError, manifest.ManifestError, OSError) as error:
         module.fail_json(**describe_failure(error))
     module.exit_json(changed=False, saved=printable_data(saved))

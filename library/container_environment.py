@@ -80,12 +80,12 @@ refused:
 """
 
 import hashlib
-import json
 import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_mapping
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     container_trial,
@@ -201,12 +201,8 @@ def try_all(run, params, home, have):
 
 def read_marker(home, params):
     """Return the marker that is here already, or None."""
-    text = container_trial.read_text(os.path.join(home, "env", params["digest"]), core.MARKER)
-    try:
-        marker = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(marker, dict) or marker.get("version") != core.FORMAT:
+    marker = read_mapping(os.path.join(home, "env", params["digest"], core.MARKER))
+    if marker.get("version") != core.FORMAT:
         return None
     if not marker.get("container"):
         return None
@@ -263,11 +259,7 @@ def main():
         os.path.join(os.path.expanduser("~"), os.path.expanduser(params["home"]))
     )
 
-    def run(argv):
-        return module.run_command(
-            argv, environ_update=dict(attempt_dir.user_environment(os.getuid()), LC_ALL="C.UTF-8")
-        )
-
+    run = command_runner(module, LC_ALL="C.UTF-8")
     try:
         module.exit_json(**ensure(run, params, home, module.check_mode))
     except (container_trial.ContainerError, OSError, ValueError) as error:

@@ -100,6 +100,7 @@ import os
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import rank_table
 
@@ -146,14 +147,7 @@ def write(path, content, check):
     if before == content and stat.S_IMODE(os.stat(path).st_mode) == 0o600:
         return False, {}
     if not check:
-        part = "%s.%d.part" % (path, os.getpid())
-        with os.fdopen(
-            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
-        ) as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(part, path)
+        replace_file(path, content)
     return True, {"before": before, "after": content, "before_header": path, "after_header": path}
 
 

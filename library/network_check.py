@@ -66,6 +66,9 @@ options:
     description: The longest life of the listener.
     type: int
     default: 60
+  agent:
+    description: "The archive agent.pyz with the listener, as base64. The action plugin adds it (C(listening) only)."
+    type: str
 attributes:
   check_mode:
     support: full
@@ -130,9 +133,7 @@ closed:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check
 
@@ -151,16 +152,16 @@ def main():
             "depth": {"type": "str", "choices": ["quick", "full"], "default": "full"},
             "book": {"type": "dict", "default": {}},
             "seconds": {"type": "int", "default": 60},
+            # not secret: the answer would repeat it
+            "agent": {"type": "str", "no_log": True},
         },
+        required_if=[("state", "listening", ("agent",))],
         supports_check_mode=True,
     )
     if module.check_mode:
         module.exit_json(changed=False, skipped=True)
-    environment = attempt_dir.user_environment(os.getuid())
-
-    def run(argv):
-        return module.run_command(argv, environ_update=dict(environment, LANG="C", LC_ALL="C"))
-
+    environment = commands.user_environment(os.getuid())
+    run = commands.command_runner(module)
     try:
         result = node_check.STATES[module.params["state"]](
             run, environment["XDG_RUNTIME_DIR"], module.params

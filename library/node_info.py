@@ -90,9 +90,7 @@ facts:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
 ARGUMENTS = {
@@ -113,15 +111,11 @@ def main():
         supports_check_mode=True,
     )
 
+    run_command = command_runner(module, handle_exceptions=False)
+
     def run(argv):
         try:
-            return module.run_command(
-                argv,
-                environ_update=dict(
-                    attempt_dir.user_environment(probe.uid()), LANG="C", LC_ALL="C"
-                ),
-                handle_exceptions=False,
-            )
+            return run_command(argv)
         except OSError as error:
             # A bare node may lack any program. facts.missing names what provision.yml brings.
             return 127, "", str(error)

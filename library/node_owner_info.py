@@ -48,6 +48,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 
 
 def main():
@@ -55,16 +56,11 @@ def main():
         argument_spec={"base": {"type": "str", "default": ".trainyard"}}, supports_check_mode=True
     )
 
-    def run(argv):
-        return module.run_command(
-            argv,
-            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
-        )
-
+    run = command_runner(module)
     try:
         module.exit_json(
             changed=False,
-            held=ownership.holders(
+            held=ownership.list_owners(
                 run, os.path.join(os.path.expanduser("~"), module.params["base"])
             ),
         )

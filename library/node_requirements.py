@@ -114,6 +114,8 @@ import re
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_text
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import root_records
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments.user_manager import (
     LIMIT,
@@ -123,7 +125,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments.use
     hard_limits,
     is_lower,
     node_limits,
-    read_text,
     run_program,
 )
 
@@ -163,11 +164,11 @@ def manager_started(uid, ask=run_program):
     Start times of processes count from the boot.
     """
     _, text = ask(["systemctl", "show", f"user@{uid}.service", "--property", "MainPID"])
-    status = read_text(f"/proc/{text.partition('=')[2] or 0}/stat")
+    started = processes.start_of(text.partition("=")[2] or 0)
     boot = re.search(r"^btime (\d+)", read_text("/proc/stat"), re.M)
-    if not status or not boot:
+    if started is None or not boot:
         return None
-    return int(boot[1]) + int(status.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return int(boot[1]) + started / os.sysconf("SC_CLK_TCK")
 
 
 def look(params, ask=run_program):

@@ -34,7 +34,7 @@ options:
     type: dict
     required: true
   resume:
-    description: The checkpoint that the run is resumed from, as resume_point chose it.
+    description: The checkpoint that the run is resumed from, as M(resume_choice) returned it.
     type: dict
     default: {}
   suite:
@@ -110,6 +110,10 @@ sha256:
 todo:
   description: What is not ready yet and on which nodes; besides network (the nodes between which it
     is to be proven), depth (quick or full) and rehearsal (the nodes that rehearse).
+  type: dict
+  returned: success
+node_groups:
+  description: Node name to the inventory groups for what it lacks and for the checks that are due.
   type: dict
   returned: success
 findings:

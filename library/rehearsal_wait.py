@@ -106,6 +106,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     node_rehearsal,
 )
@@ -128,12 +129,7 @@ def main():
     given = module.params
     base = os.path.join(os.path.expanduser("~"), given["base"])
 
-    def run(argv):
-        return module.run_command(
-            argv,
-            environ_update=dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C"),
-        )
-
+    run = command_runner(module)
     try:
         found = node_rehearsal.finish(
             run,

@@ -55,7 +55,9 @@ def main():
     given = module.params
     try:
         base = os.path.join(os.path.expanduser("~"), given["base"])
-        module.exit_json(changed=False, history=history.look(base, given["run_id"], given["node"]))
+        module.exit_json(
+            changed=False, history=history.read_history(base, given["run_id"], given["node"])
+        )
     except (attempt_dir.AttemptError, OSError, ValueError) as error:
         module.fail_json(**describe_failure(error))
 

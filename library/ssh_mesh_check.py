@@ -101,6 +101,7 @@ import pwd
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     login_check,
     primitives,
@@ -127,7 +128,7 @@ def main():
     failures = login_check.log_in_everywhere(
         given["node"],
         peers,
-        lambda peer: primitives.run_program(
+        lambda peer: commands.run_program(
             login_check.login_argv(os.path.join(place, "config"), peer), given["timeout"]
         ),
         given["parallel"],

@@ -195,6 +195,7 @@ import pwd
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     node_description,
     primitives,
@@ -271,11 +272,11 @@ def main():
         given["directory"],
         given["host_keys"],
         given["network_filesystems"],
-        primitives.run_program,
+        commands.run_program,
         os.environ,
     )
     node["problems"] += store.earlier_attempts(
-        home, node["site"], given["directory"], primitives.run_program
+        home, node["site"], given["directory"], commands.run_program
     )
     changed = False
     if given["record"]:

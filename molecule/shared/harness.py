@@ -165,7 +165,7 @@ def senders(node):
         if (
             os.path.basename(words[0]) == b"ssh"
             and NODES[node].encode() in words
-            and any(b"shipping.py" in word for word in words)
+            and any(b"send-logs" in word for word in words)
         ):
             found.append(int(path.parent.name))
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import write_json
 from ansible_collections.trainyard.cluster.plugins.modules.conformance import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.conformance import (
     runner,
@@ -54,7 +54,7 @@ class ActionModule(ControllerAction):
         report, verdict = os.path.join(self._runs_dir, "conform.json"), runner.verdict(lines)
         if not self.check_mode:
             os.makedirs(self._runs_dir, mode=0o700, exist_ok=True)
-            manifest.write_json(report, {"version": 1, "verdict": verdict, "lines": lines})
+            write_json(report, {"version": 1, "verdict": verdict, "lines": lines})
         place = f"everything that was rendered and compared: {report}"
         return {
             "changed": False,

@@ -34,7 +34,7 @@ class ActionModule(ControllerAction):
         if arguments["state"] == "noted":
             return site_authority.take_nodes(arguments, write, by)
         if write:
-            return {"changed": authority.remove(arguments["directory"])}
+            return {"changed": authority.remove_authority(arguments["directory"])}
         return {"changed": os.path.isdir(arguments["directory"])}
 
     def describe(self, error: Exception) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.modules.mesh_sign import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
@@ -37,7 +37,7 @@ class ActionModule(ControllerAction):
         renew_before = ssh_config.span_seconds(arguments["renew_before"])
         with contextlib.ExitStack() as held:
             if write:
-                held.enter_context(authority.locked(folder))
+                held.enter_context(authority.lock(folder))
             certificates, signed = signing.sign_nodes(
                 folder,
                 arguments["ca_public_key"],
@@ -46,7 +46,7 @@ class ActionModule(ControllerAction):
                 validity,
                 renew_before,
                 time.time(),
-                primitives.run_program,
+                commands.run_program,
                 write=write,
                 **{name: arguments[name] or "" for name in ("user", "agent_key", "pkcs11")},
             )

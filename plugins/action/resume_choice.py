@@ -35,17 +35,17 @@ class ActionModule(ControllerAction):
         """Return the best checkpoint, and why a restart should wait."""
         attempt_dir.check_run_id(arguments["run_id"])
         run_dir = os.path.join(arguments["runs_dir"], arguments["run_id"])
-        at_home = finder.of_run(run_dir, arguments["rule"], at_home=True)
-        found = {finder.HOME: printable_data(at_home), **arguments["found"]}
+        own = finder.find_in_run(run_dir, arguments["rule"], on_controller=True)
+        found = {finder.CONTROLLER: printable_data(own), **arguments["found"]}
         point, skipped = resume_choice.choose(found)
         if point:
             attempt = os.path.join(run_dir, f"attempt-{point['attempt']}")
             point = dict(point, home=os.path.join(attempt, model_collector.PLACE))
-        holders = unseen_checkpoints.holders(run_dir, arguments["silent"], point)
+        holders = unseen_checkpoints.find_holders(run_dir, arguments["silent"], point)
         return {
             "changed": False,
             "point": point or {},
-            "waits": printable(unseen_checkpoints.waits(holders, arguments["tries"])),
+            "waits": printable(unseen_checkpoints.describe_wait(holders, arguments["tries"])),
             "incomplete": skipped,  # (`skipped` would mean to Ansible that the task was left out)
             "lines": [printable(line) for line in resume_choice.describe_choice(point, skipped)],
         }

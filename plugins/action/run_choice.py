@@ -38,5 +38,5 @@ class ActionModule(ControllerAction):
             "changed": False,
             "choice": choice,
             "known_runs": run_choice.known_runs(statuses),
-            "holding": run_choice.holding(runs_dir, members, statuses),
+            "holding": run_choice.running_attempts(runs_dir, members, statuses),
         }

@@ -30,4 +30,4 @@ class ActionModule(ControllerAction):
             )
             for text in problems:
                 self.warn(text)
-        return {"changed": changed, "lacking": plan_directory.lacking(attempt)}
+        return {"changed": changed, "lacking": plan_directory.missing_files(attempt)}

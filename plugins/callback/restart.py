@@ -122,7 +122,7 @@ class CallbackModule(CallbackBase):
             self._restart(self._record["run"], self._record["attempt"], 1, decision["delay"])
             return
         # This command may itself be a restart that came to no attempt.
-        restart = resume_command.of_restart(context.CLIARGS.get("extra_vars") or ())
+        restart = resume_command.read_restart(context.CLIARGS.get("extra_vars") or ())
         if restart and self._complete:
             self._warn(
                 f"{restart['run']} is not started again: as far as its newest checkpoint says,"
@@ -180,8 +180,8 @@ class CallbackModule(CallbackBase):
         """Wait, then become the next command, and return only if that cannot be."""
         by_hand = f"by hand: ansible-playbook playbooks/resume.yml -e run={run}"
         try:
-            argv = resume_command.resumed(sys.argv, self._playbook(), run, after, tries)
-        except resume_command.NotAgain as error:
+            argv = resume_command.build(sys.argv, self._playbook(), run, after, tries)
+        except resume_command.CommandRefused as error:
             self._display.display(
                 printable(f"{run} is not started again: {error}; {by_hand}"),
                 color=C.COLOR_WARN,

@@ -184,7 +184,6 @@ def receive(place, home, over):
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     project = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     sys.path.insert(0, os.path.join(project, "collections"))
-    from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
     from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
         log_receiver as receiving,
     )
@@ -206,10 +205,10 @@ def receive(place, home, over):
 
     receiver = receiving.Receiver(home, on_lines, NODE)
     spec = {"attempt_dir": place, "node": NODE, "follow": True, "interval": 0.25, "have": {}}
-    remote = f"python3 -I -c {shlex.quote(shipping.BOOT)}"
-    argv = [*shlex.split(over), remote] if over else [sys.executable, "-I", "-c", shipping.BOOT]
+    argv = receiving.sender_argv("python3" if over else sys.executable)
+    argv = [*shlex.split(over), shlex.join(argv)] if over else argv
     begun = time.time()
-    process = receiving.start(argv, spec)
+    process = receiving.start_sender(argv, spec)
 
     def ends():
         while not sys.stdin.readline():
@@ -223,7 +222,7 @@ def receive(place, home, over):
 
     for work in (ends, watches):
         threading.Thread(target=work, daemon=True).start()
-    whole = receiver.consume(process.stdout.fileno())
+    whole = receiver.receive(process.stdout.fileno())
     taken = time.time() - begun
     receiver.close()
     delays.sort()

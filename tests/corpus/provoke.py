@@ -38,6 +38,9 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
+sys.path.insert(0, str(PROJECT / "collections"))
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
+
 CORE = PROJECT / "plugins" / "module_utils"
 THERE = "/home/trainer/corpus"  # beside the product's own directory on every node
 # What a node keeps of an attempt and the product reads; default.<pod>.log, envlog.N and
@@ -154,6 +157,7 @@ class Site:
                 ignore=shutil.ignore_patterns("attempt.py", "__pycache__"),
             )
             shutil.copy(HERE / "node/attempt.py", Path(folder) / "corpus/attempt.py")
+            (Path(folder) / "corpus" / zipapp.NAME).write_bytes(zipapp.build())
             packed = subprocess.run(
                 ["tar", "-C", folder, "-c", "corpus"], check=True, stdout=subprocess.PIPE
             ).stdout

@@ -25,9 +25,7 @@ ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 
 def words(*given, tries=1):
     """Return the follow-up of a command line as words."""
-    return resume_command.resumed(
-        ["ansible-playbook", *given], "playbooks/resume.yml", RUN, 1, tries
-    )
+    return resume_command.build(["ansible-playbook", *given], "playbooks/resume.yml", RUN, 1, tries)
 
 
 OWN = ["-e", json.dumps({"run": RUN, "again": 1})]
@@ -91,29 +89,29 @@ def test_what_stays_of_a_command(given, kept):
 
 def test_a_follow_up_of_a_follow_up_does_not_grow():
     once = words("playbooks/train.yml", "-e", "config=a.yml collect_checkpoint=none", "-f", "3")
-    twice = resume_command.resumed(["ansible-playbook", *once], "playbooks/resume.yml", RUN, 2, 3)
+    twice = resume_command.build(["ansible-playbook", *once], "playbooks/resume.yml", RUN, 2, 3)
     assert twice == [*once[:-1], json.dumps({"run": RUN, "again": 2, "again_try": 3})]
-    assert resume_command.of_restart(
+    assert resume_command.read_restart(
         [word for flag, word in zip(twice, twice[1:]) if flag == "-e"]
     ) == {"run": RUN, "after": 2, "tries": 3}
-    assert resume_command.of_restart(["config=a.yml", "run=" + RUN]) is None
+    assert resume_command.read_restart(["config=a.yml", "run=" + RUN]) is None
     older = [
         "config=a.yml",
         "run=" + RUN,
         "again=2",
     ]  # an older Trainyard's command that still waits
-    assert resume_command.of_restart(older) == {"run": RUN, "after": 2, "tries": 1}
+    assert resume_command.read_restart(older) == {"run": RUN, "after": 2, "tries": 1}
 
 
 @pytest.mark.parametrize(
     "run", [RUN + " launch_runs_dir=/tmp/x", RUN + "\n-e x", "../" + RUN, "{{ 1 }}", ""]
 )
 def test_what_is_no_run_id_becomes_no_word_of_a_command(run):
-    with pytest.raises(resume_command.NotAgain):
-        resume_command.resumed(
+    with pytest.raises(resume_command.CommandRefused):
+        resume_command.build(
             ["ansible-playbook", "playbooks/train.yml"], "playbooks/resume.yml", run, 1
         )
-    assert resume_command.of_restart([json.dumps({"run": run, "again": 1})]) is None
+    assert resume_command.read_restart([json.dumps({"run": run, "again": 1})]) is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +127,7 @@ def test_what_is_no_run_id_becomes_no_word_of_a_command(run):
     ],
 )
 def test_a_password_that_was_typed_cannot_be_given_again(option):
-    with pytest.raises(resume_command.NotAgain, match="password"):
+    with pytest.raises(resume_command.CommandRefused, match="password"):
         words("playbooks/train.yml", option, "-e", "config=a.yml")
 
 
@@ -156,6 +154,12 @@ TASKS = """---
 """
 COLLECTION = ROOT / "collections" / "ansible_collections" / "trainyard" / "cluster"
 SETTINGS = "callbacks_enabled = trainyard.cluster.restart\n"
+# As in an ansible.cfg from before the callbacks were used by their names in the collection.
+OLD_SETTINGS = """\
+callback_plugins = plugins/callback
+stdout_callback = trainyard
+callbacks_enabled = trainyard_again
+"""
 DECIDED = {
     "again": True,
     "delay": 0,
@@ -251,6 +255,12 @@ def test_the_last_attempts_exit_code_is_the_commands(project):
     # a process takes the place of the other, so whoever waits for it (ansible-runner, a batch
     # system) waits for the whole
     assert len({line.split()[0] for line in said}) <= 2 and output.count("PLAY RECAP") == 2
+
+
+def test_an_ansible_cfg_with_the_old_names_of_the_callbacks_works(project):
+    code, output, said = project("playbooks/train.yml", settings=OLD_SETTINGS)
+    assert code == 0 and len(said) == 2, output
+    assert f"{RUN} is started again in 0 s" in output
 
 
 def test_where_the_second_fails_the_command_fails(project):

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import yaml
 from core_support import ROOT
 
 PLUGINS = ("module_utils", "plugin_utils", "action", "callback", "filter")
@@ -132,3 +133,45 @@ def test_an_empty_project_runs_an_action_on_the_controller(ansible):
     result = json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"]["localhost"]
     assert result["fingerprint"] == "f"
     assert result["action"] == "trainyard.cluster.environment_differences"
+
+
+def test_every_module_of_a_node_is_routed_to_the_gate(archive):
+    with tarfile.open(archive) as tar:
+        runtime = yaml.safe_load(tar.extractfile("meta/runtime.yml"))
+    routed = runtime["plugin_routing"]["modules"]
+    schemas = {path.stem for path in (ROOT / "plugins/plugin_utils/gate/answers").glob("*.yml")}
+    own_action = {path.stem for path in (ROOT / "plugins" / "action").glob("*.py")}
+    assert set(routed) == schemas - own_action - {"ansible", "common"}
+    gate = {"action_plugin": "trainyard.cluster.normal"}
+    assert [entry for entry in routed.values() if entry != gate] == []
+
+
+# Runs the remote command here, and adds a field to the answer of a module.
+LYING_SSH = """#!/bin/sh
+for command; do :; done
+sh -c "$command" | sed 's/"changed": false/"changed": false, "other": 1/'
+"""
+
+
+def test_the_gate_is_in_force_without_the_projects_configuration(ansible, tmp_path):
+    ssh = tmp_path / "ssh"
+    ssh.write_text(LYING_SSH)
+    ssh.chmod(0o755)
+    variables = {
+        "ansible_connection": "ssh",
+        "ansible_ssh_executable": str(ssh),
+        "ansible_pipelining": True,
+        "ansible_python_interpreter": sys.executable,
+    }
+    task = {
+        "trainyard.cluster.run_history_info": {
+            "base": str(tmp_path / "base"),
+            "node": "node1",
+            "run_id": "20260101-000000-x-0001",
+        }
+    }
+    play = [{"hosts": "all", "gather_facts": False, "vars": variables, "tasks": [task]}]
+    done = ansible("ansible-playbook", "-i", "node1,", "play.yml", playbook=json.dumps(play))
+    result = json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"]["node1"]
+    assert (result["failed"], result["code"]) == (True, "answer.invalid"), result
+    assert result["fields"] == ["answer"]

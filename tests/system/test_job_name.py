@@ -56,22 +56,22 @@ def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, 
     attempt_files(
         tmp_path, dict(plan, site="s" * 200, job=dict(plan["job"], config=config)), "node1"
     )
-    found = status.look(lambda _argv: (0, "active\n", ""), str(tmp_path), RUN, 1, "node1")
+    found = status.read_status(lambda _argv: (0, "active\n", ""), str(tmp_path), RUN, 1, "node1")
     shown = gated("attempt_monitor", {"status": found}, run_id=RUN, number=1, node="node1")[
         "status"
     ]
     assert (shown["found"], shown["job"]) == (True, name)
     past = gated(
         "run_history_info",
-        {"history": history.look(str(tmp_path), RUN, "node1")},
+        {"history": history.read_history(str(tmp_path), RUN, "node1")},
         run_id=RUN,
         node="node1",
     )
     assert [item["number"] for item in past["history"]["attempts"]] == [1]
-    found = prune_scan.look(
-        str(tmp_path / "runs"), lambda run: prune_scan.on_node(str(tmp_path), run, {})
+    found = prune_scan.scan_runs(
+        str(tmp_path / "runs"), lambda run: prune_scan.describe_node_run(str(tmp_path), run, {})
     )
-    (kept,) = gated("prune", {"look": found})["look"]["runs"]
+    (kept,) = gated("runs_info", {"look": found})["look"]["runs"]
     assert (kept["job"], kept["odd"]) == (f"{name}/paddledetection/{config}", "")
 
 
@@ -92,10 +92,10 @@ def test_the_controller_records_and_recognises_a_run_whatever_its_job_is_called(
     )
     # Another controller takes both files from the nodes.
     assert (
-        plan_directory.plan_of(text, given["plan_sha256"], ["node1", "node2"])["job"]["name"]
+        plan_directory.read_plan(text, given["plan_sha256"], ["node1", "node2"])["job"]["name"]
         == name
     )
-    assert plan_directory.job_of(json.dumps(job).encode())["name"] == name
+    assert plan_directory.read_job(json.dumps(job).encode())["name"] == name
     other = attempt_dir.attempt_dir(str(tmp_path), RUN, 1)
     put(other, {f".incoming/{node}/{key}": value for node in ("node1", "node2") for key, value in {
         "plan.json": text.decode(), "job.json": json.dumps(job)}.items()})  # fmt: skip
@@ -109,7 +109,7 @@ def test_a_plan_of_a_node_names_a_job_as_a_file_can_be_named(name):
     plan = compiled(count=2, devices=1)
     text = plans.canonical_bytes(dict(plan, job=dict(plan["job"], name=name)))
     with pytest.raises(plan_directory.PlanProblem):
-        plan_directory.plan_of(text, hashlib.sha256(text).hexdigest(), ["node1", "node2"])
+        plan_directory.read_plan(text, hashlib.sha256(text).hexdigest(), ["node1", "node2"])
 
 
 def test_a_job_file_without_a_name_is_refused(tmp_path):

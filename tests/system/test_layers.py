@@ -14,7 +14,7 @@ CORE = PLUGINS / "module_utils"
 PREFIX = "ansible_collections.trainyard.cluster.plugins."
 # module_utils: what may run on a node. Each package with the packages that it imports.
 ON_NODE = {
-    "agent": "",
+    "agent": "logs mesh",
     "base": "",
     "gate": "",
     "checkpoints": "base",
@@ -40,23 +40,24 @@ ON_CONTROLLER = {
     "environments": ("environments", ""),
     "gate": ("base", ""),
     "inputs": ("base plan suites", "plan"),
+    "agent": ("", "gate"),
     "live": ("attempts base", "base"),
     "mesh": ("base mesh", ""),
     "plan": ("attempts base mesh plan suites", ""),
     "suites": ("logs suites", "base"),
     "config": ("base environments plan records suites", "base suites"),
     "preflight": ("base gate inputs plan preflight suites", "mesh plan"),
-    "network": ("base network", "plan preflight"),
+    "network": ("base network plan", "plan preflight"),
     "start": ("base environments plan rehearsal", "network plan preflight"),
     "recovery": ("attempts base", "config"),
     "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),
-    "logsync": ("agent attempts base logs records", "config"),
-    "drills": ("agent base", "base logsync"),
+    "logsync": ("agent attempts base logs records", "agent config"),
+    "drills": ("agent base", "agent base logsync"),
     "runs": (
         "attempts base checkpoints diagnosis logs plan records recovery runs suites",
         "config logsync plan suites",
     ),
-    "report": ("attempts base logs records recovery", "plan runs suites"),
+    "report": ("attempts base logs plan records recovery", "plan runs suites"),
 }
 ALLOWED = {f"module_utils/{name}": text for name, text in ON_NODE.items()}
 ALLOWED = {

@@ -148,7 +148,9 @@ def test_what_a_node_says_of_itself_is_judged_and_hides_nothing_of_another(subje
     facts[HONEST][subject], facts[LIAR][subject] = honest, honest
 
     def own():
-        found = checks.of_plan(made, facts, {}) + checks.of_nodes(nodes, facts, {"verify": "full"})
+        found = checks.judge_plan(made, facts, {}) + checks.judge_nodes(
+            nodes, facts, {"verify": "full"}
+        )
         findings.lines(found)
         return {
             (item["check"], item["text"])
@@ -176,15 +178,15 @@ def test_a_node_whose_facts_cannot_be_judged_is_named_and_no_other():
     for fact in facts.values():
         fact["devices"] = subjects()["devices"]
     facts[LIAR]["devices"] = dict(facts[LIAR]["devices"], devices=[{}])
-    found = checks.of_nodes(nodes, facts, {})
+    found = checks.judge_nodes(nodes, facts, {})
     assert [item["nodes"] for item in found if item["check"] == "answer"] == [[LIAR]]
     assert {name for item in found for name in item["nodes"] if item["check"] == "devices"} == {
         HONEST,
         "node3",
     }
-    assert [item["level"] for item in checks.of_bringing(found) if item["check"] == "answer"] == [
-        "stop"
-    ]
+    assert [
+        item["level"] for item in checks.demote_for_sync(found) if item["check"] == "answer"
+    ] == ["stop"]
 
 
 def test_where_two_contradict_each_other_nobody_is_named_alone():
@@ -308,7 +310,7 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
         restart_policy.decide(
             {"attempts": [{"number": 1, "verdict": decided, "ranks": ended}], "run": RUN}, 3, True
         )
-        json.dumps(log_index.make(str(whole), said, []))
+        json.dumps(log_index.build_index(str(whole), said, []))
 
     every("rank_logs_info", honest[part], judge, (part,))
 
@@ -371,19 +373,19 @@ def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
     honest = {"look": {"runs": [run, dict(run, run=RUN[:-1] + "0")],
         "strange": [{"name": "x", "why": "y"}], "unfinished": [".pruning-x"],
                        "bytes": 9}}  # fmt: skip
-    rule = prune_rules.rule_of("0", "", "")
+    rule = prune_rules.build_rule("0", "", "")
 
     def judge(lied):
         looks = {
-            name: prune_rules.sound(look["look"])
+            name: prune_rules.valid_scan(look["look"])
             for name, look in ((HONEST, honest), (LIAR, lied))
             if look.get("look")
         }
         decided = prune_rules.decide(rule, looks, "test", 1e9)
-        prune_report.plan_lines(rule, looks, decided, 1e9)
-        prune_report.last_line(looks, decided, {}, True)
+        prune_report.describe_choice(rule, looks, decided, 1e9)
+        prune_report.verdict_line(looks, decided, {}, True)
 
-    every("prune", honest, judge)
+    every("runs_info", honest, judge)
 
 
 def test_what_a_node_says_of_a_checkpoint_is_judged():
@@ -410,7 +412,7 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
             best, skipped = resume_choice.choose({HONEST: honest["found"], LIAR: lied["found"]})
             assert best["digest"] and resume_choice.describe_choice(best, skipped)
 
-    every("resume_point", honest, judge)
+    every("checkpoint_candidates_info", honest, judge)
 
 
 def test_what_a_node_says_of_a_run_is_judged():

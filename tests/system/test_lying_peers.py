@@ -15,8 +15,8 @@ import time
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
-    guard_neighbour,
-    netprobe,
+    network_listener,
+    peer_monitor,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import client, node_check
@@ -38,7 +38,7 @@ def lying(words):
             with connection, contextlib.suppress(OSError, ValueError), connection.makefile(
                 "rb"
             ) as stream:
-                for word in iter(lambda: netprobe.read_line(stream), None):
+                for word in iter(lambda: network_listener.read_line(stream), None):
                     if word["do"] == "echo":
                         data = stream.read(word["size"])
                         words["echo"](connection) if "echo" in words else connection.sendall(data)
@@ -51,7 +51,7 @@ def lying(words):
                         ).get(word["do"], {})
                         connection.sendall(json.dumps(answer).encode() + b"\n")
                     if word["do"] == "take":
-                        netprobe.drained(connection, 1.5)
+                        network_listener.drained(connection, 1.5)
                         said = words.get("taken", {})
                         (
                             said(connection)
@@ -92,7 +92,7 @@ def answer(tmp_path, book, depth="quick", first=NODE):
         "interface": "lo", "matrix": False, "depth": depth,
         "book": {NODE: own, LIAR: {"listening": book}}, "ports": book.get("planned", [])[:1],
     }  # fmt: skip
-    found = node_check.connected(None, str(tmp_path), given)
+    found = node_check.try_links(None, str(tmp_path), given)
     sent = json.loads(json.dumps(dict(found, changed=False)))
     return answer_gate.validate("network_check", sent, {"state": "connected", "node": NODE})
 
@@ -116,7 +116,7 @@ def test_a_peer_that_trickles_or_nests_holds_no_honest_node_up(tmp_path, monkeyp
     """
     monkeypatch.setattr(client, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(client, "STREAM_SECONDS", 0.1)
-    monkeypatch.setattr(netprobe, "ROUNDS_SECONDS", 1)
+    monkeypatch.setattr(network_listener, "ROUNDS_SECONDS", 1)
     before = set(threading.enumerate())
     with lying({word: how}) as book:
         began = time.monotonic()
@@ -180,7 +180,7 @@ def test_a_peer_that_is_through_for_all_others_ends_no_listener(tmp_path):
         "expected": [LIAR, "node3"],
         "directory": str(tmp_path),
     }
-    listener = netprobe.Listener(spec)
+    listener = network_listener.Listener(spec)
     threading.Thread(target=listener.serve, daemon=True).start()
     peer = {"node": NODE, "address": HERE}
 
@@ -316,7 +316,7 @@ def test_whatever_the_gate_lets_through_is_judged():
 
 
 def test_a_neighbour_that_sends_without_end_takes_neither_memory_nor_time():
-    watch = guard_neighbour.Neighbour(
+    watch = peer_monitor.Neighbour(
         {"nodes": [{"name": NODE}, {"name": LIAR, "address": HERE}]}, NODE, {"attempt": 1}, 0
     )
     watch.call = subprocess.Popen(

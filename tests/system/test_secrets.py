@@ -488,7 +488,7 @@ def test_a_node_does_not_repeat_the_plan_that_it_was_given(run_module, tmp_path,
         "base": str(tmp_path),
         "plan": text,
         "plan_sha256": "0" * 64,
-        "programs": {},
+        "agent": "",
     }
     result = run_module(attempt, arguments, check=True)
     assert (

@@ -9,16 +9,20 @@ import base64
 import contextlib
 import copy
 import functools
+import io
 import json
 import os
 import struct
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,15 +174,24 @@ def recorded(folder, name):
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-GATE_PROGRAMS = ("agent.py", "guard_beat.py", "mesh_credential.py", "mesh_gate.py", "openmpi.py")
+@functools.lru_cache(maxsize=None)
+def agent_archive(folder=None):
+    """Return the path of agent.pyz as the controller builds it, the same for all tests of a
+    session.
+    """
+    path = Path(folder or tempfile.mkdtemp(prefix="trainyard-agent-"), zipapp.NAME)
+    path.write_bytes(zipapp.build())
+    return str(path)
 
 
-def programs(names=GATE_PROGRAMS):
-    """Return {file name: source} of programs that the controller ships."""
-    return {
-        name: next((ROOT / "plugins/module_utils").rglob(name)).read_text(encoding="utf-8")
-        for name in names
-    }
+def patched_archive(name, old, new):
+    """Return agent.pyz with another text in one of its modules."""
+    with zipfile.ZipFile(io.BytesIO(zipapp.build())) as archive:
+        entries = {entry: archive.read(entry) for entry in archive.namelist()}
+    entry = next(entry for entry in entries if entry.endswith("/" + name))
+    assert old.encode() in entries[entry]
+    entries[entry] = entries[entry].replace(old.encode(), new.encode())
+    return zipapp.pack(entries)
 
 
 def peer_key(number):
@@ -218,11 +231,11 @@ def trusted(home, names, node, site="test", run=RUN, number=1):
 # sshd's part: the line of the caller's key starts the gate of the node that is called, as
 # {folder}/<node> has it.
 GATE_SSH = """
-GATE={folder}/$3/.trainyard/mesh/runs/{run}/{number}/$3/gate.py
+GATE={folder}/$3/.trainyard/mesh/runs/{run}/{number}/$3/agent.pyz
 [ -e $GATE ] || {{ echo "trainer@$3: Permission denied (publickey)." >&2; exit 255; }}
 CALLER=$(basename $(dirname $2))
 cd /
-exec env -i SSH_ORIGINAL_COMMAND="$4" PATH="{path}" HOME=/nowhere $KEPT {python} -I $GATE --run {run} {number} $CALLER
+exec env -i SSH_ORIGINAL_COMMAND="$4" PATH="{path}" HOME=/nowhere $KEPT {python} -I $GATE gate {run} {number} $CALLER
 """
 
 
@@ -242,18 +255,8 @@ def open_gate(folder, node, nodes, base=None, number=1):
     machine = {"identity": mesh_credential.identity(), "node": node,
         "base": base or os.path.join(home, ".trainyard"), "run": RUN,
                "number": number, "nodes": sorted(nodes)}  # fmt: skip
-    shipped = programs()
-    put(
-        place,
-        dict(
-            shipped,
-            **{
-                "gate.py": shipped["mesh_gate.py"],
-                "machine.json": json.dumps(machine),
-                "config": "",
-            },
-        ),
-    )
+    put(place, {"machine.json": json.dumps(machine), "config": ""})
+    Path(place, zipapp.NAME).write_bytes(zipapp.build())
     return os.path.join(place, "config")
 
 

@@ -2,23 +2,21 @@
 """Guard of one attempt on one node, against hangs and lost peers.
 
 It notices a neighbour that has vanished and a training that hangs, and ends the attempt everywhere.
-It is shipped with the attempt and runs as a unit of its own beside the attempt's. It needs only
-Python >= 3.8 and the files that are shipped beside it, and ends when the attempt's unit has gone.
-All times are of the monotonic clock. docs/runbooks/watchdog.md says when it acts, and when it does
-not.
+It runs as a unit of its own beside the attempt's, and ends when the attempt's unit has gone. All
+times are of the monotonic clock. docs/runbooks/watchdog.md says when it acts, and when it does not.
 
-    guard.py watch ATTEMPT NODE
+    agent.pyz guard ATTEMPT NODE
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import select
 import stat
 import subprocess
-import sys
 import time
+
+from . import attempt_files, heartbeat, peer_monitor, peers, phase_watchdog
 
 TICK = 1.0
 # If the guard was not scheduled for this long, the node was frozen: ignore the gap.
@@ -28,22 +26,6 @@ KEEP_SECONDS = 10.0
 HANG_SECONDS, STOP_SECONDS = 7.0, 3.0
 READ = 1 << 20
 EXIT_OVER = 75  # the unit is not started again after this one
-
-
-def beside(name):
-    """Return a program that was shipped beside this one.
-
-    With -I Python does not look for modules in this directory.
-    """
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-agent, phases = beside("agent"), beside("guard_phases")
-beats, neighbours = beside("guard_beat"), beside("guard_neighbour")
 
 
 class LogFile:
@@ -77,7 +59,7 @@ class Log:
     def __init__(self, path, patterns, saved):
         """Prepare the log.
 
-        patterns: the suite's guard_phases.Words. saved: {file: offset} of an earlier guard, or
+        patterns: the suite's phase_watchdog.Words. saved: {file: offset} of an earlier guard, or
         None.
         """
         self.path, self.words = path, patterns
@@ -94,7 +76,7 @@ class Log:
         if name in self.files or not stat.S_ISREG(info.st_mode):
             os.close(descriptor)
             return
-        reading = phases.Reading(self.words)
+        reading = phase_watchdog.Reading(self.words)
         self.files[name] = LogFile(descriptor, self.kept.get(name, 0), reading)
         for old in list(self.files)[:-3]:
             os.close(self.files.pop(old).descriptor)
@@ -125,14 +107,14 @@ class Guard:
 
     def __init__(self, attempt, node):
         self.attempt, self.node = attempt, node
-        self.plan, self.record = agent.read_plan(attempt)
+        self.plan, self.record = attempt_files.read_plan(attempt)
         now = time.monotonic()
-        self.unit = beats.Unit(self.record["unit"])
+        self.unit = heartbeat.Unit(self.record["unit"])
         self.neighbour = None
         if len(self.plan["nodes"]) > 1:
-            self.neighbour = neighbours.Neighbour(self.plan, node, self.record, now)
+            self.neighbour = peer_monitor.Neighbour(self.plan, node, self.record, now)
         self.budgets = self.plan.get("watchdog") or {}
-        patterns = phases.Words(self.plan["suite"].get("logs"), self.plan["script"])
+        patterns = phase_watchdog.Words(self.plan["suite"].get("logs"), self.plan["script"])
         # The ranks whose logs show the training: all, or rank 0 alone.
         printers = [
             item for item in self.plan["ranks"] if not (patterns.first_printer and item["rank"])
@@ -140,7 +122,7 @@ class Guard:
         self.mine = [item for item in printers if item["node"] == node]
         self.phases = self.plan_phases(patterns, now)
         self.teardown = self.plan_teardown({item["node"] for item in printers})
-        saved = beats.load(attempt, "guard.json")
+        saved = attempt_files.read_mapping(attempt, "guard.json")
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
             self.boot = handle.read().strip()
         if self.phases and saved.get("boot") == self.boot and saved.get("phases"):
@@ -156,10 +138,10 @@ class Guard:
 
     def plan_phases(self, patterns, now):
         """Return the phases to watch here, None where no log or no budget covers them."""
-        budgeted = any(self.budgets.get(phase) for phase in phases.PHASES)
+        budgeted = any(self.budgets.get(phase) for phase in phase_watchdog.PHASES)
         if not (self.mine and patterns.step and budgeted):
             return None
-        return phases.Phases(self.budgets, patterns, now)
+        return phase_watchdog.Phases(self.budgets, patterns, now)
 
     def plan_teardown(self, printer_nodes):
         """Return the watch of the training's end.
@@ -169,7 +151,7 @@ class Guard:
         near = {self.node}
         if self.neighbour:
             near.add(self.neighbour.name)
-        return phases.Teardown(self.budgets, far=not near & printer_nodes)
+        return phase_watchdog.Teardown(self.budgets, far=not near & printer_nodes)
 
     def read_ranks(self):
         """Read the starts and ends of ranks and return whether they have changed."""
@@ -180,7 +162,7 @@ class Guard:
         if size == self.notes_size:
             return False
         self.notes_size, self.pids, self.over = size, {}, False
-        for event in agent.read_notes(self.attempt):
+        for event in attempt_files.read_events(self.attempt):
             if event.get("event") == "start" and event.get("rank") is not None:
                 self.pids[event["rank"]] = event.get("pid")
             elif event.get("event") == "end" and event.get("rank") in self.pids:
@@ -281,7 +263,7 @@ class Guard:
         Where the disk is full, the attempt is watched and ended all the same.
         """
         try:
-            agent.write(self.attempt, name, value)
+            attempt_files.write_json(self.attempt, name, value)
         except OSError as error:
             print(f"trainyard: {name} cannot be written: {error.strerror}", flush=True)
 
@@ -290,11 +272,11 @@ class Guard:
         now = time.monotonic()
         gap, self.ticked_at = now - self.ticked_at, now
         if gap > FROZEN_SECONDS:
-            for watch in (self.neighbour, self.phases, self.teardown):
-                if watch:
-                    watch.spare(gap)
+            for part in (self.neighbour, self.phases, self.teardown):
+                if part:
+                    part.spare(gap)
         state = self.unit.state()
-        if state not in beats.ACTIVE and state != "unknown":
+        if state not in heartbeat.ACTIVE and state != "unknown":
             return False
         if state == "active":
             stall = self.judge_training(now)
@@ -326,7 +308,7 @@ class Guard:
             self.note_loss(base, reason, finding, now)
             if reason == "lost" and self.neighbour.failed:
                 lost_peer = source
-        if not agent.read_stop(self.attempt):
+        if not attempt_files.read_stop(self.attempt):
             stop_note = {"by": "guard", "reason": reason, "from": source, "time": base["time"]}
             self.note("stop.json", stop_note)
         names = [item["name"] for item in self.plan["nodes"]]
@@ -336,7 +318,7 @@ class Guard:
         deadline = time.monotonic() + STOP_SECONDS
         if reason == "hang":
             deadline = time.monotonic() + HANG_SECONDS
-            agent.keep_evidence(self.attempt)
+            peers.dump_stacks(self.attempt)
         self.await_peers(calls, deadline)
         environment = dict(os.environ, XDG_RUNTIME_DIR=f"/run/user/{os.getuid()}")
         subprocess.call(
@@ -374,7 +356,7 @@ class Guard:
         command = f"stop {self.record['attempt']:d} {reason}"
         try:
             return subprocess.Popen(
-                neighbours.ssh(self.record, name, command),
+                peer_monitor.ssh(self.record, name, command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -395,14 +377,10 @@ class Guard:
             calls = [call for call in calls if call and call.stdout not in ready]
 
 
-def main(arguments):
-    """Watch until the attempt's unit has gone."""
+def watch(attempt, node):
+    """Watch until the attempt's unit has gone and return the exit code."""
     os.umask(0o077)
-    guard = Guard(arguments[1], arguments[2])
+    guard = Guard(attempt, node)
     while guard.tick():
         pass
     return EXIT_OVER
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -3,20 +3,21 @@
 
 mpirun asks for a daemon on a peer, and the peer's own unit starts it. mpirun starts its daemons
 (orted) by a remote shell. Over plain SSH they would run in a login session, outside the attempt's
-unit, and outlive its stop. So mpirun is given this file as its remote shell, and the unit of every
-other node runs it as well and waits. Like agent.py, which starts it, it is copied into the
-attempt's directory, needs nothing but Python >= 3.8 and is complete in itself.
+unit, and outlive its stop. So mpirun is given this program as its remote shell, and the unit of
+every other node runs it as well and waits.
 
-    openmpi.py rsh ATTEMPT NODE HOST WORDS...
+    agent.pyz openmpi rsh ATTEMPT NODE HOST WORDS...
         on node 0, started by mpirun: have HOST start the daemon that WORDS describe
-    openmpi.py door ATTEMPT WORDS...
-        on the peer, over SSH: hand the words to the attempt's unit, wait for the daemon's end
-    openmpi.py daemon
+    door(ATTEMPT, WORDS)
+        on the peer, over SSH (peer_gate.py): hand the words to the attempt's unit, wait for the
+        daemon's end
+    agent.pyz openmpi daemon
         on the peer, inside the unit, in work/: wait for the words, start the daemon
-    openmpi.py rank COMMAND...
+    agent.pyz openmpi rank COMMAND...
         a rank: run COMMAND with the environment and the log of the plan, end as it ends
-    openmpi.py sweep ATTEMPT
-        after the unit's end: remove what killed daemons and ranks have left in /tmp and /dev/shm
+    sweep(ATTEMPT)
+        after the unit's end (runner.py): remove what killed daemons and ranks have left in /tmp
+        and /dev/shm
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ import subprocess
 import sys
 import time
 
+from .attempt_files import read_json
+
 # Below the attempt's directory. It is always used by a relative path, since an address of a socket
 # has no more than 107 bytes.
 SOCKET = "daemon.sock"
@@ -43,7 +46,7 @@ SSH_FAILED, NOT_YET = 255, "Permission denied"
 # A peer writes the output of ssh: its longest line, and the part that is kept back at the most.
 LINE_BYTES, KEPT_CHARACTERS = 4096, 65536
 SETTING = "OMPI_MCA_"
-RANK_COMMAND = "python3 -I ../openmpi.py rank"
+RANK_COMMAND = "python3 -I ../agent.pyz openmpi rank"
 # The settings that mpirun (Open MPI 4.0 and 4.1) gives a daemon, with the pattern of each value.
 # Any other setting loads libraries or starts programs, so it has to stand in the accepted plan.
 _URI = (
@@ -98,12 +101,6 @@ def rsh(attempt, node, host, orted_argv):
             sys.stderr.write(refusal)
             return code
         time.sleep(0.5)
-
-
-def read_json(attempt, name):
-    """Return the value in a JSON file of the attempt's directory."""
-    with open(os.path.join(attempt, name), encoding="utf-8") as handle:
-        return json.load(handle)
 
 
 def call_door(argv):
@@ -268,7 +265,7 @@ def daemon_problem(orted_argv):
     attempt = os.path.abspath(os.pardir)
     try:
         plan, node = read_json(attempt, "plan.json"), read_json(attempt, "attempt.json")["node"]
-    except (OSError, ValueError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError) as error:
         return f"the attempt's plan cannot be read: {error}"
     problem = settings_problem(orted_argv, plan, node)
     if problem:
@@ -295,7 +292,7 @@ def rank(command):
 
     The working directory is the attempt's work/, wherever that is on this node.
     """
-    attempt = os.path.dirname(os.path.abspath(__file__))
+    attempt = os.path.abspath(os.pardir)
     ranks = read_json(attempt, "plan.json")["ranks"]
     remember(attempt)
     number = os.environ["OMPI_COMM_WORLD_RANK"]
@@ -364,20 +361,12 @@ def refuse(reason):
 
 
 def main(arguments):
-    """Dispatch one of the five commands."""
+    """Dispatch one of the three commands."""
     verb, rest = arguments[0], arguments[1:]
     if verb == "rsh":
         return rsh(rest[0], rest[1], rest[2], rest[3:])
-    if verb == "door":
-        return door(rest[0], rest[1:])
     if verb == "daemon":
         return daemon()
     if verb == "rank":
         return rank(rest)
-    if verb == "sweep":
-        return sweep(rest[0])
     raise SystemExit(__doc__)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,6 @@ and without systemd.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -17,8 +16,10 @@ import re
 import shutil
 import time
 
-from ..base import manifest
+from ..base import commands
 from ..base.coded_error import CodedError
+from ..base.files import read_mapping
+from ..base.locks import lock_file
 from . import guard_unit, mesh_credential
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
@@ -28,6 +29,9 @@ UNIT = re.compile(r"^trainyard-(.+)-([0-9]+)\.service$")
 # (roles/launch/tasks/start.yml).
 NO_GUARD = "a guard that did not start"
 UNDONE = ("a start that failed on another node", NO_GUARD)
+# The archive with all programs of an attempt (agent/main.py). Attempts of earlier releases have
+# agent.py and further files instead. Their units and keys name these files, and nothing here does.
+ARCHIVE = guard_unit.ARCHIVE
 ACTIVE = ("active", "activating", "deactivating", "reloading")
 
 
@@ -58,15 +62,7 @@ def attempt_dir(base, run_id, attempt):
     return os.path.join(base, "runs", run_id, f"attempt-{attempt:d}")
 
 
-def user_environment(uid):
-    """Return the environment variables of systemctl and systemd-run.
-
-    With them the two find the user's manager over SSH (facts, 'Nodes in Docker').
-    """
-    return {"XDG_RUNTIME_DIR": f"/run/user/{uid}"}
-
-
-def runs_on(base):
+def list_attempts(base):
     """Return [(run id, attempt)] that have a directory on this node, oldest first.
 
     A rehearsal (attempt 0) is not an attempt.
@@ -74,7 +70,7 @@ def runs_on(base):
     return [pair for pair in _directories(base) if pair[1]]
 
 
-def rehearsals_on(base):
+def list_rehearsals(base):
     """Return [(run id, 0)] of rehearsals that have a directory on this node."""
     return [pair for pair in _directories(base) if not pair[1]]
 
@@ -132,19 +128,18 @@ def active_units(run_command):
 
 
 @contextlib.contextmanager
-def hold(base):
+def lock_node(base):
     """Lock the node, so that one start at a time looks at it and starts.
 
     Two controllers at once get one attempt, not two.
     """
     # Not below base: a lock on a network file system may have no effect, and it is this machine
     # that is locked.
-    folder, name = user_environment(os.getuid())["XDG_RUNTIME_DIR"], "trainyard-start.lock"
+    folder, name = commands.user_environment(os.getuid())["XDG_RUNTIME_DIR"], "trainyard-start.lock"
     if not os.access(folder, os.W_OK):
         folder, name = base, "start.lock"
         os.makedirs(base, mode=0o700, exist_ok=True)
-    with open(os.path.join(folder, name), "w", encoding="ascii") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with lock_file(os.path.join(folder, name)):
         yield
 
 
@@ -213,10 +208,10 @@ def _build_folder(source, path, targets):
             os.symlink(target, os.path.join(path, name))
 
 
-def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, begun=None):
+def prepare(attempt, plan_text, plan_sha256, node, run_id, number, files, begun=None):
     """Write the attempt's directory and return the sha256 of the plan on the disk.
 
-    programs: {file name: source} of agent.py and the files beside it, which the unit executes.
+    files: {file name: bytes} of agent.pyz, which the unit executes, and of further files.
     begun: further fields of attempt.json: start (the token of the command that starts it), by
     (user@controller), boot (ownership.boot_mark).
 
@@ -230,10 +225,10 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
     os.makedirs(attempt, mode=0o700, exist_ok=True)
     stop = os.path.join(attempt, "stop.json")
     if os.path.exists(stop):
-        source = manifest.read_mapping(stop).get("from", "the user")
+        source = read_mapping(stop).get("from", "the user")
         raise AttemptError("attempt.stopped_early", f"stopped before the start by {source}")
     plan = json.loads(plan_text)
-    mine = _planned_node(plan, node)
+    own_node = _planned_node(plan, node)
     if not PLAIN_PATH.match(attempt) or not PLAIN_PATH.match(node):
         # systemd splits ExecStopPost at spaces and reads % and $ in it.
         raise AttemptError(
@@ -242,9 +237,9 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, programs, beg
             " cannot be used in a unit",
         )
     digest = _write_plan(attempt, plan_text, plan_sha256)
-    for name, source in programs.items():
-        _write(os.path.join(attempt, os.path.basename(name)), source)
-    _prepare_work(attempt, plan, mine)
+    for name, content in files.items():
+        _write_bytes(os.path.join(attempt, os.path.basename(name)), content)
+    _prepare_work(attempt, plan, own_node)
     record = {
         "version": 1,
         "run": run_id,
@@ -285,18 +280,18 @@ def _write_plan(attempt, plan_text, plan_sha256):
     return digest
 
 
-def _prepare_work(attempt, plan, mine):
+def _prepare_work(attempt, plan, own_node):
     """Make the attempt's working directory.
 
-    mine: this node's entry of the plan.
+    own_node: this node's entry of the plan.
     """
-    links = {path: os.path.join(mine["base"], target) for path, target in plan["links"].items()}
+    links = {path: os.path.join(own_node["base"], target) for path, target in plan["links"].items()}
     for path, name in plan["suite"]["redirects"].items():
         os.makedirs(os.path.join(attempt, name), exist_ok=True)
         links[path] = os.path.join(attempt, name)
     # A tree that lies on the nodes already is used where it is.
     code = plan["code"].get("path") or os.path.join(
-        mine["base"], "code", plan["code"]["digest"][:16]
+        own_node["base"], "code", plan["code"]["digest"][:16]
     )
     if not os.path.isdir(code):
         raise AttemptError("attempt.code_missing", f"the code tree {code} is missing")
@@ -309,11 +304,15 @@ def _prepare_work(attempt, plan, mine):
 
 
 def _write(path, text):
+    """Write a text file for this user alone, through to the disk."""
+    _write_bytes(path, text.encode("utf-8"))
+
+
+def _write_bytes(path, content):
     """Write a file for this user alone, through to the disk."""
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-    ) as handle:
-        handle.write(text)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(content)
         handle.flush()
         os.fsync(handle.fileno())
 
@@ -326,7 +325,7 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
     the attempt's credential after its end. It comes first, whatever becomes of the agent's part,
     which reads what the training can write.
     """
-    agent = os.path.join(attempt, "agent.py")
+    agent = os.path.join(attempt, ARCHIVE)
     console = os.path.join(attempt, plan["launcher"]["console"])
     python = "/usr/bin/python3"
     end_argv = [python, "-I", agent, "ended", attempt, node]
@@ -409,7 +408,7 @@ def stop(run_command, attempt, unit, by, source, node=None):
         code, _out, err = run_command(["systemctl", "--user", "stop", unit])
         if code:
             raise AttemptError("attempt.unit_not_stopped", f"{unit} does not stop: {err.strip()}")
-    guard_unit.stop(run_command, attempt, unit)
+    guard_unit.stop(run_command, unit)
     if not running and node is not None:
         release(unit, node)
     run_command(["systemctl", "--user", "reset-failed", unit])

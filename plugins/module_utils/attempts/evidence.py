@@ -31,6 +31,7 @@ from ..logs.parser import (
 from ..logs.timestamps import span, utc_offset
 from ..logs.visualdl import records
 from . import guard_findings, ownership
+from .states import RankState
 
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
 # A node's name, and a file's on the controller, which has the node's name in it.
@@ -169,48 +170,48 @@ def _update_rank(rank, event):
         rank.update(_end_of(event), pid=pid)
 
 
-def is_child(said, rank):
+def is_child(report, rank):
     """Return whether a launcher's words about a child are about this rank.
 
     msrun names pids, mpirun global ranks, Paddle's launcher local ones.
     """
     return any(
-        said[key] is not None and said[key] == rank.get(key)
+        report[key] is not None and report[key] == rank.get(key)
         for key in ("rank", "pid", "local_rank")
     )
 
 
-def state_of(rank, ended, unit):
-    """Return a rank's state from its findings.
+def rank_state(rank, ended, unit):
+    """Return a rank's RankState from its findings.
 
-    It is waiting, starting, training, done, failed, killed or stopped. `ended`: whether its end was
+    `ended`: whether its end was
     seen. `unit`: exit.json, or None while the attempt's unit has not ended on this node.
     """
     stopped = bool((unit or {}).get("stopped_by"))
     if rank["exit_code"] == 0:
-        return "done"
+        return RankState.DONE
     if rank["signal"] in _OWN_SIGNALS or rank["exit_code"]:
-        return "failed"
+        return RankState.FAILED
     if rank["signal"] and not stopped:
-        return "killed"
+        return RankState.KILLED
     if stopped:
-        return "stopped"
+        return RankState.STOPPED
     if unit is not None:
         return _end_state(rank, unit.get("service_result") == "success")
     if ended:  # its end was seen, but not its exit status
         return _end_state(rank, True)
     if rank["last_step"] or rank["evaluation"] or rank["saved"]:
-        return "training"
+        return RankState.TRAINING
     if rank["pid"] or rank["bytes"]:
-        return "starting"
-    return "waiting"
+        return RankState.STARTING
+    return RankState.WAITING
 
 
 def _end_state(rank, success):
-    """Return done or failed for a rank whose exit status is not known."""
+    """Return DONE or FAILED for a rank whose exit status is not known."""
     if success and not rank["first_error"]:
-        return "done"
-    return "failed"
+        return RankState.DONE
+    return RankState.FAILED
 
 
 def _read_plan(root, node):
@@ -231,8 +232,8 @@ def _read_plan(root, node):
             "attempt.bad_plan", "plan.json has no list `ranks` or no `launcher.rank_log`"
         )
     complete = [entry for entry in ranks if _is_rank(entry)]
-    mine = [entry for entry in complete if entry.get("node") == node]
-    if not mine:
+    own_ranks = [entry for entry in complete if entry.get("node") == node]
+    if not own_ranks:
         others = ", ".join(sorted({str(entry.get("node")) for entry in complete})) or "none"
         raise EvidenceError(
             "attempt.not_planned", f"the plan has no rank on {node}; it has {others}"
@@ -241,7 +242,7 @@ def _read_plan(root, node):
         table = Table(_mapping(plan.get("suite")).get("logs"))
     except TableError as error:
         raise EvidenceError("attempt.bad_plan", f"plan.json: suite: {error}") from error
-    return plan, sorted(mine, key=lambda entry: entry["local_rank"]), table
+    return plan, sorted(own_ranks, key=lambda entry: entry["local_rank"]), table
 
 
 def _is_rank(entry):
@@ -250,7 +251,7 @@ def _is_rank(entry):
     )
 
 
-def launcher_notes(root, folder):
+def read_launcher_log(root, folder):
     """Return (endpoints, environment) that Paddle's launcher has logged.
 
     They are from the newest default.<pod>.log: None and {} where it does not have them. The
@@ -405,14 +406,14 @@ def collect(attempt_dir, node, digest=True, names=()):
 
 def _collect(attempt, names):
     """Return (evidence, secrets) of an attempt."""
-    plan, mine, table = _read_plan(attempt.root, attempt.node)
+    plan, own_ranks, table = _read_plan(attempt.root, attempt.node)
     launcher, template = plan["launcher"], plan["launcher"]["rank_log"]
     events = read_events(_read_bytes(attempt.root, "ranks.jsonl"))
     unit = _read_unit_end(attempt)
     console = _scan_console(attempt, launcher)
     children = [entry for entry in console.get("containers", ()) if entry["code"] is not None]
     ranks = []
-    for entry in mine:
+    for entry in own_ranks:
         path = _rank_log(entry, template)
         controller_name = f"rank-{entry['rank']:03d}.{attempt.node}.log"
         findings = attempt.scan(path, controller_name, table)
@@ -422,10 +423,10 @@ def _collect(attempt, names):
             rank["file"] = path
         _judge_rank(rank, children, unit)
         ranks.append(rank)
-    attempt.scan_strays(template, {_rank_log(entry, template) for entry in mine})
+    attempt.scan_strays(template, {_rank_log(entry, template) for entry in own_ranks})
     scheduler = _scan_schedulers(attempt, launcher)
-    _scan_other_files(attempt, mine, plan)
-    endpoints, environment = launcher_notes(attempt.root, template.rpartition("/")[0])
+    _scan_other_files(attempt, own_ranks, plan)
+    endpoints, environment = read_launcher_log(attempt.root, template.rpartition("/")[0])
     secrets = secrets_of(
         dict(plan, secret_env=[*names, *(plan.get("secret_env") or ())]), more=[environment]
     )
@@ -442,7 +443,9 @@ def _collect(attempt, names):
         },
         "scheduler": scheduler,
         "problems": attempt.problems,
-        "guard": guard_findings.found(lambda name: _parse_json(_read_bytes(attempt.root, name))),
+        "guard": guard_findings.read_findings(
+            lambda name: _parse_json(_read_bytes(attempt.root, name))
+        ),
         "restarted": unit is None and was_rebooted(attempt.read_mapping("attempt.json")),
         "free": free_bytes(attempt.root),
     }
@@ -498,13 +501,13 @@ def _scan_schedulers(attempt, launcher):
     return scheduler
 
 
-def _scan_other_files(attempt, mine, plan):
+def _scan_other_files(attempt, own_ranks, plan):
     """Scan VisualDL's records and the files of guard and agent, to fetch them."""
     if attempt.digest:
         redirects = _mapping(_mapping(plan.get("suite")).get("redirects"))
         for name, controller_name in records(attempt.root, redirects.values(), attempt.node):
             attempt.scan(name, controller_name, Table())
-    for name, controller_name in guard_findings.files(attempt.node, mine):
+    for name, controller_name in guard_findings.evidence_files(attempt.node, own_ranks):
         attempt.scan(name, controller_name, Table())
 
 
@@ -556,4 +559,5 @@ def _judge_rank(rank, children, unit):
             rank["exit_code"] = code
         else:
             rank["signal"] = signal_name(-code)
-    rank["state"] = state_of(rank, rank["ended"] is not None or rank["observed"] is not None, unit)
+    has_ended = rank["ended"] is not None or rank["observed"] is not None
+    rank["state"] = rank_state(rank, has_ended, unit).value

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings of the nodes' guards for a verdict: a hung training, a lost node.
 
-The module is pure. guard.py writes stall.json and loss.json, guard_evidence.py the state of each
-rank (docs/runbooks/watchdog.md).
+The module is pure. agent/guard.py writes stall.json and loss.json, agent/stack_dump.py the state of
+each rank (docs/runbooks/watchdog.md).
 """
 
 from __future__ import annotations
+
+import typing
+
+from .states import Outcome
 
 # The files of guards and agent that are fetched, with flat names as all of an attempt's files have.
 _FILES = (
@@ -49,7 +53,19 @@ _HALTED = ("T", "t", "D", "Z")
 FRAMES = 3
 
 
-def files(node, ranks):
+class Halt(typing.NamedTuple):
+    """The finding for which a guard ended the training."""
+
+    outcome: Outcome
+    cause: str  # of the failure catalogue
+    nodes: list[str]  # the nodes that were lost
+    rank: int | None  # the rank that does not wait where the others do
+    by: str  # the node whose clock `time` is of
+    time: float  # unix seconds, from which on nothing counts
+    text: str
+
+
+def evidence_files(node, ranks):
     """Return [(file below the attempt, name on the controller)] of agent and guard.
 
     ranks: the node's entries of plan["ranks"]. The files need not exist.
@@ -75,7 +91,7 @@ def _pick_fields(value, keys):
     return fields
 
 
-def found(read):
+def read_findings(read):
     """Return {stall, loss, seen} of a node, each None or [] where nothing was found.
 
     read(name) returns a JSON file's value or None.
@@ -109,7 +125,7 @@ def _select(answers, key):
     }
 
 
-def stalled(answers):
+def first_stall(answers):
     """Return (node, stall) of the stall that was noticed first, or None.
 
     asked: {node: its findings}.
@@ -120,7 +136,7 @@ def stalled(answers):
     return min(stalls.items(), key=lambda item: item[1]["time"])
 
 
-def odd(answers):
+def find_odd_rank(answers):
     """Return (rank, node, words) of the only rank that does not wait as the others.
 
     Return None where none differs or more than one does.
@@ -164,32 +180,32 @@ def _minority(entries):
     return [item for item in entries if item not in largest]
 
 
-def step_words(step):
+def describe_step(step):
     """Return the position of a training, as words that go on a sentence.
 
     For example ' after epoch 1, step 3 of 4', and '' where no step is known.
     """
     if not isinstance(step, dict) or not step:
         return ""
-    words = []
+    parts = []
     if step.get("epoch"):
-        words.append(f"epoch {step['epoch']}")
+        parts.append(f"epoch {step['epoch']}")
     for key, total in (("global_step", "total_steps"), ("step", "steps")):
         if step.get(key):
             position = f"step {step[key]}"
             if step.get(total):
                 position += f" of {step[total]}"
-            words.append(position)
+            parts.append(position)
             break
-    if not words:
+    if not parts:
         return ""
-    return " after " + ", ".join(words)
+    return " after " + ", ".join(parts)
 
 
-def hang_words(node, stall):
+def describe_hang(node, stall):
     """Return one sentence about a stall."""
     phase = stall.get("phase")
-    after = step_words(stall.get("step"))
+    after = describe_step(stall.get("step"))
     if not after and phase in ("rendezvous", "first_step"):
         after = " before the first step"
     return (
@@ -198,7 +214,7 @@ def hang_words(node, stall):
     )
 
 
-def lost(answers):
+def find_lost(answers):
     """Return (nodes that were lost, sentence, mutual) or None.
 
     A node that is cut off says that its neighbour is gone, and its other neighbour says the same of
@@ -245,17 +261,12 @@ def _mutual_pair(losses, accused):
     return sorted(names)[:2]
 
 
-def halt(answers):
-    """Return the finding for which a guard ended the training, or None.
-
-    It is {outcome, cause, nodes, rank, by, time, text}. nodes: those that were lost. rank: the one
-    that does not wait where the others do, or None. by, time: the clock and the moment from which
-    on nothing counts.
-    """
-    loss = lost(answers)
+def find_halt(answers):
+    """Return the Halt of an attempt, None where no guard ended it."""
+    loss = find_lost(answers)
     if loss:
         return _loss_halt(answers, *loss)
-    stall = stalled(answers)
+    stall = first_stall(answers)
     if stall:
         return _stall_halt(answers, *stall)
     return None
@@ -263,40 +274,24 @@ def halt(answers):
 
 def _loss_halt(answers, names, text, mutual):
     by, loss = next(item for item in _select(answers, "loss").items() if item[1]["node"] in names)
-    outcome = "lost"
+    outcome = Outcome.LOST
     if mutual:
-        outcome = "failed"
-    return {
-        "outcome": outcome,
-        "cause": "node_lost",
-        "nodes": names,
-        "rank": None,
-        "by": by,
-        "time": loss["since"],
-        "text": text,
-    }
+        outcome = Outcome.FAILED
+    return Halt(outcome, "node_lost", names, None, by, loss["since"], text)
 
 
 def _stall_halt(answers, node, stall):
-    text, rank, different = hang_words(node, stall), None, odd(answers)
+    text, rank, different = describe_hang(node, stall), None, find_odd_rank(answers)
     if different:
         rank, rank_node, difference = different
         text += f"; rank {rank:d} on {rank_node} {difference}"
-    return {
-        "outcome": "failed",
-        "cause": "hang",
-        "nodes": [],
-        "rank": rank,
-        "by": node,
-        "time": stall["time"],
-        "text": text,
-    }
+    return Halt(Outcome.FAILED, "hang", [], rank, node, stall["time"], text)
 
 
-def lines(answers):
+def evidence_lines(answers):
     """Return evidence lines: each guard's finding and each rank's state."""
     stall_lines = [
-        f"{hang_words(name, stall)} (stall.{name}.json)"
+        f"{describe_hang(name, stall)} (stall.{name}.json)"
         for name, stall in _select(answers, "stall").items()
     ]
     loss_lines = [

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit of an attempt's guard (guard.py) on a node.
+"""Unit of an attempt's guard on a node.
 
 It is started with the attempt and ends with it. Functions take `run_command`, a callable like
-AnsibleModule.run_command. An attempt without guard.py (a rehearsal, which has a time limit of its
-own) has no guard.
+AnsibleModule.run_command. A rehearsal (attempt 0) has a time limit of its own and no guard.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import os
 
 PYTHON = "/usr/bin/python3"
+ARCHIVE = "agent.pyz"
 OVER = 75  # guard.EXIT_OVER
 
 
@@ -22,7 +22,12 @@ def unit_name(unit):
     return "yardguard-" + unit[len("trainyard-") :]
 
 
-def argv(attempt, node, unit):
+def has_guard(unit):
+    """Return whether the attempt of a unit has a guard. A rehearsal has none."""
+    return not unit.endswith("-0.service")
+
+
+def start_argv(attempt, node, unit):
     """Return the systemd-run command that starts the guard of a running attempt.
 
     Requisite, not BindsTo: a guard that is started again must never start the attempt with it. The
@@ -54,7 +59,7 @@ def argv(attempt, node, unit):
         f"--description=Guard of {unit}",
     ]
     systemd_run += [word for prop in properties for word in ("--property", prop)]
-    guard = [PYTHON, "-I", "-B", os.path.join(attempt, "guard.py"), "watch", attempt, node]
+    guard = [PYTHON, "-I", os.path.join(attempt, ARCHIVE), "guard", attempt, node]
     return systemd_run + guard
 
 
@@ -63,16 +68,16 @@ def start(run_command, attempt, node, unit):
 
     The problem is systemd's message, where the guard does not start although the attempt runs.
     """
-    if not os.path.exists(os.path.join(attempt, "guard.py")):
+    if not has_guard(unit):
         return ""
-    code, _out, err = run_command(argv(attempt, node, unit))
+    code, _out, err = run_command(start_argv(attempt, node, unit))
     # An attempt may be over before its guard is there, and then Requisite does not hold.
     if not code or run_command(["systemctl", "--user", "is-active", unit])[1].strip() != "active":
         return ""
     return f"systemd did not start {unit_name(unit)}: {err.strip()}"
 
 
-def stop(run_command, attempt, unit):
+def stop(run_command, unit):
     """End the guard, should it still be there."""
-    if os.path.exists(os.path.join(attempt, "guard.py")):
+    if has_guard(unit):
         run_command(["systemctl", "--user", "stop", unit_name(unit)])

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Credential of one attempt on one node, for the calls between the nodes.
 
-It is a key pair, one line per peer in authorized_keys, and the gate's program. It is made by the
-probe, opened by the start and removed after the end by a timer that the unit sets
+It is a key pair, one line per peer in authorized_keys, and the archive with the gate. It is made by
+the probe, opened by the start and removed after the end by a timer that the unit sets
 (attempt_dir.start_argv). So the nodes can stop and guard an attempt for weeks without the
-controller and without a certificate. Its lines permit the verbs of mesh_gate.py for this attempt
-and for the rehearsal before it, nothing else. Everything of a node lies in
+controller and without a certificate. Its lines permit the verbs of agent/peer_gate.py for this
+attempt and for the rehearsal before it, nothing else. Everything of a node lies in
 ~/.trainyard/mesh/runs/<run>/<attempt>/<node>, because nodes may share a home directory.
 
 The file is complete in itself and needs only Python >= 3.8: the unit of an attempt has it as a word
@@ -31,11 +31,10 @@ import zlib
 MESH = ".trainyard/mesh"
 RUNS = "runs"
 KEY = "id_ed25519"
-GATE = "gate.py"
+# The archive with the gate. It lies beside the key, where no command of the attempt begins.
+ARCHIVE = "agent.pyz"
 MACHINE = "machine.json"
 PYTHON = "/usr/bin/python3"
-# The files that the gate needs beside it. The attempt ships them.
-PROGRAMS = ("agent.py", "guard_beat.py", "mesh_credential.py", "openmpi.py")
 # A credential whose attempt was never started is removed after so many seconds: bringing data to a
 # node may take hours.
 UNUSED_SECONDS = 86400
@@ -112,11 +111,16 @@ def read_text(path):
 
 
 def write_text(path, text):
+    """Write a text file for this user alone in one step."""
+    write_bytes(path, text.encode("utf-8", "surrogateescape"))
+
+
+def write_bytes(path, content):
     """Write a file for this user alone in one step."""
     part = f"{path}.{os.getpid()}.part"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
-        handle.write(text)
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(content)
     os.replace(part, path)
 
 
@@ -303,18 +307,18 @@ def open_lines(home, site, run, number, node, keys):
             raise CredentialError(
                 f"{node} has no line for {peer} in authorized_keys; run playbooks/trust.yml"
             )
-        command = f"{PYTHON} -I {directory}/{GATE} --run {run} {number:d} {peer}"
+        command = f"{PYTHON} -I {directory}/{ARCHIVE} gate {run} {number:d} {peer}"
         comment = f"trainyard-run {site} {run} {number:d} {peer} {node}"
         lines.append(f'restrict,from="{sources[peer]}",command="{command}" {keys[peer]} {comment}')
     return lines
 
 
-def grant(home, base, site, run, number, node, keys, programs, attempt=None):
+def grant(home, base, site, run, number, node, keys, archive, attempt=None):
     """Open the credential: let the peers of an attempt call this node, and it them.
 
     Return the path of its ssh configuration. base: the product's directory on this machine. number:
-    the attempt that the probe made the key for. programs: {file name: source}. attempt: the attempt
-    that starts now. 0 is the rehearsal before it, and None the attempt itself. Raises
+    the attempt that the probe made the key for. archive: the bytes of agent.pyz. attempt: the
+    attempt that starts now. 0 is the rehearsal before it, and None the attempt itself. Raises
     CredentialError.
     """
     directory = place_of(home, run, number, node)
@@ -331,10 +335,7 @@ def grant(home, base, site, run, number, node, keys, programs, attempt=None):
     if len(set(keys.values())) != len(keys):
         raise CredentialError("two nodes have one key for this run")
     lines = open_lines(home, site, run, number, node, keys)
-    write_text(os.path.join(directory, GATE), programs["mesh_gate.py"])
-    for name in PROGRAMS:
-        if name in programs:
-            write_text(os.path.join(directory, name), programs[name])
+    write_bytes(os.path.join(directory, ARCHIVE), archive)
     known_hosts = read_text(os.path.join(home, MESH, "known_hosts"))
     write_text(os.path.join(directory, "known_hosts"), known_hosts)
     write_text(os.path.join(directory, "config"), client_config(home, directory))
@@ -404,8 +405,8 @@ def tidy(home, base, node, units, now):
     They are left after a reboot, for instance. A line whose unit is not there goes in any case,
     whatever the files of the attempt say: the training can write them. Of a key that was made and
     not used yet, the start may be under way, so it stays for a day. The caller has the lock of the
-    starts (attempt_dir.hold), so that no start is between its lines and its unit. units: names of
-    the units that are active now. now: unix seconds.
+    starts (attempt_dir.lock_node), so that no start is between its lines and its unit. units: the
+    names of the units that are active now. now: unix seconds.
     """
     removed = []
     lines = {(item["run"], item["number"]) for item in run_lines(home) if item["node"] == node}

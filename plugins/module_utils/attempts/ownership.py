@@ -12,15 +12,17 @@ from __future__ import annotations
 import os
 import time
 
-from ..base import manifest, processes
+from ..base import processes
+from ..base.files import read_mapping
 from ..base.sanitize import printable
+from ..base.units import format_duration
 from . import attempt_dir
 
-# A start that meets a younger one waits for it to give way, for PATIENCE_S seconds. A younger one
-# began FRESH_S seconds ago at most.
-FRESH_S = 60.0
-PATIENCE_S = 10.0
-_STEP_S = 0.5
+# A start that meets a younger one waits PATIENCE_SECONDS for it to give way. A younger one began at
+# most FRESH_SECONDS ago.
+FRESH_SECONDS = 60.0
+PATIENCE_SECONDS = 10.0
+_STEP_SECONDS = 0.5
 
 
 def boot_mark():
@@ -31,22 +33,23 @@ def boot_mark():
     """
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
         boot = handle.read().strip()
-    with open("/proc/1/stat", "rb") as handle:
-        fields = handle.read().rpartition(b")")[2].split()
-    return f"{boot}/{fields[19].decode()}"
+    started = processes.start_of(1)
+    if started is None:
+        raise OSError("/proc/1/stat cannot be read")
+    return f"{boot}/{started}"
 
 
-def record_of(base, run_id, number):
+def read_record(base, run_id, number):
     """Return attempt.json of an attempt on this node, {} where it cannot be read."""
     try:
-        return manifest.read_mapping(
+        return read_mapping(
             os.path.join(attempt_dir.attempt_dir(base, run_id, number), "attempt.json")
         )
     except attempt_dir.AttemptError:
         return {}
 
 
-def holders(run_command, base):
+def list_owners(run_command, base):
     """Return a list with an entry for each of this user's attempts on this node.
 
     Keys: {unit, state, description, run, attempt, user, mine, age_s, since, by, start}. age_s
@@ -61,7 +64,7 @@ def holders(run_command, base):
         match = attempt_dir.UNIT.match(item["unit"])
         if match:
             run_id, number = match.group(1), int(match.group(2))
-            record = record_of(base, run_id, number)
+            record = read_record(base, run_id, number)
         since, age = record.get("started"), None
         if isinstance(since, (int, float)):
             age = max(0.0, now - since)
@@ -74,7 +77,7 @@ def holders(run_command, base):
     return entries
 
 
-def since_words(item):
+def describe_start(item):
     """Return the time and the author of a start, as words that go on a sentence.
 
     For example ', started 12 min ago (... UTC) by alice@desk'.
@@ -82,13 +85,13 @@ def since_words(item):
     text = ""
     if item.get("age_s") is not None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(item["since"]))
-        text = f", started {processes.age(item['age_s'])} ago ({stamp} UTC)"
+        text = f", started {format_duration(item['age_s'])} ago ({stamp} UTC)"
     if item.get("by"):
         text += f" by {printable(str(item['by']), limit=100)}"
     return text
 
 
-def remedy(item):
+def describe_remedy(item):
     """Return the remedy for a node that is held."""
     text = "follow it or stop it: playbooks/stop.yml"
     if item.get("run"):
@@ -96,17 +99,17 @@ def remedy(item):
     return text
 
 
-def words(node, items):
+def describe_owners(node, items):
     """Return a sentence about the attempts that hold a node."""
     owners = [
-        f"{item['description']} ({item['unit']}, {item['state']}){since_words(item)}"
+        f"{item['description']} ({item['unit']}, {item['state']}){describe_start(item)}"
         for item in items
     ]
-    remedies = dict.fromkeys(remedy(item) for item in items)
+    remedies = dict.fromkeys(describe_remedy(item) for item in items)
     return f"{node} is held by {'; '.join(owners)}; {'; '.join(remedies)}"
 
 
-def gives_way(item, run_id):
+def will_yield(item, run_id):
     """Return whether the start that holds a node will leave it to the run `run_id`.
 
     Of two starts at once, the one whose run has the smaller id stays. A run's id begins with its
@@ -114,11 +117,11 @@ def gives_way(item, run_id):
     message between them. The younger one fails on the node that the older one has, and its rescue
     frees the others.
     """
-    young = item.get("age_s") is not None and item["age_s"] < FRESH_S
+    young = item.get("age_s") is not None and item["age_s"] < FRESH_SECONDS
     return bool(young and item.get("run") and item.get("attempt") and item["run"] > run_id)
 
 
-def free(run_command, base, run_id, number, start, node, act, patience=PATIENCE_S):
+def run_when_free(run_command, base, run_id, number, start, node, act, patience=PATIENCE_SECONDS):
     """Call act() while no attempt holds this node, and return its result.
 
     Return None where the attempt runs already by the same start. act is called under the lock that
@@ -127,15 +130,15 @@ def free(run_command, base, run_id, number, start, node, act, patience=PATIENCE_
     """
     unit, deadline = attempt_dir.unit_name(run_id, number), time.monotonic() + patience
     while True:
-        with attempt_dir.hold(base):
-            owners = holders(run_command, base)
+        with attempt_dir.lock_node(base):
+            owners = list_owners(run_command, base)
             if not owners:
                 return act()
             if len(owners) == 1 and _is_same_start(owners[0], unit, start):
                 return None
-            if time.monotonic() >= deadline or not all(gives_way(item, run_id) for item in owners):
-                raise attempt_dir.AttemptError("attempt.node_held", words(node, owners))
-        time.sleep(_STEP_S)
+            if time.monotonic() >= deadline or not all(will_yield(item, run_id) for item in owners):
+                raise attempt_dir.AttemptError("attempt.node_held", describe_owners(node, owners))
+        time.sleep(_STEP_SECONDS)
 
 
 def _is_same_start(item, unit, start):

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import time
+import typing
 
 from ..base import processes
 from ..base.safe_open import DIRECTORY, open_in, read_in
@@ -22,11 +23,82 @@ from . import (
     guard_findings,
     ownership,
 )
-from .evidence import launcher_notes
+from .evidence import read_launcher_log
+from .states import AttemptState, RankState
 
 MAX_EVENTS = 4 << 20
 MAX_JSON = 64 << 20
 CONSOLE_BYTES = 8192
+_Json = typing.Dict[str, typing.Any]
+
+
+class RankStatus(typing.TypedDict):
+    """The status of one rank. An unknown value is None."""
+
+    rank: int
+    local_rank: int
+    pid: int | None
+    state: str  # of RankState
+    exit_code: int | None
+    signal: str | None
+    step: _Json | None  # the log's latest step record
+    evaluation: _Json | None
+    nan: _Json | None  # the first step in the log's end whose loss is not a number
+    log_bytes: int
+    log_time: float | None  # the log's last change, unix seconds of the node
+    fraction: float | None  # of the training that is done
+
+
+class _FoundOrNot(typing.TypedDict):
+    found: bool
+    ended: bool
+    state: str  # of AttemptState
+
+
+class AbsentStatus(_FoundOrNot, total=False):
+    """The status of a run that this node does not have."""
+
+    run: str
+    known: list[str]  # ids of the runs that this node has, the oldest first
+    attempts: list[int]
+    noted: list[int]  # attempts that a person stopped before they began here
+    processes: list[int]  # pids that bear the run's mark
+    stopped: bool
+
+
+class AttemptStatus(_FoundOrNot):
+    """The status of an attempt on this node. Times are unix seconds of the node."""
+
+    run: str
+    attempt: int
+    attempts: list[int]
+    noted: list[int]  # attempts that a person stopped before they began here
+    undone: bool  # whether a failed start took it back
+    node: str
+    unit: str
+    plan_sha256: str
+    lost: str | None  # why it wrote no end (LOST only)
+    by: str | None  # user@controller of the start
+    started: float
+    now: float
+    exit: _Json | None  # exit.json
+    ranks: list[RankStatus]
+    disk: dict[str, int] | None
+    guard: _Json
+    console_tail: list[str]
+    job: str
+    nodes: list[str]
+    endpoints: list[str]
+    endpoints_as_planned: bool
+    endpoints_reported: list[str] | None
+    epochs: int | None
+    first_step: _Json
+    unit_of_speed: str
+    accelerator: str | None
+    ranks_in_all: int
+    only_first_prints: bool
+    main_figure: str | None
+    checkpoints: _Json | None
 
 
 def read_events(attempt):
@@ -85,7 +157,7 @@ def parse_mapping(data):
     return value
 
 
-def unit_state(run_command, unit):
+def read_unit_state(run_command, unit):
     """Return ActiveState of a unit, 'inactive' also where systemd has forgotten it."""
     _code, out, _err = run_command(
         ["systemctl", "--user", "show", "--property=ActiveState", "--value", unit]
@@ -94,13 +166,7 @@ def unit_state(run_command, unit):
 
 
 def rank_states(attempt, plan, node, events):
-    """Return the states of this node's ranks, as a list of mappings.
-
-    Keys: {rank, local_rank, pid, state, exit_code, signal, step, evaluation, nan, log_bytes,
-    log_time, fraction}. step: the log's latest step record or None. nan: the first step in the
-    log's end whose loss is not a number, or None. log_time: the log's last change (unix seconds of
-    the node), or None.
-    """
+    """Return the RankStatus of each of this node's ranks."""
     table = parser.Table(plan["suite"].get("logs"))
     starts = {event.get("rank"): event for event in events if event.get("event") == "start"}
     ends = {event.get("rank"): event for event in events if event.get("event") == "end"}
@@ -117,7 +183,7 @@ def rank_states(attempt, plan, node, events):
                 "rank": entry["rank"],
                 "local_rank": entry["local_rank"],
                 "pid": start.get("pid"),
-                "state": _rank_state(plan, entry, start, end, step, finished),
+                "state": _rank_state(plan, entry, start, end, step, finished).value,
                 "exit_code": end.get("exit_code"),
                 "signal": end.get("signal"),
                 "step": step,
@@ -148,7 +214,7 @@ def _read_log_tail(attempt, plan, entry, table):
 
 
 def _rank_state(plan, entry, start, end, step, finished):
-    """Return done, failed, ended, waiting, training, running or starting for one rank.
+    """Return the RankState of one rank.
 
     start, end: its events, {} without one. step: its latest step record or None. finished:
     the launcher ended with exit code 0.
@@ -156,42 +222,42 @@ def _rank_state(plan, entry, start, end, step, finished):
     if end:
         return _ended_rank_state(end, finished)
     if not start:
-        return "waiting"
+        return RankState.WAITING
     if step:
-        return "training"
+        return RankState.TRAINING
     # A suite that prints steps on its first rank only leaves the others' phase unknown.
     if _step_table(plan).get("ranks") == "first" and entry["rank"] > 0:
-        return "running"
-    return "starting"
+        return RankState.RUNNING
+    return RankState.STARTING
 
 
 def _ended_rank_state(end, finished):
     if end.get("exit_code") == 0:
-        return "done"
+        return RankState.DONE
     if end.get("exit_code") is not None or end.get("signal"):
-        return "failed"
+        return RankState.FAILED
     # msrun collects its ranks before their exit status can be read. Where msrun itself ended well,
     # they did.
     if finished:
-        return "done"
-    return "ended"
+        return RankState.DONE
+    return RankState.ENDED
 
 
 def _step_table(plan):
     return (plan["suite"].get("logs") or {}).get("step") or {}
 
 
-def look(run_command, base, run_id, number, node):
-    """Return the attempt's state on this node, see library/attempt_monitor.py.
+def read_status(run_command, base, run_id, number, node):
+    """Return the AttemptStatus or AbsentStatus on this node, see library/attempt_monitor.py.
 
     An empty run_id means the run that holds the node, else the newest. A number of 0 means the
     run's latest attempt.
     """
-    known = attempt_dir.runs_on(base)
+    known = attempt_dir.list_attempts(base)
     if not run_id:
         candidates = _active_attempts(run_command) or known
         if not candidates:
-            return {"found": False, "ended": True, "state": "none", "known": []}
+            return AbsentStatus(found=False, ended=True, state=AttemptState.NONE.value, known=[])
         run_id, number = candidates[-1]
     if not number:
         number = max([item[1] for item in known if item[0] == run_id] or [1])
@@ -202,7 +268,7 @@ def look(run_command, base, run_id, number, node):
         return _absent_run(base, run_id, known)
     if not any(item["name"] == node for item in plan["nodes"]):
         node = record["node"]
-    unit_active = unit_state(run_command, record["unit"])
+    unit_active = read_unit_state(run_command, record["unit"])
     ending, events = read_json(attempt, "exit.json"), read_events(attempt)
     state = _attempt_state(unit_active, ending, events)
     answer = {
@@ -210,12 +276,12 @@ def look(run_command, base, run_id, number, node):
         "run": run_id,
         "attempt": number,
         "attempts": attempt_numbers(base, run_id),
-        "noted": noted_of(base, run_id),
+        "noted": early_stops(base, run_id),
         "undone": (read_json(attempt, "stop.json") or {}).get("from") in attempt_dir.UNDONE,
         "node": node,
         "unit": record["unit"],
         "plan_sha256": hashlib.sha256(plan_bytes).hexdigest(),
-        "state": state,
+        "state": state.value,
         "lost": None,
         "by": record.get("by"),
         "ended": unit_active not in attempt_dir.ACTIVE,
@@ -223,15 +289,15 @@ def look(run_command, base, run_id, number, node):
         "now": time.time(),
         "exit": ending,
         "ranks": rank_states(attempt, plan, node, events),
-        "disk": disk_of(attempt),
-        "guard": read_guard(attempt),
+        "disk": disk_space(attempt),
+        "guard": read_guard_state(attempt),
         "console_tail": [],
     }
     answer.update(_planned_facts(plan))
     answer.update(_reported_endpoints(plan, events))
-    if state == "lost":
-        answer["lost"] = how_lost(record, events)
-    if state in ("failed", "lost"):
+    if state == AttemptState.LOST:
+        answer["lost"] = describe_loss(record, events)
+    if state in (AttemptState.FAILED, AttemptState.LOST):
         answer["console_tail"] = console_tail(attempt, plan["launcher"]["console"])
     environments = []
     if answer["console_tail"]:
@@ -252,36 +318,36 @@ def _absent_run(base, run_id, known):
     return {
         "found": False,
         "ended": True,
-        "state": "none",
+        "state": AttemptState.NONE.value,
         "run": run_id,
         "known": [item[0] for item in known][-5:],
         "attempts": attempt_numbers(base, run_id),
-        "noted": noted_of(base, run_id),
+        "noted": early_stops(base, run_id),
         "processes": processes.of_run(run_id),
         "stopped": bool(stops),
     }
 
 
 def _attempt_state(unit_active, ending, events):
-    """Return the state of the whole attempt on this node.
+    """Return the AttemptState on this node.
 
-    One of running, stopping, lost, stopped, completed and failed. unit_active: the unit's
+    unit_active: the unit's
     ActiveState. ending: exit.json or None.
     """
     if unit_active == "deactivating":
-        return "stopping"
+        return AttemptState.STOPPING
     if unit_active in attempt_dir.ACTIVE:
-        return "running"
+        return AttemptState.RUNNING
     if ending is None:
         # The unit is gone and wrote no end: the node was restarted, or the user's manager was
         # killed.
-        return "lost"
+        return AttemptState.LOST
     if ending.get("stopped_by") == "user":
-        return "stopped"
+        return AttemptState.STOPPED
     succeeded = ending.get("service_result") == "success" and _launcher_succeeded(events)
     if succeeded and not ending.get("stopped_by"):
-        return "completed"
-    return "failed"
+        return AttemptState.COMPLETED
+    return AttemptState.FAILED
 
 
 def _planned_facts(plan):
@@ -324,7 +390,7 @@ def attempt_numbers(base, run_id):
     return sorted(int(match.group(1)) for match in matches if match)
 
 
-def noted_of(base, run_id):
+def early_stops(base, run_id):
     """Return the numbers of attempts that a person stopped before they began here.
 
     A restart that waits must not start after such a note.
@@ -338,7 +404,7 @@ def noted_of(base, run_id):
     return numbers
 
 
-def how_lost(record, events):
+def describe_loss(record, events):
     """Return the reason why an attempt whose unit is gone wrote no end.
 
     Such an attempt does not hold the node: only an active unit does. The boot mark distinguishes a
@@ -355,7 +421,7 @@ def how_lost(record, events):
     return "the node was restarted, or " + reason
 
 
-def read_guard(attempt):
+def read_guard_state(attempt):
     """Return {phase, budget, quiet, stall, loss} of the attempt's guard.
 
     phase, budget, quiet: its latest observation (guard.json). stall, loss: the reason why it ended
@@ -363,7 +429,7 @@ def read_guard(attempt):
     """
     observation = read_json(attempt, "guard.json") or {}
     answer = {key: observation.get(key) for key in ("phase", "budget", "quiet")}
-    findings = guard_findings.found(lambda name: read_json(attempt, name))
+    findings = guard_findings.read_findings(lambda name: read_json(attempt, name))
     answer.update(stall=findings["stall"], loss=findings["loss"])
     return answer
 
@@ -375,12 +441,12 @@ def launcher_environment(attempt, plan):
     except OSError:
         return {}
     try:
-        return launcher_notes(root, plan["launcher"]["rank_log"].rpartition("/")[0])[1]
+        return read_launcher_log(root, plan["launcher"]["rank_log"].rpartition("/")[0])[1]
     finally:
         os.close(root)
 
 
-def disk_of(path):
+def disk_space(path):
     """Return {free, total} of a path's file system in bytes, or None.
 
     free: as a user without privileges may use it (statvfs).

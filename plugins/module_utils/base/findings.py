@@ -10,6 +10,9 @@ is about all. text: the observation and the expectation. remedy: the fix, '' whe
 
 from __future__ import annotations
 
+from typing import Any, Dict
+
+Finding = Dict[str, Any]
 LEVELS = ("stop", "warn", "note")
 # Node names that are written out in a line. The others are counted.
 NAMED = 4

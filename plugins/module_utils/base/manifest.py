@@ -10,16 +10,14 @@ bytes.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import stat
 
-from . import git_tree, safe_open
+from . import git_tree
+from .files import read_mapping, write_json
 
 CHUNK = 1 << 20
-RECORD_BYTES = 64 << 20  # of a plan or a run's record: one of 10,000 ranks has 20 MB
 TREE_BYTES = 4 << 30  # of a file with one entry per file of a tree
 ALWAYS_IGNORED = (".git", "__pycache__", ".ipynb_checkpoints")
 
@@ -120,50 +118,6 @@ def _entry(path, known):
 def entry(path):
     """Return [kind, size, sha256] of one file, read now."""
     return _entry(path, None)[0]
-
-
-def read_json(path, limit=RECORD_BYTES):
-    """Return a JSON file's content, or None where it cannot be read.
-
-    It must be a regular file of at most `limit` bytes with JSON in it.
-    """
-    try:
-        return json.loads(safe_open.read_file(path, limit).decode("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def read_mapping(path, limit=RECORD_BYTES):
-    """Return a JSON file's mapping, {} where it is missing or has other content.
-
-    It is for caches, which may be lost.
-    """
-    content = read_json(path, limit)
-    if isinstance(content, dict):
-        return content
-    return {}
-
-
-def write_json(path, value, mode=0o600):
-    """Write JSON so that a reader sees the old file or the new one, never half of it.
-
-    Nor do two writers mix their halves.
-    """
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    # Nodes that share one directory are containers with equal pids, or machines. Their host names
-    # may be equal by mistake.
-    part = f"{path}.{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}.part"
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            json.dump(value, handle, sort_keys=True)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        raise
 
 
 def scan(root, names=None, cache=None, fresh=False):

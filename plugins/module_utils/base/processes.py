@@ -2,7 +2,7 @@
 """Processes of a node as /proc shows them: owner, age and run.
 
 The module also ends the processes of a run by their mark, and no others. Every process of an
-attempt carries TRAINYARD_ATTEMPT=<run>/<attempt> in the environment it was started with (agent.py),
+attempt carries TRAINYARD_ATTEMPT=<run>/<attempt> in the environment it was started with,
 inside a container as well. The mark cannot be read of other users' processes, unless by root.
 """
 
@@ -16,6 +16,7 @@ import signal
 import subprocess
 import time
 
+from .files import read_bytes
 from .sanitize import printable
 
 MARK = b"TRAINYARD_ATTEMPT="
@@ -29,19 +30,8 @@ COMMAND = 160
 
 
 def _read(path):
-    try:
-        with open(path, "rb") as handle:
-            return handle.read()
-    except OSError:  # gone, or another user's
-        return b""
-
-
-def read_text(path):
-    """Return a file of /proc as text, '' where it cannot be read.
-
-    The process may be gone, or be another user's.
-    """
-    return _read(path).decode("utf-8", "surrogateescape")
+    """Return the bytes of a file of /proc, b"" where the process is gone or another user's."""
+    return read_bytes(path) or b""
 
 
 def pids():
@@ -49,12 +39,29 @@ def pids():
     return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
+def environment_of(pid):
+    """Return the environment that a process was started with as [b"name=value"].
+
+    It is [] where it cannot be read. A process may have changed it since.
+    """
+    return _read(f"/proc/{pid}/environ").split(b"\0")
+
+
+def pids_with_mark(name, number):
+    """Return the sorted pids whose environment has exactly this mark, also the caller's.
+
+    name: a run id, or the name of a container's trial. The processes may be in any control group.
+    """
+    mark = MARK + f"{name}/{number:d}".encode()
+    return [pid for pid in pids() if mark in environment_of(pid)]
+
+
 def mark_of(pid):
     """Return (run id, attempt) of a process, or None.
 
     None is also the answer where its environment cannot be read.
     """
-    for item in _read(f"/proc/{pid}/environ").split(b"\0"):
+    for item in environment_of(pid):
         if item.startswith(MARK):
             match = _MARKED.match(os.fsdecode(item[len(MARK) :]))
             return match and (match.group(1), int(match.group(2)))
@@ -135,23 +142,6 @@ def _resident_mib(pid):
     if len(pages) < 2:
         return 0
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-
-
-def age(seconds):
-    """Return an age as text: 40 s, 12 min, 3 h, 2 days."""
-    for limit, unit, text in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
-        if seconds < limit:
-            return f"{int(seconds // unit)} {text}"
-    return f"{int(seconds // 86400)} days"
-
-
-def pids_with_mark(name, number):
-    """Return the sorted pids whose environment has exactly this mark, also the caller's.
-
-    name: a run id, or the name of a container's trial. The processes may be in any control group.
-    """
-    mark = MARK + f"{name}/{number:d}".encode()
-    return sorted(pid for pid in pids() if mark in _read(f"/proc/{pid}/environ").split(b"\0"))
 
 
 def of_run(run_id, number=None):

@@ -26,15 +26,17 @@ import itertools
 import os
 import re
 import stat
+import typing
 
 from ..base import manifest
+from ..base.files import read_mapping
 from ..base.safe_open import DIRECTORY, open_below
 from . import (
     model_collector,
     validate,
 )
 
-HOME = "home"
+CONTROLLER = "home"
 # Endings of the files that a suite leaves where it was ended in the middle of a save.
 UNFINISHED = (".tmp", ".part")
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")
@@ -47,10 +49,42 @@ MOST_ENTRIES = 20_000  # of a folder and the folders in it
 MOST_READ = 50  # checkpoints of an attempt, the newest; reading one may take seconds
 
 
+class SkippedCheckpoint(typing.TypedDict):
+    """A checkpoint or directory that cannot be used."""
+
+    attempt: int
+    name: str  # of the checkpoint, empty for a directory
+    why: str
+    code: str
+
+
+class ResumePoint(typing.TypedDict, total=False):
+    """A complete checkpoint from which a run can go on. An unknown number is None."""
+
+    attempt: int  # that saved it
+    name: str
+    stem: str
+    path: str  # of its folder on the machine
+    instead: bool  # whether its name fits the patterns of `instead`
+    saved: float  # unix seconds
+    epoch: int | None  # epochs that are done
+    step: int | None  # steps that are done
+    lr: float | None  # the learning rate there
+    paths: list[str]  # of its files, before they are described
+    files: dict[str, list[typing.Any]]  # path: ['f', bytes, sha256]
+    bytes: int
+    digest: str  # of the files
+    first: str  # the node of rank 0
+    # Of the chosen one, as resume_choice.choose makes them:
+    source: str  # the machine that it is taken from
+    sources: list[dict[str, str]]  # [{source, path}] of all machines with the same files
+    note: str
+
+
 # --- one checkpoint
 
 
-def state(rule, name, read):
+def read_progress(rule, name, read):
     """Return {epoch, step, lr} of a checkpoint: whole numbers, and a rate.
 
     A number that no file has stays None. rule: the table's `state`. name: stem or folder. read:
@@ -141,7 +175,7 @@ def examine(root, folder, name, files, rule):
                 if isinstance(error, validate.BrokenFile):
                     code = error.code
                 raise validate.BrokenFile(code, f"{path} {error}") from None
-    return state(rule.get("state") or {}, name, {path: values[path] for path in wanted})
+    return read_progress(rule.get("state") or {}, name, {path: values[path] for path in wanted})
 
 
 def _refuse_incomplete(wanted, files):
@@ -161,7 +195,7 @@ def _refuse_incomplete(wanted, files):
 # --- one attempt
 
 
-def candidates(root, folder, rule):
+def list_candidates(root, folder, rule):
     """Return (rows, whether the folder has more entries than are looked at).
 
     rows: [(instead, saved in ns, name, {path: modification time in ns})], the likeliest first: by
@@ -228,7 +262,11 @@ def _note(checkpoint_files, name, path, info):
 
     Names that rsync could read otherwise belong to no checkpoint.
     """
-    if stat.S_ISREG(info.st_mode) and model_collector.plain(path) and not path.endswith(UNFINISHED):
+    if (
+        stat.S_ISREG(info.st_mode)
+        and model_collector.is_plain_path(path)
+        and not path.endswith(UNFINISHED)
+    ):
         checkpoint_files.setdefault(name, {})[path] = info.st_mtime_ns
 
 
@@ -237,15 +275,12 @@ def _fits(name, patterns):
 
 
 def describe_skipped(code, number, why, name=""):
-    """Return an entry of `skipped`.
-
-    code: of the message. number: the attempt's. name: of the checkpoint, empty for a directory.
-    """
+    """Return the SkippedCheckpoint of attempt `number`."""
     return {"attempt": number, "name": name, "why": why, "code": code}
 
 
-def of_attempt(attempt_dir, number, folders, rule):
-    """Return (point or None, skipped) of an attempt.
+def find_in_attempt(attempt_dir, number, folders, rule):
+    """Return (ResumePoint or None, skipped) of an attempt.
 
     The point is the newest complete checkpoint, without its digest. skipped: entries about newer
     ones that are not complete. folders: below attempt_dir, the likeliest first.
@@ -289,10 +324,10 @@ def _open_folder(path):
 
 
 def _attempt_rows(root, number, folders, rule):
-    """Return ([(folder, row of `candidates`)], skipped), the likeliest first."""
+    """Return ([(folder, row of `list_candidates`)], skipped), the likeliest first."""
     rows, skipped = [], []
     for folder in folders:
-        folder_rows, is_cut = candidates(root, folder, rule)
+        folder_rows, is_cut = list_candidates(root, folder, rule)
         rows += [(folder, row) for row in folder_rows]
         if is_cut:
             why = f"{folder} has more than {MOST_ENTRIES} entries; the rest is left out"
@@ -301,7 +336,7 @@ def _attempt_rows(root, number, folders, rule):
     return rows, skipped
 
 
-def order(point):
+def sort_key(point):
     """Return the sort key of points, the best last.
 
     Points are compared by name, then by the epochs or else steps that are done, attempt and time of
@@ -318,15 +353,15 @@ def order(point):
 # --- one machine
 
 
-def of_run(run_dir, rule, at_home=False):
+def find_in_run(run_dir, rule, on_controller=False):
     """Return {'point': best point of a run on one machine, or None, 'skipped': [...]}.
 
-    Every byte of that point is read, for its digest. run_dir: runs/<run id> on a node, or with
-    at_home on the controller, where a checkpoint lies in attempt-N/checkpoint. rule: the suite
-    table's `resume`; {}: what the attempts' own plans say.
+    Every byte of that point is read, for its digest. run_dir: runs/<run id>. on_controller:
+    whether that is the controller's, where a checkpoint lies in attempt-N/checkpoint. rule: the
+    suite table's `resume`. With {} it is that of the attempts' own plans.
     """
-    points, skipped = _run_points(run_dir, rule, at_home)
-    for point in sorted(points, key=order, reverse=True):
+    points, skipped = _run_points(run_dir, rule, on_controller)
+    for point in sorted(points, key=sort_key, reverse=True):
         try:
             files = _describe_files(point["path"], point.pop("paths"))
         except OSError as error:
@@ -338,11 +373,11 @@ def of_run(run_dir, rule, at_home=False):
         point["files"] = files
         point["bytes"] = sum(entry[1] for entry in files.values())
         point["digest"] = manifest.digest(files)
-        return {"point": point, "skipped": ordered(skipped)}
-    return {"point": None, "skipped": ordered(skipped)}
+        return {"point": point, "skipped": sort_skipped(skipped)}
+    return {"point": None, "skipped": sort_skipped(skipped)}
 
 
-def _run_points(run_dir, rule, at_home):
+def _run_points(run_dir, rule, on_controller):
     """Return (the best point of each attempt, skipped) of a run on one machine."""
     points, skipped = [], []
     numbers = _numbers(run_dir)
@@ -351,15 +386,15 @@ def _run_points(run_dir, rule, at_home):
         skipped.append(describe_skipped("checkpoint.not_read", numbers[MOST_ATTEMPTS], why))
     for number in numbers[:MOST_ATTEMPTS]:
         attempt_dir = os.path.join(run_dir, f"attempt-{number}")
-        plan = manifest.read_mapping(os.path.join(attempt_dir, "plan.json"))
+        plan = read_mapping(os.path.join(attempt_dir, "plan.json"))
         folders = _folders(plan)
-        if at_home:
-            plan = plan or manifest.read_mapping(os.path.join(run_dir, "plan.json"))
+        if on_controller:
+            plan = plan or read_mapping(os.path.join(run_dir, "plan.json"))
             folders = [model_collector.PLACE]
         attempt_rule = rule or _section(plan, "resume")
         if not attempt_rule.get("holds") or not attempt_rule.get("names"):
             continue
-        point, incomplete = of_attempt(attempt_dir, number, folders, attempt_rule)
+        point, incomplete = find_in_attempt(attempt_dir, number, folders, attempt_rule)
         skipped += incomplete
         if point:
             points.append(dict(point, first=_first(plan)))
@@ -370,7 +405,7 @@ def _describe_files(folder, paths):
     """Return {path: ['f', bytes, sha256]} of the files of a checkpoint."""
     root = _open_folder(folder)
     try:
-        return {path: model_collector.described(root, path) for path in paths}
+        return {path: model_collector.describe_file(root, path) for path in paths}
     finally:
         os.close(root)
 
@@ -412,11 +447,11 @@ def _first(plan):
     return str(nodes[0]["name"])
 
 
-def ordered(skipped):
+def sort_skipped(skipped):
     return sorted(skipped, key=lambda row: (-row["attempt"], row["name"], row.get("node", "")))
 
 
-def said(point):
+def describe_point(point):
     """Return a point as text: name, attempt, machines, what is done, and its digest."""
     text = f"{point['name']} of attempt {point['attempt']}"
     machines = " and ".join(each["source"] for each in point.get("sources") or ())

@@ -29,7 +29,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 NAME = re.compile(r"[A-Za-z0-9_+@=.][A-Za-z0-9_+@=.-]*\Z")  # (safe_names bounds it)
 
 
-def plain(path):
+def is_plain_path(path):
     """Return whether every part of a path is a name that a checkpoint's file may have."""
     return not safe_names.problem(path) and all(NAME.match(part) for part in path.split("/"))
 
@@ -38,7 +38,7 @@ class CheckpointError(CodedError):
     """Files that cannot be a checkpoint's, or a copy that cannot be installed."""
 
 
-def find(attempt_dir, folders, patterns, wanted):
+def find_checkpoint(attempt_dir, folders, patterns, wanted):
     """Return the description of the wanted checkpoint of an attempt on its node.
 
     It is {wanted, kind, name, folder, files, bytes, note, passed_over}. folders: below the
@@ -66,7 +66,7 @@ def find(attempt_dir, folders, patterns, wanted):
             for folder in folders:
                 name, paths = _newest(root, folder, patterns[kind], result["passed_over"])
                 if paths:
-                    files = {path: described(root, folder + "/" + path) for path in paths}
+                    files = {path: describe_file(root, folder + "/" + path) for path in paths}
                     result.update(kind=kind, name=name, folder=folder, files=files)
                     result["bytes"] = sum(entry[1] for entry in files.values())
                     result["note"] = _note(patterns, wanted, kind, files)
@@ -76,7 +76,7 @@ def find(attempt_dir, folders, patterns, wanted):
     return dict(result, note="the training has saved none")
 
 
-def seen(attempt_dir, folders, patterns):
+def newest_name(attempt_dir, folders, patterns):
     """Return the name of the best checkpoint, else of the last one, else ''.
 
     One with an empty or unreadable file does not count.
@@ -105,7 +105,7 @@ def _open_folder(path):
 def _has_content(root, path):
     """Return whether a file is readable and not empty."""
     try:
-        return size_of(root, path) > 0
+        return file_size(root, path) > 0
     except OSError:
         return False
 
@@ -146,8 +146,8 @@ def _newest(root, folder, pattern, passed_over):
             if not any(fnmatch.fnmatchcase(name, part) for part in pattern.split("|")):
                 continue
             paths = _entry_files(descriptor, entry, info)
-            usable = [path for path in paths if plain(path)]
-            passed_over += [f"{folder}/{path}" for path in paths if not plain(path)]
+            usable = [path for path in paths if is_plain_path(path)]
+            passed_over += [f"{folder}/{path}" for path in paths if not is_plain_path(path)]
             if not paths:
                 passed_over.append(f"{folder}/{entry}")
             files[name] = files.get(name, []) + usable
@@ -171,13 +171,13 @@ def _name_of(entry, info):
 def _entry_files(descriptor, entry, info):
     """Return the paths of the regular files that an entry is or holds."""
     if stat.S_ISDIR(info.st_mode):
-        return files_of(descriptor, entry)
+        return list_files(descriptor, entry)
     if stat.S_ISREG(info.st_mode):
         return [entry]
     return []
 
 
-def files_of(root, folder):
+def list_files(root, folder):
     """Return the paths of the regular files in a folder of a directory descriptor.
 
     Links and everything else are left out.
@@ -192,7 +192,7 @@ def files_of(root, folder):
     return paths
 
 
-def described(root, path):
+def describe_file(root, path):
     """Return ['f', bytes, sha256] of a file below a directory descriptor."""
     digest, size = hashlib.sha256(), 0
     with os.fdopen(open_below(root, path), "rb") as handle:
@@ -202,7 +202,7 @@ def described(root, path):
     return ["f", size, digest.hexdigest()]
 
 
-def check(files):
+def check_files(files):
     """Raise CheckpointError where a node's files cannot be a checkpoint's.
 
     files: {path: ['f', bytes, sha256]}.
@@ -257,7 +257,7 @@ def _folders_of(paths):
     return folders
 
 
-def size_of(root, path):
+def file_size(root, path):
     """Return the bytes of a regular file below a directory descriptor."""
     with os.fdopen(open_below(root, path), "rb") as handle:
         return os.fstat(handle.fileno()).st_size

@@ -47,7 +47,7 @@ FULL = 1 << 20  # bytes free below which a log that breaks off did so because th
 _FAR = float("inf")
 
 
-def succeeded(unit, node):
+def has_succeeded(unit, node):
     """Return whether an attempt ended well on a node, and nothing stopped it.
 
     Unit and launcher must both have ended well. unit: what systemd says of the unit. node: what
@@ -62,15 +62,15 @@ def succeeded(unit, node):
     return well and not unit.get("stopped_by")
 
 
-def clocks(asked):
+def measure_clocks(answers):
     """Return {node: seconds that its clock is ahead of the middle one}.
 
     Differences that asking the nodes explains count as 0.
-    asked: {node: what rank_logs_info returned}.
+    answers: {node: what rank_logs_info returned}.
     """
-    ahead = _compare_clocks(asked)
-    _excuse_late_answers(asked, ahead)
-    _correct_stopped_nodes(asked, ahead)
+    ahead = _compare_clocks(answers)
+    _excuse_late_answers(answers, ahead)
+    _correct_stopped_nodes(answers, ahead)
     return ahead
 
 
@@ -265,7 +265,7 @@ _RANK_RULES = (
     ),
     _rule(_RankEvidence.has_own_error, PRIMARY, "its log holds an error of its own"),
     _rule(_RankEvidence.is_stopped_by_product, STOPPED, "was stopped with the attempt"),
-    _rule(_RankEvidence.is_out_of_memory, OOM, "the kernel killed it for want of memory"),
+    _rule(_RankEvidence.is_out_of_memory, OOM, "the kernel killed it because memory was short"),
     _Rule(
         _RankEvidence.is_killed,
         KILLED,
@@ -330,6 +330,31 @@ _CANDIDATE_KEYS = (
 )
 
 
+class _CandidateFields(typing.TypedDict):
+    rank: int | None  # None for a launcher or scheduler
+    node: str
+    local_rank: int | None
+    pid: int | None
+    exit_code: int | None
+    signal: str | None
+    observed: str | None  # what saw the end: agent or launcher
+    ended: float | None  # by the node's clock
+    home: str | None  # the log's name on the controller
+    lines: int | None
+    last_line: str | None
+    weight: int
+    why: str  # the reason for the weight, as a predicate
+    error: dict[str, typing.Any] | None  # the first error of its log
+    when: float | None  # the end by the middle clock, in unix seconds
+
+
+class Candidate(_CandidateFields, total=False):
+    """A failure on one rank, launcher or scheduler that may be the beginning of all."""
+
+    who: str  # scheduler, where it is not a launcher
+    started: bool  # whether a rank of the node had started (launcher and scheduler only)
+
+
 class Weighing:
     """The candidates of one attempt, from {node: what rank_logs_info returned}.
 
@@ -337,22 +362,22 @@ class Weighing:
     `ahead` and `ranks`.
     """
 
-    def __init__(self, asked, alone=False):
+    def __init__(self, answers, alone=False):
         """Weigh the findings.
 
-        asked: the findings of each node. alone: whether the plan has one node only, which is free
+        answers: the findings of each node. alone: whether the plan has one node only, which is free
         to talk to itself over loopback.
         """
-        self.answers, self.alone = asked, alone
-        self.ahead = clocks(asked)
-        self.units = {name: node.get("exit") for name, node in asked.items()}
+        self.answers, self.alone = answers, alone
+        self.ahead = measure_clocks(answers)
+        self.units = {name: node.get("exit") for name, node in answers.items()}
         known = {name: unit for name, unit in self.units.items() if unit}
         self.stopped = {name: unit for name, unit in known.items() if unit.get("stopped_by")}
-        self.fine = [name for name, unit in known.items() if succeeded(unit, asked[name])]
+        self.fine = [name for name, unit in known.items() if has_succeeded(unit, answers[name])]
         self.failed = [name for name in known if name not in self.stopped and name not in self.fine]
         self.ranks = [
             dict(rank, node=name)
-            for name, node in asked.items()
+            for name, node in answers.items()
             for rank in node.get("ranks") or []
         ]
         self.firsts = self._find_first_deaths()
@@ -615,7 +640,7 @@ class Weighing:
         return dict(candidate, who="scheduler", started=True)
 
     def _build_candidate(self, rank, weight, why, error):
-        """Return a candidate: its rank's findings and the corrected time."""
+        """Return the Candidate with a rank's findings and the corrected time."""
         when = rank.get("ended")
         if when is None and error:
             when = error.get("time") or rank.get("mtime")

@@ -16,7 +16,8 @@ import tempfile
 import time
 
 from ..attempts import attempt_dir
-from ..base.processes import pids_with_mark
+from ..base import processes
+from ..base.files import read_text
 from . import containers
 from .python_env import MODULES, PACKAGES
 
@@ -168,7 +169,7 @@ class Trial:
             answer = read_result(self._place)
         answer = answer or read_result(self._place)
         if answer is None:
-            lines = read_text(self._place, "errors").strip().splitlines()
+            lines = read_text(os.path.join(self._place, "errors")).strip().splitlines()
             lines = lines or [f"no answer within {self._params['wait']} s"]
             raise ContainerError(lines[-1])
         if "failed" in answer:
@@ -201,7 +202,7 @@ class Trial:
         self._run_command(["systemctl", "--user", "stop", self._unit])
         if self._container["remove"]:
             self._run_command([*self._container["remove"], self._name])
-        left = pids_with_mark(self._name, 0)
+        left = processes.pids_with_mark(self._name, 0)
         for pid in left:  # the refusal is the news; nothing of the trial stays behind for it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -222,52 +223,38 @@ def describe_start(params, home, engine, form, image):
 
 
 def await_processes(run_id):
-    """Return `processes` of the trial as soon as there are some, {} after VISIBLE_SECONDS.
+    """Return `processes_inside` of the trial as soon as there are some, {} after VISIBLE_SECONDS.
 
     The kernel shows the environment of a process a moment after its start.
     """
     deadline = time.monotonic() + VISIBLE_SECONDS
-    groups_by_pid = processes(run_id)
+    groups_by_pid = processes_inside(run_id)
     while not groups_by_pid and time.monotonic() < deadline:
         time.sleep(0.05)
-        groups_by_pid = processes(run_id)
+        groups_by_pid = processes_inside(run_id)
     return groups_by_pid
 
 
-def processes(run_id):
+def processes_inside(run_id):
     """Return {pid: its control groups} of the trial's processes inside.
 
     They are found as the agent of an attempt finds ranks.
     """
-    groups_by_pid = {}
-    for pid in pids_with_mark(run_id, 0):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as handle:
-                inside = b"TRAINYARD_TRIAL=inside" in handle.read().split(b"\0")
-            with open(f"/proc/{pid}/cgroup", encoding="utf-8") as handle:
-                groups = handle.read()
-        except OSError:
-            continue
-        if inside:
-            groups_by_pid[pid] = groups
-    return groups_by_pid
+    groups = {
+        pid: read_text(f"/proc/{pid}/cgroup")
+        for pid in processes.pids_with_mark(run_id, 0)
+        if b"TRAINYARD_TRIAL=inside" in processes.environment_of(pid)
+    }
+    # A process that has ended meanwhile has none.
+    return {pid: text for pid, text in groups.items() if text}
 
 
 def read_result(place):
     """Return the container's answer, or None as long as there is no answer."""
-    for line in reversed(read_text(place, "said").splitlines()):
+    for line in reversed(read_text(os.path.join(place, "said")).splitlines()):
         if line.startswith("{") and line.endswith("}"):
             return json.loads(line)
     return None
-
-
-def read_text(place, name):
-    """Return a file's text, '' where it is missing."""
-    try:
-        with open(os.path.join(place, name), encoding="utf-8", errors="replace") as handle:
-            return handle.read()
-    except OSError:
-        return ""
 
 
 def _owner_of(path):

@@ -228,8 +228,9 @@ def _client_environment(engine, loader):
 def container_command(container, work, name, argv, environment, attempt=None):
     """Return (argv, environment) that run a command inside.
 
-    container: of `plan_entry`. Words in braces are known only when an attempt starts. agent.py does
-    the same. attempt: the directory that the command may write to, by default the one above work.
+    container: of `plan_entry`. Words in braces are known only when an attempt starts:
+    agent/launcher.py does the same. attempt: the directory that the command may write to, by
+    default the one above work.
     """
     attempt = attempt or os.path.dirname(work)
     values = {

@@ -6,15 +6,14 @@ Programs get a small environment and no network. What is installed is described 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
-import time
 import zipfile
 
+from ..base import locks
 from . import python_env as core
 from . import wheels
 
@@ -70,17 +69,12 @@ class InstallError(Exception):
 
 def wait_for_lock(handle, seconds, digest):
     """Take the lock of one environment. Raises InstallError where another installation holds it."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise InstallError(
-                    f"another installation has been running here for {seconds} s; wait for it or"
-                    " end it"
-                ) from None
-            time.sleep(0.5)
+    try:
+        locks.wait_for_lock(handle, seconds)
+    except locks.Locked:
+        raise InstallError(
+            f"another installation has been running here for {seconds} s; wait for it or end it"
+        ) from None
 
 
 def run_program(argv, lock=None, environment=None, timeout=None):

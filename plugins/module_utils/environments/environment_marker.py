@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 
+from ..base.files import replace_file
 from .python_env import MARKER
 
 
@@ -14,8 +15,4 @@ def write_marker(home, marker):
     target = os.path.join(home, "env", marker["digest"])
     os.makedirs(target, mode=0o700, exist_ok=True)
     path = os.path.join(target, MARKER)
-    with open(path + ".new", "w", encoding="utf-8") as handle:
-        json.dump(marker, handle, indent=1, sort_keys=True)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(path + ".new", path)
+    replace_file(path, json.dumps(marker, indent=1, sort_keys=True), mode=0o644)

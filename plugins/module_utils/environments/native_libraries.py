@@ -10,7 +10,7 @@ import glob
 import os
 import re
 
-from ..base.unit_limits import text_of
+from ..base.files import read_text
 
 # So many characters of such a file are read at most.
 HEAD = 1 << 16
@@ -89,7 +89,7 @@ def libraries(run):
 def _first_text(paths):
     """Return the beginning of the first file that has a text, '' where none has."""
     for path in paths:
-        text = text_of(path, HEAD)
+        text = read_text(path, HEAD)
         if text:
             return text
     return ""

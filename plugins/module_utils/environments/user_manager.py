@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 import subprocess
 
+from ..base.files import read_text
+
 UNLIMITED = -1
 CAP_SYS_RESOURCE = 24  # from capability.h: may raise hard limits
 LIMITS = {
@@ -60,15 +62,6 @@ def allowed_limit(wanted, hard, may_raise, nr_open):
 def is_lower(left, right):
     """Return True if a limit is lower than another."""
     return left != UNLIMITED and (right == UNLIMITED or left < right)
-
-
-def read_text(path):
-    """Return a file's text, or '' without the file."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
-    except OSError:
-        return ""
 
 
 def node_limits(asked, read_text=read_text):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -18,10 +17,10 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 import types
 import zipfile
 
+from ..base.locks import Locked, wait_for_lock
 from ..base.manifest import file_sha256
 from ..base.sanitize import hide_paths, host_of, printable
 from .python_env import PACKAGES, normal_name
@@ -86,21 +85,15 @@ def lock_cache(root, wait):
     ends. Raises WheelhouseError.
     """
     os.makedirs(root, mode=0o700, exist_ok=True)
-    deadline = time.monotonic() + wait
     with open(os.path.join(root, ".lock"), "a+", encoding="utf-8") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    handle.seek(0)
-                    holder = handle.read().strip() or "?"
-                    raise WheelhouseError(
-                        f"{root} has been in use by process {holder} for {wait} s; wait for it or"
-                        " end it"
-                    ) from None
-                time.sleep(0.5)
+        try:
+            wait_for_lock(handle, wait)
+        except Locked:
+            handle.seek(0)
+            holder = handle.read().strip() or "?"
+            raise WheelhouseError(
+                f"{root} has been in use by process {holder} for {wait} s; wait for it or end it"
+            ) from None
         handle.truncate(0)
         handle.write(f"{os.getpid()}\n")
         handle.flush()

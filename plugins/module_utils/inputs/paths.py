@@ -13,7 +13,8 @@ import stat
 import time
 
 from ..base import manifest
-from ..base.unit_limits import text_of
+from ..base.files import read_mapping, read_text, write_json
+from ..base.mounts import mount_of
 
 # File systems that one kernel alone has mounted; any other may be seen by several machines at once.
 LOCAL = (
@@ -30,19 +31,11 @@ DIGITS = 8
 # same on every node, since they follow from the names.
 SAMPLED_FILES, BLOCK_BYTES = 64, 1 << 20
 # Bytes per second, assumed of a disk of which nothing was read yet.
-ASSUMED_BYTES_PER_SECOND = 200e6
+ASSUMED_BYTES_PER_SECOND = 200 << 20
 # Entries that one node shows by name.
 MOST_ENTRIES = 5000
 # Unreadable files that are named.
 _MOST_UNREADABLE = 20
-
-
-def format_size(size):
-    """Return a size in bytes as text with its unit."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.1f} {unit}"
-    return f"{int(size)} B"
 
 
 def printable_name(name):
@@ -51,22 +44,6 @@ def printable_name(name):
 
 
 # --- file systems
-
-
-def mount_of(real, mountinfo):
-    """Return (mount point, root, type, source) of a path.
-
-    mountinfo: text of /proc/self/mountinfo. Of several mounts on one point the last one is visible.
-    """
-    best = ("/", "/", "", "")
-    for line in mountinfo.splitlines():
-        left, _dash, right = line.partition(" - ")
-        fields, tail = left.split(), right.split()
-        if len(fields) > 4 and len(tail) > 1:
-            point = fields[4].replace("\\040", " ")
-            if (real + "/").startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
-                best = (point, fields[3].replace("\\040", " "), tail[0], tail[1])
-    return best
 
 
 def nearest_existing(path):
@@ -99,8 +76,8 @@ def identity(path, mountinfo=None, kernel=None):
     """
     real, rest = nearest_existing(path)
     if mountinfo is None:
-        mountinfo = text_of("/proc/self/mountinfo")
-    boot = kernel or text_of("/proc/sys/kernel/random/boot_id").strip()
+        mountinfo = read_text("/proc/self/mountinfo")
+    boot = kernel or read_text("/proc/sys/kernel/random/boot_id").strip()
     ids, mount = [], mount_of(real, mountinfo)
     point, root = mount[:2]
     kind, source = mount[2:]
@@ -121,7 +98,7 @@ def identity(path, mountinfo=None, kernel=None):
 
 def filesystem(path):
     """Return type, source and mount point of a path's file system as text."""
-    mount = mount_of(nearest_existing(path)[0], text_of("/proc/self/mountinfo"))
+    mount = mount_of(nearest_existing(path)[0], read_text("/proc/self/mountinfo"))
     point, kind, source = mount[0], mount[2], mount[3]
     return f"{kind} of {source} at {point}"
 
@@ -224,7 +201,7 @@ def digest_cache(cache, fresh):
     """
     known, records = {}, {}
     if not fresh:
-        known = manifest.read_mapping(cache, manifest.TREE_BYTES)
+        known = read_mapping(cache, manifest.TREE_BYTES)
 
     def read(name, path, info):
         state = [info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
@@ -237,7 +214,7 @@ def digest_cache(cache, fresh):
 
     def close():
         if records != known:
-            manifest.write_json(cache, records)
+            write_json(cache, records)
 
     return read, close
 

@@ -19,9 +19,11 @@ import contextlib
 import os
 
 from ..base import manifest
+from ..base.files import read_mapping, write_json
 from ..base.findings import finding, named, unequal
+from ..base.units import format_bytes
 from . import paths as places
-from .paths import format_size, identity
+from .paths import identity
 
 # Nodes that are asked for files by name where trees differ, beside the reference.
 QUERIED_NODES = 3
@@ -45,11 +47,11 @@ def exchange_nonces(base, node, names):
     if not os.path.isdir(base):
         return {"own": "", "seen": {}}
     value = os.urandom(16).hex()
-    manifest.write_json(os.path.join(folder, node + ".json"), {"nonce": value})
+    write_json(os.path.join(folder, node + ".json"), {"nonce": value})
     others = {}
     for name in names:
         if name != node:
-            record = manifest.read_mapping(os.path.join(folder, name + ".json"))
+            record = read_mapping(os.path.join(folder, name + ".json"))
             if record.get("nonce"):
                 others[name] = record["nonce"]
     return {"own": value, "seen": others}
@@ -125,7 +127,7 @@ def _has_read(nonces, reader, writer):
 def judge(nodes, facts, allowed):
     """Return the findings about places and product directories.
 
-    allowed: {named: {node: {key: result of placement's `named`}}} where files were asked for by
+    allowed: {named: {node: {key: `places` of tree_files_info}}} where files were asked for by
     name.
     """
     answers = {}
@@ -195,7 +197,7 @@ def _node_findings(key, name, item):
         paths = ", ".join(item["unreadable"][:SHOWN])
         text = f"{key}: cannot be read by the training user: {paths}"
         remedy = (
-            "give the user leave to read where the training needs it, mend or remove links to"
+            "give the user leave to read where the training needs it, fix or remove links to"
             " nothing"
         )
         result.append(finding("placement.unreadable", text, remedy, name, "warn"))
@@ -249,7 +251,7 @@ def _unequal_names(key, items):
     """Return the finding that names or sizes differ, or []."""
     figures = {
         name: "{} files, {}, names and sizes {}".format(
-            item["files"], format_size(item["bytes"]), item["listing"][:8]
+            item["files"], format_bytes(item["bytes"]), item["listing"][:8]
         )
         for name, item in items.items()
         if item["listing"]
@@ -372,7 +374,7 @@ def estimate_verification(node, facts, trees):
             rate, source = measured[0]
         seconds = int(max(1, size / rate))
         lines.append(
-            f"{node}: reads {format_size(size)} of {key}, about {seconds} s at"
-            f" {format_size(rate)}/s, {source}"
+            f"{node}: reads {format_bytes(size)} of {key}, about {seconds} s at"
+            f" {format_bytes(rate)}/s, {source}"
         )
     return lines

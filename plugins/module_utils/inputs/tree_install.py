@@ -12,6 +12,7 @@ import stat
 import time
 
 from ..base import manifest
+from ..base.files import write_json
 
 
 class TreeError(Exception):
@@ -68,7 +69,7 @@ def switch_in(base, kind, digest, entries):
         os.rename(final, old)
     os.rename(staging, final)
     protect(final, writable=False)
-    manifest.write_json(final + ".manifest.json", entries)
+    write_json(final + ".manifest.json", entries)
     manifest.scan(final, None, final + ".scan.json")
     if old:
         remove(old)

@@ -6,10 +6,11 @@ No other bytes of the file change.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 
+from ..base.files import replace_file
+from ..base.locks import wait_for_lock
 from .primitives import (
     HOST_KEY_TYPES,
     fingerprint,
@@ -151,24 +152,13 @@ def rewrite(path, change, mode, write=True):
     while True:
         with open(path, "rb") as handle:
             if write:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                wait_for_lock(handle)
             opened = os.fstat(handle.fileno())
             if not os.path.exists(path) or not os.path.samestat(opened, os.stat(path)):
                 continue  # another writer has replaced it while this one waited
             before = handle.read().decode("utf-8", "surrogateescape")
             after = change(before)
             if write and after != before:
-                _replace(path, after, opened.st_mode & 0o7777)
+                data = after.encode("utf-8", "surrogateescape")
+                replace_file(path, data, opened.st_mode & 0o7777)
             return before, after
-
-
-def _replace(path, text, mode):
-    """Write a file whole or not at all."""
-    part = f"{path}.{os.getpid()}.part"
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as handle:
-        handle.write(text.encode("utf-8", "surrogateescape"))
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.chmod(part, mode)
-    os.replace(part, path)

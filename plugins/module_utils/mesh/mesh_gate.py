@@ -1,31 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate of a node: the one program that its peers' keys can start here.
+"""Gate of a node: the one program that its peers' certificates can start here.
 
-It has a few verbs and executes nothing that a caller sends. sshd starts it by the forced command of
-a line in authorized_keys, which names the caller. The caller's own words are in
-SSH_ORIGINAL_COMMAND. They are split without a shell, and every word is compared with a pattern. The
-file is complete in itself and needs nothing but Python >= 3.8. The programs of an attempt lie
-beside it.
+It has two verbs and executes nothing that a caller sends. sshd starts it by the forced command of a
+line in authorized_keys, which names the caller. The caller's own words are in SSH_ORIGINAL_COMMAND.
+They are split without a shell, and every word is compared with a pattern.
+
+It serves the site and not a run: trust.yml installs it once, and mesh.json is bound to its bytes.
+So it is one file, complete in itself, and needs nothing but Python >= 3.8. The gate of a run is
+agent/peer_gate.py.
 
     gate.py PEER                        a peer with a certificate of the site, for what a
                                         controller directs
         identify                        print this machine's id and host name
         pull RUN ATTEMPT FOLDER --server --daemon .
                                         serve a folder of checkpoints to rsync, read-only
-    gate.py --run RUN ATTEMPT PEER      a peer with the key of that attempt, as long as it lasts
-                                        (mesh_credential.py)
-        stop N REASON                   note the caller and its reason, keep evidence of a hang,
-                                        stop its unit
-        beat N                          print every two seconds the attempt's state here
-        door N WORDS...                 start Open MPI's daemon inside its unit, where the
-                                        accepted plan says mpirun
-                                        N is ATTEMPT, or 0: the rehearsal before it
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -33,13 +26,10 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 
 LONGEST = 16384
 REFUSED = 77
-REASONS = ("peer", "lost", "hang")
 IDENTITY = ("/etc/machine-id", "/proc/sys/kernel/hostname")
-PLAN_SECONDS = 60
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,4})\Z")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
@@ -115,23 +105,6 @@ def identity():
     return hashlib.sha256("\n".join([*parts, ""]).encode()).hexdigest()
 
 
-def beside(name):
-    """Return a program that lies beside this one.
-
-    With -I Python does not look here automatically. Raises Refused where it is missing.
-    """
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
-    if not os.path.exists(path):
-        raise Refused(f"this run does not use {name}")
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-# --- what a controller directs
-
-
 def identify():
     """Print this machine's id and host name, each on a line."""
     for path in IDENTITY:
@@ -197,66 +170,6 @@ def of_site(words):
     raise Refused("not a verb of the mesh: a certificate permits identify and pull")
 
 
-# --- one attempt
-
-
-def own_machine(run, number):
-    """Return what the start noted for this machine: {node, base, nodes}.
-
-    Several machines may share this home. Raises Refused where nothing was noted.
-    """
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    wanted = {"identity": identity(), "run": run, "number": number}
-    for name in sorted(os.listdir(folder)):
-        machine = read_json(os.path.join(folder, name, "machine.json"))
-        if isinstance(machine, dict) and all(
-            machine.get(key) == value for key, value in wanted.items()
-        ):
-            return machine
-    raise Refused("the attempt is not on this machine")
-
-
-def wait_for_plan(agent, attempt):
-    """Return the accepted plan of an attempt, whose start may be under way.
-
-    Raises Refused where it is missing after PLAN_SECONDS.
-    """
-    until = time.monotonic() + PLAN_SECONDS
-    while True:
-        try:
-            return agent.read_plan(attempt)[0]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if time.monotonic() >= until or os.path.exists(os.path.join(attempt, "stop.json")):
-                raise Refused("the attempt has no plan here") from error
-            time.sleep(0.2)
-
-
-def of_run(run, number, peer, words):
-    """Carry out a call that came with the key of an attempt."""
-    if len(words) < 2:
-        raise Refused("not a verb of a run: stop, beat, door")
-    verb, attempt_number = words[0], match(NUMBER, words[1], "an attempt")
-    if attempt_number not in (str(number), "0"):
-        raise Refused(f"this key is for attempt {number}")
-    machine = own_machine(run, number)
-    if peer not in machine["nodes"] or peer == machine["node"]:
-        raise Refused(f"{peer} is not a peer in this run")
-    attempt = os.path.join(machine["base"], "runs", run, f"attempt-{attempt_number}")
-    unit = f"trainyard-{run}-{attempt_number}.service"
-    if verb == "stop" and len(words) == 3 and words[2] in REASONS:
-        return beside("agent").stop(attempt, peer, unit, words[2])
-    if verb == "beat" and len(words) == 2:
-        return beside("guard_beat").main(attempt, unit)
-    if verb == "door" and len(words) > 2:
-        openmpi = beside("openmpi")
-        plan = wait_for_plan(beside("agent"), attempt)
-        problem = openmpi.order_problem(plan, peer, machine["node"], words[2:])
-        if problem:
-            raise Refused(problem)
-        return openmpi.door(attempt, words[2:])
-    raise Refused(f"want: stop N {'|'.join(REASONS)}, beat N, or door N WORDS")
-
-
 def main(arguments):
     """Dispatch a call.
 
@@ -266,10 +179,6 @@ def main(arguments):
     sys.dont_write_bytecode = True
     try:
         words = split(os.environ.get("SSH_ORIGINAL_COMMAND", ""))
-        if len(arguments) == 4 and arguments[0] == "--run":
-            run = match(RUN_ID, arguments[1], "a run")
-            number = int(match(NUMBER, arguments[2], "an attempt"))
-            return of_run(run, number, match(NODE, arguments[3], "a node"), words)
         if len(arguments) == 1:
             match(NODE, arguments[0], "a node")
             return of_site(words)

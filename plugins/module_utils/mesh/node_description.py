@@ -13,7 +13,10 @@ import os
 import pwd
 import shutil
 
-from .primitives import read_bytes, sha256
+from ..base import mounts
+from ..base.files import read_text
+from ..base.mounts import mount_of
+from .primitives import sha256
 from .store import own_identity, read_host_keys, read_record
 
 
@@ -66,23 +69,12 @@ def shared_home(mountinfo, home, inode, network_filesystems):
     /proc/self/mountinfo. inode: of the home. Server names are left out: nodes may mount one export
     from several addresses of its server.
     """
-    best = None
-    for line in mountinfo.splitlines():
-        left, _dash, right = line.partition(" - ")
-        fields, tail = left.split(), right.split()
-        if len(fields) < 5 or len(tail) < 2:
-            continue
-        mount_point = fields[4].replace("\\040", " ")
-        if not (home + "/").startswith(mount_point.rstrip("/") + "/"):
-            continue
-        if best is None or len(mount_point) >= len(best[0]):
-            best = (mount_point, fields[3], tail[0], tail[1])
-    if best is None or best[2] not in network_filesystems:
+    mount = mount_of(home, mountinfo)
+    if mount.kind not in network_filesystems:
         return ""
-    mount_point, root, kind = best[:3]
-    export = best[3].rpartition(":")[2]
-    path = os.path.relpath(home, mount_point)
-    return sha256("|".join((kind, export, root, path, str(inode))))[:16]
+    export = mount.source.rpartition(":")[2]
+    path = os.path.relpath(home, mount.point)
+    return sha256("|".join((mount.kind, export, mount.root, path, str(inode))))[:16]
 
 
 def describe_node(
@@ -116,7 +108,6 @@ def describe_node(
             "has no machine id, so it could not be told from another; run systemd-machine-id-setup"
             " there"
         )
-    mounts = (read_bytes("/proc/self/mountinfo") or b"").decode("utf-8", "replace")
     return {
         "name": name,
         "user": account.pw_name,
@@ -126,7 +117,9 @@ def describe_node(
         "addresses": [item for item in [reached.split("%")[0]] if item],
         "host_keys": keys,
         "identity": machine,
-        "home": shared_home(mounts, home, os.stat(home).st_ino, network_filesystems),
+        "home": shared_home(
+            read_text(mounts.TABLE), home, os.stat(home).st_ino, network_filesystems
+        ),
         "site": (read_record(home, directory) or {}).get("site") or "",
         "inventory": [name, host, port, wanted],
         "problems": problems,

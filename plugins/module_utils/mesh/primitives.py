@@ -15,11 +15,7 @@ import binascii
 import hashlib
 import ipaddress
 import json
-import os
 import re
-import selectors
-import subprocess
-import time
 
 DIRECTORY = ".trainyard/mesh"
 KEY = "id_ed25519"
@@ -43,8 +39,6 @@ HOST_KEY_TYPES = (
 )
 # A node's clock may be this much behind the controller's.
 CLOCK_SLACK_SECONDS = 300
-# So much a program may write on each of its two outputs: a peer may be behind it.
-MOST_BYTES = 1 << 20
 TRUST = "ansible-playbook playbooks/trust.yml"
 
 
@@ -53,66 +47,6 @@ def sha256(text):
     if isinstance(text, str):
         text = text.encode("utf-8")
     return hashlib.sha256(text).hexdigest()
-
-
-def run_program(argv, timeout=20):
-    """Run a program without terminal and input.
-
-    Returns (exit code, stdout, stderr). A program that runs longer than timeout seconds, or writes
-    more than MOST_BYTES, is ended. Its code is missing (None). stderr is empty where the time was
-    over.
-    """
-    environ = dict(os.environ, LC_ALL="C", LANGUAGE="C")
-    until = time.monotonic() + timeout
-    try:
-        call = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environ,
-        )
-    except OSError as problem:
-        return 127, "", f"{argv[0]}: {problem.strerror}"
-    try:
-        out, err = take_outputs(call, until)
-        return call.wait(max(0.1, until - time.monotonic())), out, err
-    except subprocess.TimeoutExpired:
-        return None, "", ""
-    except OverflowError:
-        return None, "", f"{argv[0]}: more than {MOST_BYTES} bytes"
-    finally:
-        call.kill()
-        call.stdout.close()
-        call.stderr.close()
-        call.wait()
-
-
-def take_outputs(call, until):
-    """Return (stdout, stderr) of a process that was started with two pipes, as text.
-
-    Raises subprocess.TimeoutExpired at `until`, a time of the monotonic clock, and OverflowError
-    where one of the two is longer than MOST_BYTES.
-    """
-    outputs = {call.stdout: bytearray(), call.stderr: bytearray()}
-    with selectors.DefaultSelector() as selector:
-        for stream in outputs:
-            selector.register(stream, selectors.EVENT_READ)
-        while selector.get_map():
-            left = until - time.monotonic()
-            ready = []
-            if left > 0:
-                ready = selector.select(left)
-            if not ready:
-                raise subprocess.TimeoutExpired(call.args, 0)
-            for key, _events in ready:
-                piece = os.read(key.fd, 1 << 16)
-                outputs[key.fileobj] += piece
-                if not piece:
-                    selector.unregister(key.fileobj)
-                elif len(outputs[key.fileobj]) > MOST_BYTES:
-                    raise OverflowError
-    return tuple(text.decode("utf-8", "replace") for text in outputs.values())
 
 
 def public_key(text):
@@ -190,12 +124,3 @@ def line_pattern(site):
     There is one line per peer. An earlier Trainyard had one line for all of them.
     """
     return rf"^cert-authority,\S.* trainyard-ca {re.escape(site)}(?: \S+)?$"
-
-
-def read_bytes(path):
-    """Return a file's bytes, or None where it cannot be read."""
-    try:
-        with open(path, "rb") as handle:
-            return handle.read()
-    except OSError:
-        return None

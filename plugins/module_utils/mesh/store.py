@@ -12,8 +12,10 @@ import os
 import re
 
 from ..attempts import attempt_dir
+from ..base.commands import user_environment
+from ..base.files import read_bytes, replace_file
 from . import authorized_keys
-from .certificates import parse_certificate
+from .certificates import read_end
 from .primitives import (
     CERTIFICATE,
     DIRECTORY,
@@ -26,7 +28,6 @@ from .primitives import (
     identity,
     line_pattern,
     public_key,
-    read_bytes,
     sha256,
 )
 
@@ -71,7 +72,7 @@ def is_busy(run_command):
 
     It is True, too, if the user's systemd does not answer. run_command: AnsibleModule's.
     """
-    environ = dict(attempt_dir.user_environment(os.getuid()), LANG="C", LC_ALL="C")
+    environ = dict(user_environment(os.getuid()), LANG="C", LC_ALL="C")
     try:
         return bool(
             attempt_dir.active_units(lambda argv: run_command(argv, environ_update=environ))
@@ -106,7 +107,7 @@ def certificate_end(place):
     place: the mesh's directory.
     """
     try:
-        return parse_certificate(_read_text(os.path.join(place, CERTIFICATE)))["valid_until"]
+        return read_end(_read_text(os.path.join(place, CERTIFICATE)))
     except ValueError:
         return None
 
@@ -317,8 +318,4 @@ def write_record(place, record):
 
     place: the mesh's directory.
     """
-    temporary = os.path.join(place, f".{RECORD}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-        handle.write(json.dumps(record, indent=2) + "\n")
-    os.replace(temporary, os.path.join(place, RECORD))
+    replace_file(os.path.join(place, RECORD), json.dumps(record, indent=2) + "\n", sync=False)

@@ -3,21 +3,21 @@
 
 A check that ends another's listener leaves a note for it.
 
-Functions take `run`, a callable like AnsibleModule.run_command, and the user's runtime directory,
-so that they are tested without Ansible. A rival is another check that was met: {id, seconds it has
-been there}.
+Functions take `run_command`, a callable like AnsibleModule.run_command, and the user's runtime
+directory, so that they are tested without Ansible. A rival is another check that was met: {id,
+seconds it has been there}.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import time
 
 from ..base import safe_open
+from ..base.locks import try_lock, unlock
 from . import client
 
 # Not trainyard-*: a check holds no node, and `stop` has nothing to do with it. Not the limits
@@ -27,13 +27,13 @@ UNIT = re.compile(r"^yardcheck-([0-9a-z]{1,32})\.service\Z")
 ID = re.compile(r"^[0-9a-z]{1,32}\Z")
 # A listener with which no node has spoken for so many seconds is abandoned: the network's part of a
 # check takes seconds.
-PATIENCE = 15
+PATIENCE_SECONDS = 15
 # Two checks may wait for each other, each with a listener on a node that the other wants: the one
 # with the lower id goes on after so many seconds.
-CROSSED = 5
+CROSSED_SECONDS = 5
 # A check that has waited so many seconds behind checks that are alive gives up.
-LONGEST = 45
-POLL = 0.25
+LONGEST_SECONDS = 45
+POLL_SECONDS = 0.25
 # The note for a check that was interrupted is never fetched. It is removed after this time.
 STALE_SECONDS = 600
 
@@ -57,7 +57,7 @@ def control_of(runtime, number):
     return os.path.join(runtime, unit_of(number)[: -len(".service")], "control")
 
 
-def asked(runtime, number, **word):
+def ask_listener(runtime, number, **request):
     """Return what the listener of a check answers on its own node.
 
     Raises OSError or ValueError where no listener answers.
@@ -66,17 +66,17 @@ def asked(runtime, number, **word):
     call = client.Call(spec, control_of(runtime, number), 0)
     try:
         call.ask(do="hello", id=number, **{"from": ""})
-        return call.ask(**word)
+        return call.ask(**request)
     finally:
         call.close()
 
 
-def others(run):
+def list_listeners(run_command):
     """Return {id: True if systemd takes it for alive} of the listeners on this node.
 
     Raises ProofError where systemd does not answer.
     """
-    code, out, err = run(
+    code, out, err = run_command(
         ["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "--full", UNITS]
     )
     if code:
@@ -93,19 +93,19 @@ def others(run):
     return listeners
 
 
-def abandoned(number, holder, waited, said):
+def is_abandoned(number, holder, waited, state):
     """Return True if a check may end another's listener.
 
     number, holder: ids of the check and of the other one. waited: seconds that the check has stood
-    behind it. said: what the other one's listener answers, {} for nothing.
+    behind it. state: what the other one's listener answers, {} for nothing.
     """
-    patience = PATIENCE
-    if said.get("came") == 0 and number < holder:
-        patience = CROSSED
-    return min(waited, said.get("idle", waited)) >= patience
+    patience = PATIENCE_SECONDS
+    if state.get("came") == 0 and number < holder:
+        patience = CROSSED_SECONDS
+    return min(waited, state.get("idle", waited)) >= patience
 
 
-def word_of(runtime, number):
+def note_path(runtime, number):
     """Return the path of the note that a check's listener was ended.
 
     The note names the check that did so.
@@ -113,12 +113,12 @@ def word_of(runtime, number):
     return os.path.join(runtime, f"{unit_of(number)[: -len('.service')]}.over")
 
 
-def superseded(runtime, number, forget=False):
+def read_note(runtime, number, forget=False):
     """Return the rival that has ended this check's listener, or None.
 
     forget: remove the note.
     """
-    path = word_of(runtime, number)
+    path = note_path(runtime, number)
     try:
         note = json.loads(safe_open.read_file(path, 1 << 16).decode("utf-8"))
         rival = {"id": note["id"], "seconds": max(0, int(time.time() - note["began"]))}
@@ -135,7 +135,7 @@ def _leave_note(runtime, number, holder, began):
 
     began: the time at which this check came.
     """
-    with open(word_of(runtime, holder), "w", encoding="utf-8") as handle:
+    with open(note_path(runtime, holder), "w", encoding="utf-8") as handle:
         json.dump({"id": number, "began": began}, handle)
 
 
@@ -161,7 +161,7 @@ def _remove_stale_notes(runtime):
 def _state(runtime, holder):
     """Return {age, idle, came} of a listener, {} where it says nothing."""
     try:
-        return asked(runtime, holder, do="state")
+        return ask_listener(runtime, holder, do="state")
     except (OSError, ValueError, ProofError):
         return {}
 
@@ -172,17 +172,17 @@ def _find_rival(run_command, runtime, number, first_seen):
     rival: the check to wait for, or None. listeners: {id: alive} of all. first_seen: {id: the
     monotonic time at which a rival was first seen}. New ones are added.
     """
-    listeners = others(run_command)
+    listeners = list_listeners(run_command)
     for holder in [name for name, alive in listeners.items() if alive and name != number]:
         state = _state(runtime, holder)
         waited = time.monotonic() - first_seen.setdefault(holder, time.monotonic())
-        if not abandoned(number, holder, waited, state):
+        if not is_abandoned(number, holder, waited, state):
             return {"id": holder, "seconds": int(state.get("age", waited))}, listeners
     return None, listeners
 
 
 @contextlib.contextmanager
-def turn(run, runtime, number):
+def hold_turn(run_command, runtime, number):
     """Wait for this check's turn on the node and hold it.
 
     Gives None, or the rival behind which it has waited in vain. Raises ProofError where systemd
@@ -193,32 +193,20 @@ def turn(run, runtime, number):
     first_seen, rival = {}, {"id": "", "seconds": 0}
     try:
         while rival:
-            if _take_lock(lock):
-                rival, listeners = _find_rival(run, runtime, number, first_seen)
+            if try_lock(lock):
+                rival, listeners = _find_rival(run_command, runtime, number, first_seen)
                 if not rival:
                     _remove_stale_notes(runtime)
                     for holder, alive in listeners.items():
                         if alive and holder != number:
                             _leave_note(runtime, number, holder, began)
-                        _end_listener(run, holder)
+                        _end_listener(run_command, holder)
                     break
-                fcntl.flock(lock, fcntl.LOCK_UN)
-            if time.monotonic() > started + LONGEST:
+                unlock(lock)
+            if time.monotonic() > started + LONGEST_SECONDS:
                 break
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
         waited = int(time.monotonic() - started)
         yield rival and dict(rival, seconds=max(rival["seconds"], waited))
     finally:
         os.close(lock)
-
-
-def _take_lock(lock):
-    """Return True if the lock was free and is taken now.
-
-    lock: a file descriptor.
-    """
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

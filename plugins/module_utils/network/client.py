@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network client of one node: it tries its peers' ports, then measures the links.
 
-The peers listen with netprobe.py. Nothing is judged here.
+The peers listen with network_listener.py. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 
-from ..agent import netprobe
+from ..agent import network_listener
 
 # Longer than the kernel asks for a neighbour's hardware address (3 s), so that "no route" is not
 # taken for a firewall's silence.
@@ -104,7 +104,7 @@ class Call:
                 self.socket.bind((spec["address"], 0))
                 self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.socket.connect(target)
-            self.stream = netprobe.Incoming(self.socket, ANSWER_SECONDS)
+            self.stream = network_listener.Incoming(self.socket, ANSWER_SECONDS)
         except OSError:
             self.socket.close()
             raise
@@ -115,8 +115,8 @@ class Call:
         It has to come within `patience` seconds.
         """
         self.stream.allow(patience)
-        netprobe.send_line(self.socket, word)
-        answer = netprobe.read_line(self.stream)
+        network_listener.send_line(self.socket, word)
+        answer = network_listener.read_line(self.stream)
         if answer is None:
             raise ValueError("it hung up")
         return answer
@@ -339,13 +339,13 @@ def _send_stream(spec, peer, port, seconds, results):
 
     Nothing is appended where that fails.
     """
-    block = bytes(netprobe.BLOCK)
+    block = bytes(network_listener.BLOCK)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         call, _row = attempt(spec, peer, port)
         if not call:
             return
         # A slow link must not drain for minutes.
-        call.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, netprobe.NO_LINGER)
+        call.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, network_listener.NO_LINGER)
         call.ask(do="take", seconds=seconds)
         until, sent = time.monotonic() + seconds, 0
         call.socket.settimeout(0.2)
@@ -355,7 +355,7 @@ def _send_stream(spec, peer, port, seconds, results):
         with contextlib.suppress(OSError):
             call.socket.shutdown(socket.SHUT_WR)
         call.stream.allow(seconds + ANSWER_SECONDS)
-        answer = netprobe.read_line(call.stream)
+        answer = network_listener.read_line(call.stream)
         # A peer that says too much would make the links between others look slow.
         received = min(number(answer["bytes"], 1e18), sent)
         spent = number(answer["seconds"], 1e18)
@@ -368,8 +368,8 @@ def _send_stream(spec, peer, port, seconds, results):
 def meet(spec, call, turn, wait):
     """Wait for the other nodes at the first one's listener.
 
-    Returns {came, late} as netprobe.Listener.meet, {} where that listener cannot be asked. wait:
-    seconds.
+    Returns {came, late} as network_listener.Listener.meet, {} where that listener cannot be asked.
+    wait: seconds.
     """
     with contextlib.suppress(OSError, ValueError):
         answer = call.ask(
@@ -397,7 +397,10 @@ def carried(spec, peers, calls, ports, own):
         if meeting:
             gathering = meet(spec, meeting, turn, _meeting_seconds(turn, spec["count"]))
         # The clock decides where no node can be met, or the first node is stuck.
-        late = gathering.get("late") or time.monotonic() > started + 2 * netprobe.ROUNDS_SECONDS
+        late = (
+            gathering.get("late")
+            or time.monotonic() > started + 2 * network_listener.ROUNDS_SECONDS
+        )
         if name not in book or name not in calls:
             continue
         if late:

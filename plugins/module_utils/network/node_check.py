@@ -1,30 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
 """Network check on one node: the listener's unit and the client.
 
-They are netprobe.py and client.py. Functions take `run`, a callable like
+They are agent/network_listener.py and client.py. Functions take `run_command`, a callable like
 AnsibleModule.run_command, and the user's runtime directory, so that they are tested without
 Ansible.
 """
 
 from __future__ import annotations
 
-import inspect
+import base64
 import json
 import os
 import shutil
 
-from ..agent import netprobe
-from . import (
-    check_lock,
-    client,
-    topology,
-)
+from ..agent import network_listener
+from . import check_lock, client
 from .check_lock import ProofError
 
+ARCHIVE = "agent.pyz"
 START_SECONDS = 15
 
 
-def hcas(folder="/sys/class/infiniband"):
+def peers_of(names, node, matrix=False):
+    """Return the nodes that one node connects to.
+
+    They are the first node and both neighbours in the ring, so that the number of connections grows
+    with the nodes only. matrix: all nodes, which finds a rule that cuts off one other pair, too.
+    names: all nodes in the order of their ranks.
+    """
+    at = names.index(node)
+    if matrix:
+        return names[at + 1 :] + names[:at]
+    peers = [names[(at + 1) % len(names)], names[at - 1], names[0]]
+    return [name for name in dict.fromkeys(peers) if name != node]
+
+
+def receivers_of(names, node, matrix=False):
+    """Return the nodes that one node sends data to, in the order of the rounds.
+
+    In every round each node sends to one node and receives from one.
+    """
+    at, count = names.index(node), len(names)
+    if not matrix:
+        count = min(2, count)
+    return [names[(at + step) % len(names)] for step in range(1, count)]
+
+
+def list_hcas(folder="/sys/class/infiniband"):
     """Return the RDMA devices, as the kernel says it.
 
     A row is {name, port, state, rate, link_layer}.
@@ -79,13 +101,13 @@ def start_argv(directory, unit, seconds):
         f"--unit={unit}",
         "--description=Trainyard network check",
     ]
-    program = ["/usr/bin/python3", "-I", os.path.join(directory, "netprobe.py"), directory]
+    program = ["/usr/bin/python3", "-I", os.path.join(directory, ARCHIVE), "listen", directory]
     for setting in properties:
         argv += ["--property", setting]
     return argv + program
 
 
-def foreign(given, book):
+def find_foreign_check(given, book):
     """Return the rival that holds a port of the plan on this address, or None.
 
     It is a check of another user, unknown to this user's systemd. book: the answer of this node's
@@ -101,21 +123,21 @@ def foreign(given, book):
     return None
 
 
-def listening(run, runtime, given):
+def start_listening(run_command, runtime, given):
     """Start the listener when it is this check's turn.
 
     Returns {listening, rival, hcas, interface}, or {listening: None, rival}. given: the module's
     arguments. Raises ProofError where the listener does not start.
     """
     unit = check_lock.unit_of(given["id"])
-    with check_lock.turn(run, runtime, given["id"]) as rival:
+    with check_lock.hold_turn(run_command, runtime, given["id"]) as rival:
         if rival:
             return {"listening": None, "rival": rival}
-        book = _start_listener(run, runtime, unit, given)
+        book = _start_listener(run_command, runtime, unit, given)
     return {
         "listening": book,
-        "rival": foreign(given, book),
-        "hcas": hcas(),
+        "rival": find_foreign_check(given, book),
+        "hcas": list_hcas(),
         "interface": {"name": given["interface"], "mtu": client.mtu_of(given["interface"])},
     }
 
@@ -128,7 +150,7 @@ def _start_listener(run_command, runtime, unit, given):
     book = None
     if not code:
         try:
-            book = check_lock.asked(runtime, given["id"], do="ports")
+            book = check_lock.ask_listener(runtime, given["id"], do="ports")
         except (OSError, ValueError) as error:
             err = f"it does not answer: {str(error) or type(error).__name__}"
     if not book:
@@ -146,41 +168,40 @@ def _write_listener(directory, given):
     spec["expected"] = [
         name
         for name in given["nodes"]
-        if given["node"] in topology.targets(given["nodes"], name, given["matrix"])
+        if given["node"] in peers_of(given["nodes"], name, given["matrix"])
     ]
     with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as handle:
         json.dump(spec, handle)
-    with open(os.path.join(directory, "netprobe.py"), "w", encoding="utf-8") as handle:
-        # inspect finds the text also where the module came in a zip file.
-        handle.write(inspect.getsource(netprobe))
+    with open(os.path.join(directory, ARCHIVE), "wb") as handle:
+        handle.write(base64.b64decode(given["agent"]))
 
 
-def offered(name, said, ports):
+def limit_offer(name, offer, ports):
     """Return the ports of a peer's listener to try, beside the rest of its answer.
 
     They are the plan's ports, and no more ephemeral ones than a listener has.
     """
     return dict(
-        said,
+        offer,
         node=name,
-        planned=[port for port in said["planned"] if port in ports],
-        ephemeral=said["ephemeral"][: netprobe.SPREAD],
+        planned=[port for port in offer["planned"] if port in ports],
+        ephemeral=offer["ephemeral"][: network_listener.SPREAD],
     )
 
 
-def connected(_run, runtime, given):
+def try_links(_run, runtime, given):
     """Try every link from this node.
 
     Returns client.proven's result with complete, own (what listens here), and rival where another
     check was met. given: the module's arguments.
     """
     names, node = given["nodes"], given["node"]
-    targets = topology.targets(names, node, given["matrix"])
+    targets = peers_of(names, node, given["matrix"])
     described = given["book"].get(node, {})
     summary = {key: described.get(key) for key in ("listening", "hcas", "interface", "msg")}
     # Between listeners of two checks there is nothing to find. A node answers for itself alone: its
     # word keeps no other from trying.
-    rival = check_lock.superseded(runtime, given["id"]) or described.get("rival")
+    rival = check_lock.read_note(runtime, given["id"]) or described.get("rival")
     if rival:
         return dict(client.NOTHING, complete=False, own=summary, rival=rival)
     spec = {
@@ -189,7 +210,7 @@ def connected(_run, runtime, given):
         "address": given["address"],
         "interface": given["interface"],
         "targets": targets,
-        "rounds": topology.rounds(names, node, given["matrix"]),
+        "rounds": receivers_of(names, node, given["matrix"]),
         "first": names[0],
         "count": len(names),
         "depth": given["depth"],
@@ -200,28 +221,28 @@ def connected(_run, runtime, given):
     for name, description in given["book"].items():
         listener = description.get("listening") or {}
         if {"address", "planned", "ephemeral", "udp"} <= set(listener):
-            book[name] = offered(name, listener, given["ports"])
+            book[name] = limit_offer(name, listener, given["ports"])
     result = client.proven(spec, book)
     # With complete, every listener that expects this node has seen it through. Then the listeners
     # end without being stopped.
     complete = book.keys() >= set(targets) | {node} and result["through"] == sorted(targets)
-    rival = check_lock.superseded(runtime, given["id"])
+    rival = check_lock.read_note(runtime, given["id"])
     return dict(result, complete=complete, own=summary, rival=rival)
 
 
-def closed(run, runtime, given):
+def end_listening(run_command, runtime, given):
     """End the listener.
 
     Returns {closed, rival}: which peers came, where it was still there, and which check has ended
     it otherwise.
     """
     try:
-        answer = check_lock.asked(runtime, given["id"], do="close")
+        answer = check_lock.ask_listener(runtime, given["id"], do="close")
     except (OSError, ValueError):
         answer = {}
     for verb in ("stop", "reset-failed"):
-        run(["systemctl", "--user", verb, check_lock.unit_of(given["id"])])
-    return {"closed": answer, "rival": check_lock.superseded(runtime, given["id"], forget=True)}
+        run_command(["systemctl", "--user", verb, check_lock.unit_of(given["id"])])
+    return {"closed": answer, "rival": check_lock.read_note(runtime, given["id"], forget=True)}
 
 
-STATES = {"listening": listening, "connected": connected, "closed": closed}
+STATES = {"listening": start_listening, "connected": try_links, "closed": end_listening}

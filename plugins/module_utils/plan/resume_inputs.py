@@ -101,7 +101,7 @@ def compile_resume(point, suite, inputs):
     if point["lr"] is None:
         # A constant learning rate stands in the config alone.
         part["record"]["lr"] = inputs["config"].get("learning_rate")
-    part["notes"] = ["resumed from " + finder.said(part["record"])]
+    part["notes"] = ["resumed from " + finder.describe_point(part["record"])]
     if point["note"]:
         part["notes"].append(point["note"])
     return part

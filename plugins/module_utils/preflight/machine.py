@@ -13,6 +13,7 @@ import os
 import platform
 
 from ..base import unit_limits
+from ..base.files import read_text
 from ..base.findings import finding, named, unequal
 from . import capacity, openssh, rsync
 
@@ -41,7 +42,7 @@ BY_HOST_NAME = ("msrun", "mpirun")
 
 def look(run, base, asked):
     """Return what this node shows of itself, as its training user may read it."""
-    read = unit_limits.text_of
+    read = read_text
     available = _value_of("MemAvailable:", read("/proc/meminfo"))
     memory, rdma = None, []
     if available:
@@ -81,11 +82,11 @@ def identity():
     """
     paths = [f"/proc/self/ns/{name}" for name in ("pid", "net")]
     namespaces = [os.readlink(path) for path in paths if os.path.exists(path)]
-    macs = {unit_limits.text_of(path).strip() for path in glob.glob("/sys/class/net/*/address")}
-    machine_id = unit_limits.text_of("/etc/machine-id").strip()
+    macs = {read_text(path).strip() for path in glob.glob("/sys/class/net/*/address")}
+    machine_id = read_text("/etc/machine-id").strip()
     if machine_id:
         machine_id = hashlib.sha256(machine_id.encode()).hexdigest()[:16]
-    boot_id = unit_limits.text_of("/proc/sys/kernel/random/boot_id").strip()
+    boot_id = read_text("/proc/sys/kernel/random/boot_id").strip()
     return {
         "kernel": " ".join([boot_id] + namespaces),
         "macs": sorted(mac for mac in macs if mac.strip("0:")),
@@ -99,7 +100,7 @@ def locks(paths=LOCKS, holders=HOLDERS, table=None):
     /proc/locks and the inode need no root, opening the lock would.
     """
     if table is None:
-        table = unit_limits.text_of("/proc/locks")
+        table = read_text("/proc/locks")
     # "1: POSIX  ADVISORY  WRITE 1234 fe:00:5678 0 EOF"; a waiting one has "->" in between, an open
     # file description's has no pid (-1).
     pid_of_inode = {}
@@ -114,11 +115,11 @@ def locks(paths=LOCKS, holders=HOLDERS, table=None):
             if inode in pid_of_inode:
                 busy.append((path, pid_of_inode[inode]))
     for path in holders:
-        pid = unit_limits.text_of(path).strip()
+        pid = read_text(path).strip()
         if pid.isdigit() and os.path.exists("/proc/" + pid):
             busy.append((path, int(pid)))
     return [
-        {"path": path, "pid": pid, "command": unit_limits.text_of(f"/proc/{pid}/comm").strip()}
+        {"path": path, "pid": pid, "command": read_text(f"/proc/{pid}/comm").strip()}
         for path, pid in busy
     ]
 
@@ -353,7 +354,7 @@ def in_the_way(name, own):
     findings = []
     for lock in own["locks"]:
         text = (
-            f"a package manager is at work: {lock['command'] or 'somebody'} (pid"
+            f"a package manager is at work: {lock['command'] or 'a process'} (pid"
             f" {int(lock['pid'])}) holds {lock['path']}; provision.yml would wait for it"
         )
         remedy = "wait for it to end; it matters to provision.yml only"

@@ -14,8 +14,9 @@ import re
 
 from ..attempts import attempt_dir
 from ..base import processes
+from ..base.files import read_text
 from ..base.findings import finding
-from ..base.unit_limits import text_of
+from ..base.units import format_duration
 
 # Programs and modules that start trainings, by the name in their command line.
 PROGRAMS = (
@@ -94,7 +95,7 @@ def _is_in_unit(pid, unit, active):
     active: the user's units. Another user's run, as root sees it, stands in a unit of that user. A
     run that has started since the units were listed stands in its unit, too.
     """
-    return unit in active or unit in re.split("[/\n]", text_of(f"/proc/{pid}/cgroup"))
+    return unit in active or unit in re.split("[/\n]", read_text(f"/proc/{pid}/cgroup"))
 
 
 # The fields that a finding needs: of this user's earlier runs, and of another user's training.
@@ -126,7 +127,7 @@ def judge(nodes, facts, allowed):
         for item in _complete_items(state.get("foreign", ()), FOREIGN):
             text = (
                 f"{item['user']} trains here beside this job: pid {int(item['pid'])}, for"
-                f" {processes.age(item['age_s'])}: {item['command']}"
+                f" {format_duration(item['age_s'])}: {item['command']}"
             )
             remedy = "it is left alone; ask its owner if it is not meant to be there"
             findings.append(finding("orphans.foreign_training", text, remedy, name, "note"))
@@ -152,7 +153,7 @@ def _run_finding(name, run_id, items, unlisted):
         text = f"{int(number)} processes"
     text += f" of the run {run_id} left"
     if items:
-        text += f", up to {processes.age(max(item['age_s'] for item in items))} old"
+        text += f", up to {format_duration(max(item['age_s'] for item in items))} old"
     text += ", though no unit of it runs here"
     # int(): the gate lets fractions through.
     examples = [

@@ -21,6 +21,7 @@ from ..attempts import (
     ownership,
 )
 from ..base import manifest
+from ..base.files import read_mapping
 from ..inputs import paths as places
 from ..inputs import placement
 from ..mesh.store import mesh_state
@@ -109,7 +110,7 @@ def _environment_markers(base):
     result = []
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        marker = manifest.read_mapping(os.path.join(path, ".trainyard.json"))
+        marker = read_mapping(os.path.join(path, ".trainyard.json"))
         if marker:
             result.append((path, marker))
     return result
@@ -145,7 +146,7 @@ def tree_state(base, kind, digest, verify="cached"):
         more["rate"] = places.read_sample(path, [(name, entries[name][1]) for name in names])[1]
     if manifest.digest(entries) == digest:
         return dict(more, ok=True, present=True, differences=[])
-    expected = manifest.read_mapping(path + ".manifest.json", manifest.TREE_BYTES)
+    expected = read_mapping(path + ".manifest.json", manifest.TREE_BYTES)
     return dict(more, ok=False, present=True, differences=manifest.differences(expected, entries))
 
 
@@ -217,7 +218,7 @@ def run_key(run, home, base, credential):
         return ""
     run_id, number, node = credential["run"], int(credential["number"]), credential["node"]
     try:
-        with attempt_dir.hold(base):
+        with attempt_dir.lock_node(base):
             units = {item["unit"] for item in attempt_dir.active_units(run)}
             mesh_credential.tidy(home, base, node, units, time.time())
         key = mesh_credential.make(home, run_id, number, node)
@@ -252,7 +253,7 @@ def look(
     if accelerator == "ascend":
         device_ips, device_problems = device_addresses(run)
     try:
-        units = ownership.holders(run, base)
+        units = ownership.list_owners(run, base)
     except attempt_dir.AttemptError:
         units, credential = [], {}  # what still runs here is not known
     subjects, verify = {}, "cached"

@@ -16,8 +16,8 @@ import platform
 import re
 import sys
 
+from ..base.files import read_text
 from ..base.findings import finding, unequal
-from ..base.unit_limits import text_of
 from ..environments import (
     installed_files,
     native_libraries,
@@ -118,7 +118,7 @@ def managed(run, directory, verify):
     """
     path = os.path.join(directory, python_env.MARKER)
     try:
-        marker = json.loads(text_of(path, 1 << 20))
+        marker = json.loads(read_text(path, 1 << 20))
         paths, interpreter = marker["paths"], marker["interpreter"]
         expected, python = marker["packages"], marker["python"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -139,7 +139,7 @@ def managed(run, directory, verify):
         state["wrong"][text] = "python"
     if not re.search(
         r"^include-system-site-packages\s*=\s*false",
-        text_of(os.path.join(directory, "pyvenv.cfg"), native_libraries.HEAD),
+        read_text(os.path.join(directory, "pyvenv.cfg"), native_libraries.HEAD),
         re.MULTILINE,
     ):
         state["wrong"]["pyvenv.cfg"] = "config"

@@ -16,7 +16,7 @@ from ..attempts.attempt_dir import RUN_ID
 
 RULES = ("keep", "older_than", "run")
 DISPUTED = "was another job's by what different nodes say"
-HOME = "home"  # the place that is not a node: the controller's own directory of runs
+CONTROLLER = "home"  # the place that is not a node: the controller's own directory of runs
 UNITS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE = re.compile(r"([1-9][0-9]{0,4})([hdw])\Z", re.ASCII)
 _COUNT = re.compile(r"(0|[1-9][0-9]{0,5})\Z", re.ASCII)
@@ -24,7 +24,7 @@ _COUNT = re.compile(r"(0|[1-9][0-9]{0,5})\Z", re.ASCII)
 JUST_SECONDS = 600
 
 
-def wrong(name, value):
+def value_problem(name, value):
     """Return the reason why a value cannot be that of one of RULES, or None.
 
     `run` is judged where the command line is read.
@@ -39,7 +39,7 @@ def wrong(name, value):
     return None
 
 
-def contradiction(given):
+def find_contradiction(given):
     """Return (name, text) of what cannot be meant, None where there is a rule.
 
     given: the names given on the command line.
@@ -57,10 +57,10 @@ def contradiction(given):
     return None
 
 
-def rule_of(keep=None, older_than=None, run=None):
+def build_rule(keep=None, older_than=None, run=None):
     """Return the rule as {keep: number, older_than: seconds, run: id}.
 
-    A value that is not given is missing (None). The texts have passed `wrong`.
+    A value that is not given is missing (None). The texts have passed `value_problem`.
     """
     rule = {"keep": None, "older_than": None, "run": run or None}
     if keep not in (None, ""):
@@ -72,22 +72,22 @@ def rule_of(keep=None, older_than=None, run=None):
     return rule
 
 
-def sound(look):
+def valid_scan(scan):
     """Return a place's answer about its runs, None without an answer.
 
     Only what names a run stays.
     """
-    if not isinstance(look, dict) or not all(
-        isinstance(look.get(key), list) for key in ("runs", "strange", "unfinished")
+    if not isinstance(scan, dict) or not all(
+        isinstance(scan.get(key), list) for key in ("runs", "strange", "unfinished")
     ):
         return None
     runs = [
-        run for run in look["runs"] if isinstance(run, dict) and RUN_ID.match(str(run.get("run")))
+        run for run in scan["runs"] if isinstance(run, dict) and RUN_ID.match(str(run.get("run")))
     ]
-    return dict(look, runs=runs)
+    return dict(scan, runs=runs)
 
 
-def begun(run_id):
+def start_time(run_id):
     """Return the time when a run was started, in unix seconds, as its id says (UTC).
 
     For an id that names no day it is infinity.
@@ -98,7 +98,7 @@ def begun(run_id):
         return float("inf")
 
 
-def chosen(rule, jobs, now, sure=None):
+def select_runs(rule, jobs, now, sure=None):
     """Return the ids of the runs that the rule lets go.
 
     jobs: {run id: what the run trained}, of every place together, so that all places choose the
@@ -117,11 +117,11 @@ def chosen(rule, jobs, now, sure=None):
             ids -= set(runs[: rule["keep"]])
             ids -= set(sure_runs[: rule["keep"]])
     if rule["older_than"] is not None:
-        ids = {run for run in ids if now - begun(run) > rule["older_than"]}
+        ids = {run for run in ids if now - start_time(run) > rule["older_than"]}
     return ids
 
 
-def last_good(runs):
+def last_checkpoints(runs):
     """Return {run id: why} of the runs with a job's last good checkpoint.
 
     They are the runs of one place. It is the newest run that completed with a checkpoint. Where a
@@ -147,30 +147,30 @@ def last_good(runs):
     return good
 
 
-def decide(rule, looks, site, now):
+def decide(rule, scans, site, now):
     """Return {remove, stay, chosen, unknown, foreign}.
 
     remove: {place: [run ids]}. stay: [{run, places, why}]. chosen: [run ids]. unknown: whether
-    `run` is nowhere. foreign: [run ids] of other sites. rule: from rule_of. looks: {place: what
-    prune_scan.look returned, or None for a node that was not asked or did not answer}. site: its
-    name. now: unix seconds. Nothing is chosen at a place that did not answer.
+    `run` is nowhere. foreign: [run ids] of other sites. rule: from build_rule. scans: {place:
+    what prune_scan.scan_runs returned, or None for a node that was not asked or did not answer}.
+    site: its name. now: unix seconds. Nothing is chosen at a place that did not answer.
     """
     runs_at = {
-        place: {run["run"]: run for run in look["runs"]}
-        for place, look in looks.items()
-        if look is not None
+        place: {run["run"]: run for run in scan["runs"]}
+        for place, scan in scans.items()
+        if scan is not None
     }
     jobs, disputed = _collect_jobs(runs_at)
     foreign = {run["run"] for run in _all_runs(runs_at) if run["site"] not in (None, site)}
     candidates = _choose_by_place(rule, runs_at, jobs, foreign, now)
     remove, stay = {}, {}
     for place, runs in runs_at.items():
-        good = last_good(list(runs.values()))
+        good = last_checkpoints(list(runs.values()))
         for name in sorted(candidates[place]):
             why = (
                 _describe_use(name, runs_at)
                 or (name in disputed and DISPUTED)
-                or _describe_doubt(runs[name], place, looks, runs_at, now)
+                or _describe_doubt(runs[name], place, scans, runs_at, now)
                 or good.get(name)
             )
             if why:
@@ -208,7 +208,7 @@ def _collect_jobs(runs_at):
             jobs[name] = run["job"]
         elif run["job"] not in ("?", jobs[name]):
             disputed.add(name)
-    for name, run in runs_at.get(HOME, {}).items():
+    for name, run in runs_at.get(CONTROLLER, {}).items():
         if run["job"] != "?":
             jobs[name] = run["job"]
             disputed.discard(name)
@@ -220,11 +220,11 @@ def _choose_by_place(rule, runs_at, jobs, foreign, now):
 
     What a place alone names counts at that place.
     """
-    sure = set(runs_at.get(HOME, {}))
+    sure = set(runs_at.get(CONTROLLER, {}))
     sure |= {name for name in jobs if sum(name in runs for runs in runs_at.values()) > 1}
     of_site = {name: job for name, job in jobs.items() if name not in foreign}
     return {
-        place: chosen(rule, of_site, now, sure | set(runs)) & set(runs)
+        place: select_runs(rule, of_site, now, sure | set(runs)) & set(runs)
         for place, runs in runs_at.items()
     }
 
@@ -237,14 +237,14 @@ def _describe_use(name, runs_at):
     return f"is in use on {', '.join(places)}: {runs_at[places[0]][name]['held']}"
 
 
-def _describe_doubt(run, place, looks, runs_at, now):
+def _describe_doubt(run, place, scans, runs_at, now):
     """Return the doubt about a run that does not run, or None.
 
     It does not run where it was looked for.
     """
     if run["odd"]:
         return run["odd"]
-    record = runs_at.get(HOME, {}).get(run["run"], {})
+    record = runs_at.get(CONTROLLER, {}).get(run["run"], {})
     is_open = not record.get("settled")
     start = record.get("begun")
     if is_open and _is_recent(start, now):
@@ -253,8 +253,8 @@ def _describe_doubt(run, place, looks, runs_at, now):
             f"was begun, or waits for its restart, since {seconds} s; it may be on its way to the"
             " nodes"
         )
-    silent = sorted(node for node in run["nodes"] if looks.get(node) is None)
-    if is_open and silent and (place == HOME or not run["ended"]):
+    silent = sorted(node for node in run["nodes"] if scans.get(node) is None)
+    if is_open and silent and (place == CONTROLLER or not run["ended"]):
         return f"nobody can tell whether it still runs on {', '.join(silent)}"
     ends = [runs[run["run"]]["ended"] or 0 for runs in runs_at.values() if run["run"] in runs]
     end = max(ends, default=0)

@@ -31,7 +31,7 @@ def is_attempt(value):
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ATTEMPTS
 
 
-def sound(status, run=""):
+def is_sound(status, run=""):
     """Return whether an answer says in a usable way that a node has a run.
 
     run: the one that was asked for, or ''.
@@ -46,12 +46,14 @@ def sound(status, run=""):
     )
 
 
-def claims(answers, site, run=""):
+def valid_claims(answers, site, run=""):
     """Return {node: status} of the site's nodes that have a run.
 
     Only an answer that says so in a usable way counts.
     """
-    return {node: status for node, status in answers.items() if node in site and sound(status, run)}
+    return {
+        node: status for node, status in answers.items() if node in site and is_sound(status, run)
+    }
 
 
 def known_runs(answers):
@@ -63,7 +65,7 @@ def known_runs(answers):
     )
 
 
-def numbers_at_home(runs_dir, run):
+def controller_attempts(runs_dir, run):
     """Return the numbers of a run's attempts that the controller has.
 
     A link is not one of its runs.
@@ -82,15 +84,15 @@ def choose(runs_dir, site, answers, run=""):
     run: the one that was asked for, or ''. next: the number of an attempt that is unused. claimed:
     the nodes that have this attempt. notes: lines about nodes that say otherwise.
     """
-    statuses = claims(answers, site, run)
+    statuses = valid_claims(answers, site, run)
     if not statuses:
         return None
     chosen = _newest(
         {node: status["run"] for node, status in statuses.items()},
-        lambda name: numbers_at_home(runs_dir, name),
+        lambda name: controller_attempts(runs_dir, name),
     )
     of_run = {node: status for node, status in statuses.items() if status["run"] == chosen}
-    planned = numbers_at_home(runs_dir, chosen)
+    planned = controller_attempts(runs_dir, chosen)
     number = _newest(
         {node: status["attempt"] for node, status in of_run.items()},
         lambda attempt: attempt in planned,
@@ -109,7 +111,7 @@ def choose(runs_dir, site, answers, run=""):
     return {
         "run": chosen,
         "number": number,
-        "nodes": members(runs_dir, site, of_run, chosen, number) or claimed,
+        "nodes": attempt_nodes(runs_dir, site, of_run, chosen, number) or claimed,
         "next": next_number(planned, used, number),
         "notes": notes,
         "claimed": claimed,
@@ -121,34 +123,34 @@ def _lone_claim(node, status):
     return f"{node} alone says that it has attempt {status['attempt']} of {status['run']}"
 
 
-def _newest(named, at_home):
+def _newest(named, is_planned):
     """Return the newest of {node: name} that is confirmed.
 
     The controller has it, or two nodes name it. Without a confirmed one, it is the newest of all.
     """
     count = collections.Counter(named.values())
-    return max([name for name in count if count[name] > 1 or at_home(name)] or list(count))
+    return max([name for name in count if count[name] > 1 or is_planned(name)] or list(count))
 
 
-def members(runs_dir, site, mine, run, number):
+def attempt_nodes(runs_dir, site, statuses, run, number):
     """Return the nodes of an attempt in rank order.
 
-    They are those of the controller's plan, else what most of its nodes say. mine: {node: status}
-    of nodes that have the run. Of two different lists that one node each gives, that one counts
-    whose nodes have the attempt.
+    They are those of the controller's plan, else what most of its nodes say. statuses: {node:
+    status} of nodes that have the run. Of two different lists that one node each gives, that one
+    counts whose nodes have the attempt.
     """
     planned = []
-    if number in numbers_at_home(runs_dir, run):
+    if number in controller_attempts(runs_dir, run):
         plan = run_json.read_plan(os.path.join(runs_dir, run), number) or {}
         planned = [node.get("name") for node in plan.get("nodes") or ()]
     nodes = [name for name in planned if name in site]
     if nodes:
         return nodes
-    having = {node: status for node, status in mine.items() if status["attempt"] == number}
-    return agreed(having, site)
+    having = {node: status for node, status in statuses.items() if status["attempt"] == number}
+    return majority_nodes(having, site)
 
 
-def agreed(having, site):
+def majority_nodes(having, site):
     """Return the nodes of an attempt as most of the nodes say that have it.
 
     having: {node: status}.
@@ -175,32 +177,32 @@ def inventory_names(names, site):
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and name in site))
 
 
-def believed(found, answers, home, members):
+def split_claims(statuses, answers, planned, members):
     """Return (the claims of a run that count, notes about the others).
 
     The controller may have the run itself. What one node alone says about an attempt counts only
     where the controller has that attempt, or where no other node that should have it answers
-    otherwise. found: {node: status} of one run. answers: {node: what attempt_monitor said, or
-    nothing}. home: numbers of the controller's attempts. members: the run's nodes as far as the
+    otherwise. statuses: {node: status} of one run. answers: {node: what attempt_monitor said, or
+    nothing}. planned: numbers of the controller's attempts. members: the run's nodes as far as the
     controller knows.
     """
-    count = collections.Counter(status["attempt"] for status in found.values())
+    count = collections.Counter(status["attempt"] for status in statuses.values())
     kept, notes = {}, []
-    for node, status in found.items():
+    for node, status in statuses.items():
         names = inventory_names(status.get("nodes"), list(answers))
         denied = any(answers[name] for name in names if name != node)
         denied = denied or (members and node not in members)
-        if count[status["attempt"]] > 1 or status["attempt"] in home or not denied:
+        if count[status["attempt"]] > 1 or status["attempt"] in planned or not denied:
             kept[node] = status
         else:
             notes.append(_lone_claim(node, status))
     return kept, notes
 
 
-def next_number(home, attempts, newest=0):
+def next_number(planned, attempts, newest=0):
     """Return a number above all that the controller and the nodes have used.
 
-    The nodes count as far as they can be believed. home: numbers of the controller's attempts.
+    The nodes count as far as they can be believed. planned: numbers of the controller's attempts.
     attempts: {node: the numbers that a node has}. newest: one that is known to be used.
     """
     lists = [
@@ -209,27 +211,27 @@ def next_number(home, attempts, newest=0):
         if isinstance(numbers, (list, tuple))
     ]
     count = collections.Counter(number for numbers in lists for number in numbers)
-    sure = max([newest, *home, *(number for number in count if count[number] > 1)], default=0)
+    sure = max([newest, *planned, *(number for number in count if count[number] > 1)], default=0)
     return max([sure, *(number for number in count if number <= sure + LEAP)]) + 1
 
 
-def holding(runs_dir, site, answers):
+def running_attempts(runs_dir, site, answers):
     """Return [[run, number, nodes]] of the attempts that hold a node.
 
     nodes: all on which the attempt is to be stopped.
     """
     running = {
-        node: status for node, status in claims(answers, site).items() if not status["ended"]
+        node: status for node, status in valid_claims(answers, site).items() if not status["ended"]
     }
     result = []
     for run in sorted({status["run"] for status in running.values()}):
         of_run = {node: status for node, status in running.items() if status["run"] == run}
         used = {node: [status["attempt"]] for node, status in of_run.items()}
-        newest = next_number(numbers_at_home(runs_dir, run), used) - 1
+        newest = next_number(controller_attempts(runs_dir, run), used) - 1
         for number in sorted({status["attempt"] for status in of_run.values()}):
             nodes = [node for node, status in of_run.items() if status["attempt"] == number]
             if number <= newest:
-                planned = members(runs_dir, site, of_run, run, number)
+                planned = attempt_nodes(runs_dir, site, of_run, run, number)
                 nodes = list(dict.fromkeys(planned + nodes))
             result.append([run, number, nodes])
     return result

@@ -9,7 +9,6 @@ both.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -17,8 +16,9 @@ import stat
 
 from ..attempts.attempt_dir import RUN_ID
 from ..attempts.states import Outcome
-from ..base import manifest
-from ..base.safe_open import FILE
+from ..base import locks
+from ..base.files import RECORD_BYTES, read_json, read_mapping, replace_file, write_json
+from ..base.safe_open import FILE, read_file
 
 NAME, LOCK, VERSION = "run.json", ".run.lock", 2
 # The reason of an attempt that ran nowhere, and of a run whose restarts bring nothing; all others
@@ -86,7 +86,7 @@ def read(run_dir):
 
     Return None where no run.json can be read. Raises NewerRecord.
     """
-    record = manifest.read_json(os.path.join(run_dir, NAME))
+    record = read_json(os.path.join(run_dir, NAME))
     if not isinstance(record, dict) or not isinstance(record.get("attempts"), list):
         return None
     return upgrade(record)
@@ -180,7 +180,7 @@ def write_entry(run_dir, record, item):
 
     The caller holds the lock.
     """
-    manifest.write_json(os.path.join(run_dir, NAME), merge_entry(record, item))
+    write_json(os.path.join(run_dir, NAME), merge_entry(record, item))
 
 
 @contextlib.contextmanager
@@ -190,10 +190,7 @@ def lock_record(run_dir):
     A command that still records the end of an attempt must not lose the start of the next one.
     """
     os.makedirs(run_dir, mode=0o700, exist_ok=True)
-    with os.fdopen(
-        os.open(os.path.join(run_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+"
-    ) as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with locks.lock_file(os.path.join(run_dir, LOCK)):
         yield
 
 
@@ -203,7 +200,7 @@ def read_plan(run_dir, number):
     Runs of version 1 keep it in the run's directory alone.
     """
     for folder in (os.path.join(run_dir, f"attempt-{number}"), run_dir):
-        plan = manifest.read_json(os.path.join(folder, "plan.json"))
+        plan = read_json(os.path.join(folder, "plan.json"))
         if isinstance(plan, dict):
             return plan
     return None
@@ -216,15 +213,10 @@ def install_plan(run_dir, number):
     """
     source = os.path.join(run_dir, f"attempt-{number}", "plan.json")
     target = os.path.join(run_dir, "plan.json")
-    plan = manifest.read_json(source)
-    if plan is None or plan == manifest.read_json(target):
+    plan = read_json(source)
+    if plan is None or plan == read_json(target):
         return
-    part = f"{target}.{os.getpid()}.part"
-    with open(source, "rb") as handle:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as copy:
-            shutil.copyfileobj(handle, copy)
-    os.replace(part, target)
+    replace_file(target, read_file(source, RECORD_BYTES), sync=False)
 
 
 def keep_first_plan(run_dir):
@@ -234,7 +226,7 @@ def keep_first_plan(run_dir):
     """
     source = os.path.join(run_dir, "plan.json")
     target = os.path.join(run_dir, "attempt-1", "plan.json")
-    is_old = manifest.read_mapping(os.path.join(run_dir, NAME)).get("version") == 1
+    is_old = read_mapping(os.path.join(run_dir, NAME)).get("version") == 1
     if (
         is_old
         and os.path.isfile(source)
@@ -258,7 +250,7 @@ def attempt_numbers(run_dir):
 
 def read_restart_limit(run_dir):
     """Return the job's max_restarts, 0 where it wants none."""
-    limit = manifest.read_mapping(os.path.join(run_dir, "job.json")).get("max_restarts")
+    limit = read_mapping(os.path.join(run_dir, "job.json")).get("max_restarts")
     if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
         return limit
     return 0

@@ -30,15 +30,15 @@ from ..preflight import probe
 
 KIND = "checkpoints"
 # Seconds without a byte after which a source that is down or stands still is given up.
-SILENCE = 20
-CONNECT = 5
+SILENCE_SECONDS = 20
+CONNECT_SECONDS = 5
 # Seconds that every copy may take, and more where it is large. All of them together end before the
 # controller gives the node up (12 h).
 LEAST_SECONDS = 900
 LEAST_RATE = 512 << 10  # bytes a second
 MOST_SECONDS = 36000
-LOOK_SECONDS = 0.5
-SAID_BYTES = 16 << 10
+CHECK_SECONDS = 0.5
+OUTPUT_BYTES = 16 << 10
 # What stays free on the file system.
 FREE_BYTES = 256 << 20
 # The bound holds for ssh, too, which may have a file of its own to write.
@@ -49,8 +49,8 @@ _BOUND = (
     " resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execvp(sys.argv[2], sys.argv[2:])"
 )
 # Seconds after which a copy that no start asked for again is removed. A start comes within minutes
-# after its copy was brought.
-OLD = 3600
+# after its copy has arrived.
+OLD_SECONDS = 3600
 _PLACE = re.compile(
     r"/runs/(?P<run>[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})"
     r"/attempt-(?P<number>[0-9]{1,5})/(?P<folder>[A-Za-z0-9_][A-Za-z0-9._@+=/-]{0,400})\Z"
@@ -60,10 +60,10 @@ _STAGED = re.compile(rf"{KIND}-[0-9a-f]{{16}}\Z")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 
 
-def source_words(home, node, source):
+def source_arguments(home_dir, node, source):
     """Return the arguments of rsync that lead to a source's files.
 
-    They lie in a directory of this node, or in another node's over the mesh. home: the user's
+    They lie in a directory of this node, or in another node's over the mesh. home_dir: the user's
     directory. node: this node's name. source: {source: node, path}. The gate of the other node
     serves one folder of one attempt by rsync's daemon, read-only (mesh_gate.py). Raises ValueError
     for a place that no gate serves.
@@ -73,11 +73,11 @@ def source_words(home, node, source):
     match = _PLACE.search(source["path"].rstrip("/"))
     if not match or ".." in match.group("folder").split("/") or not _NODE.match(source["source"]):
         raise ValueError(f"not a folder of an attempt: {source['path']!r}")
-    config = os.path.join(home, primitives.DIRECTORY, "config")
-    shell = f"ssh -F {config} -o BatchMode=yes -o ConnectTimeout={CONNECT}"
+    config = os.path.join(home_dir, primitives.DIRECTORY, "config")
+    shell = f"ssh -F {config} -o BatchMode=yes -o ConnectTimeout={CONNECT_SECONDS}"
     verb = f"pull {match.group('run')} {match.group('number')} {match.group('folder')}"
     return [
-        f"--timeout={SILENCE}",
+        f"--timeout={SILENCE_SECONDS}",
         "-e",
         shell,
         "--rsync-path=" + verb,
@@ -85,28 +85,36 @@ def source_words(home, node, source):
     ]
 
 
-def tidy(run, base, now):
+def remove_old_copies(run_command, base, now):
     """Remove copies of checkpoints that no start has asked for lately.
 
     Return their names. Nothing is removed while an attempt holds this node. They are copies: what a
     training saved lies in its attempt. Every restart brings another one, and they are as large as
-    the model. run: runs a command. now: unix seconds.
+    the model. run_command: as in attempt_dir. now: unix seconds.
     """
     folder, staging = os.path.join(base, KIND), os.path.join(base, "staging")
     names, staged = _list_names(folder), _list_names(staging)
     try:
-        if not (names or staged) or attempt_dir.active_units(run):
+        if not (names or staged) or attempt_dir.active_units(run_command):
             return []
     except attempt_dir.AttemptError:
         return []
     for name in staged:
         path = os.path.join(staging, name)
-        if _STAGED.match(name) and not os.path.islink(path) and now - last_change(path) > OLD:
+        if (
+            _STAGED.match(name)
+            and not os.path.islink(path)
+            and now - last_change(path) > OLD_SECONDS
+        ):
             tree_install.remove(path)
     removed = []
     for name in names:
         path = os.path.join(folder, name)
-        if _COPY.match(name) and not os.path.islink(path) and now - os.stat(path).st_mtime > OLD:
+        if (
+            _COPY.match(name)
+            and not os.path.islink(path)
+            and now - os.stat(path).st_mtime > OLD_SECONDS
+        ):
             tree_install.remove(path)
             for record in (".manifest.json", ".scan.json"):
                 with contextlib.suppress(OSError):
@@ -135,7 +143,7 @@ def last_change(folder):
     return newest
 
 
-def sizes_in(folder):
+def list_sizes(folder):
     """Return {path below the folder: bytes} of everything but directories."""
     sizes = {}
     for parent, _folders, names in os.walk(folder):
@@ -146,13 +154,13 @@ def sizes_in(folder):
     return sizes
 
 
-def excess(staging, files):
+def is_excess(staging, files):
     """Return whether more lies in a staging directory than was announced.
 
     files: {path: [kind, bytes, digest]}. rsync writes a file under another name first. So one more
     file is allowed, as large as the largest.
     """
-    sizes = sizes_in(staging)
+    sizes = list_sizes(staging)
     announced = {name: entry[1] for name, entry in files.items()}
     largest, total = max(announced.values()), sum(announced.values())
     return (
@@ -162,7 +170,7 @@ def excess(staging, files):
     )
 
 
-def copy(argv, staging, files, seconds):
+def run_rsync(argv, staging, files, seconds):
     """Run rsync into a staging directory.
 
     Return its failure, or None. argv: the command. files: {path: [kind, bytes, digest]}. seconds:
@@ -217,22 +225,22 @@ def _read_output(process, staging, files, deadline):
         selector.register(process.stdout, selectors.EVENT_READ)
         last_check = time.monotonic()
         while True:
-            ready, now = selector.select(LOOK_SECONDS), time.monotonic()
+            ready, now = selector.select(CHECK_SECONDS), time.monotonic()
             if now > deadline:
                 raise subprocess.TimeoutExpired(process.args, deadline)
-            if now - last_check >= LOOK_SECONDS:
+            if now - last_check >= CHECK_SECONDS:
                 last_check = now
                 _check_excess(staging, files)
             if ready:
-                chunk = os.read(process.stdout.fileno(), SAID_BYTES)
+                chunk = os.read(process.stdout.fileno(), OUTPUT_BYTES)
                 if not chunk:
                     return output
-                output = (output + chunk)[:SAID_BYTES]
+                output = (output + chunk)[:OUTPUT_BYTES]
 
 
 def _check_excess(staging, files):
     """Raise Excess where more has arrived than was announced."""
-    if excess(staging, files):
+    if is_excess(staging, files):
         raise Excess("sends more than was announced")
 
 
@@ -243,12 +251,12 @@ class Excess(Exception):
     """
 
 
-def room_problem(base, staging, files):
+def space_problem(base, staging, files):
     """Return the reason why a checkpoint does not fit on the file system, or None.
 
     Its sizes come from other nodes.
     """
-    missing = sum(entry[1] for entry in files.values()) - sum(sizes_in(staging).values())
+    missing = sum(entry[1] for entry in files.values()) - sum(list_sizes(staging).values())
     free = shutil.disk_usage(base).free
     if missing <= 0 or free - missing >= FREE_BYTES:
         return None
@@ -258,17 +266,20 @@ def room_problem(base, staging, files):
     )
 
 
-def bring(run, home, base, node, point, write=True):
+def fetch(run_command, home_dir, base, node, point, write=True):
     """Make checkpoints/<digest> of a point on this node.
 
-    Return (changed, whether it is there, [the reasons why a source could not give it]). run:
-    callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home: the user's
-    directory. point: as resume_choice.choose gives it. The sources are tried in their order, the
-    node's own first. What arrives is compared with the digest, and a partial copy is completed.
+    Return (changed, whether it is there, [the reasons why a source could not give it]).
+    run_command: callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home_dir: the
+    user's directory. point: as resume_choice.choose gives it. The sources are tried in their order,
+    the node's own first. What arrives is compared with the digest, and a partial copy is
+    completed.
     """
     digest, files = point["digest"], point["files"]
-    model_collector.check(files)
-    if digest != manifest.digest(files) or not all(model_collector.plain(path) for path in files):
+    model_collector.check_files(files)
+    if digest != manifest.digest(files) or not all(
+        model_collector.is_plain_path(path) for path in files
+    ):
         raise ValueError("the checkpoint's digest is not that of its files")
     final, staging = tree_install.tree_paths(base, KIND, digest)
     if probe.tree_state(base, KIND, digest)["ok"]:
@@ -278,9 +289,9 @@ def bring(run, home, base, node, point, write=True):
     sources = _order_sources(point["sources"], node)
     if not write:
         return bool(sources), bool(sources), []
-    tidy(lambda argv: run(argv, None), base, time.time())
+    remove_old_copies(lambda argv: run_command(argv, None), base, time.time())
     os.makedirs(staging, mode=0o700, exist_ok=True)
-    problem = room_problem(base, staging, files)
+    problem = space_problem(base, staging, files)
     if problem:
         return False, False, [problem]
     deadline = time.monotonic() + MOST_SECONDS
@@ -289,7 +300,7 @@ def bring(run, home, base, node, point, write=True):
         # Each source has its share of the time, so that a slow one cannot take all of it.
         share = (deadline - time.monotonic()) / (len(sources) - index)
         try:
-            arguments = source_words(home, node, source)
+            arguments = source_arguments(home_dir, node, source)
         except ValueError as error:
             problems.append(f"{source['source']}: {error}")
             continue
@@ -309,7 +320,7 @@ def bring(run, home, base, node, point, write=True):
 def _order_sources(sources, node):
     """Return the sources that a node can ask, its own first."""
     local = [source for source in sources if source["source"] == node]
-    others = [source for source in sources if source["source"] not in (node, finder.HOME)]
+    others = [source for source in sources if source["source"] not in (node, finder.CONTROLLER)]
     return local + others
 
 
@@ -332,7 +343,7 @@ def _fetch(arguments, staging, files, share):
         staging + "/",
     ]
     try:
-        return copy(argv, staging, files, min(LEAST_SECONDS + sum(sizes) // LEAST_RATE, share))
+        return run_rsync(argv, staging, files, min(LEAST_SECONDS + sum(sizes) // LEAST_RATE, share))
     except Excess as error:
         tree_install.remove(staging)
         os.makedirs(staging, mode=0o700)

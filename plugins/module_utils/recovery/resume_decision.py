@@ -17,9 +17,9 @@ import time
 import typing
 
 from ..attempts.states import AttemptState, Outcome
-from ..base import manifest
 from ..base.coded_error import CodedError
-from ..base.text_layout import span as duration
+from ..base.files import read_mapping
+from ..base.units import format_clock
 from ..plan import job_env
 from ..records import run_choice, run_json
 
@@ -77,7 +77,7 @@ def read_controller_state(runs_dir, run):
     return {
         "record": run_json.read(run_dir),
         "numbers": numbers,
-        "job": manifest.read_mapping(os.path.join(run_dir, "job.json")) or None,
+        "job": read_mapping(os.path.join(run_dir, "job.json")) or None,
         "nodes": _planned_nodes(run_dir, numbers, max(numbers, default=0)),
         "first": _planned_nodes(run_dir, numbers, 1),
     }
@@ -231,8 +231,11 @@ def _gather_knowledge(run, controller, answers, after):
     record = controller["record"] or run_json.new_record(run, None, None)
     answers = {node: _mapping(status) for node, status in answers.items()}
     members = {*controller["nodes"], *controller["first"]}
-    claims, notes = run_choice.believed(
-        run_choice.claims(answers, list(answers), run), answers, controller["numbers"], members
+    claims, notes = run_choice.split_claims(
+        run_choice.valid_claims(answers, list(answers), run),
+        answers,
+        controller["numbers"],
+        members,
     )
     started = _newest_started(claims, after)
     newest = max([*_begun_numbers(controller["numbers"], record), started])
@@ -298,7 +301,7 @@ def _newest_nodes(controller, answers, claims, started):
         return controller["nodes"]
     newest_claims = _claims_of(claims, started)
     if newest_claims:
-        return run_choice.agreed(newest_claims, list(answers))
+        return run_choice.majority_nodes(newest_claims, list(answers))
     return controller["nodes"]
 
 
@@ -363,7 +366,7 @@ def _refuse_completed(known, now):
         return
     age = ""
     if known.entry["ended"]:
-        age = f", {duration(now - known.entry['ended'])} ago"
+        age = f", {format_clock(now - known.entry['ended'])} ago"
     raise ResumeRefused(
         "resume.completed",
         f"{known.run} has completed (attempt {known.newest}{age}): there is nothing to resume;"
@@ -444,7 +447,7 @@ def _running(run, running, now):
     first = min(running.values(), key=begin)
     since = by = ""
     if _is_time(first.get("started")) and _is_time(first.get("now")):
-        age = duration(max(0.0, first["now"] - first["started"]))
+        age = format_clock(max(0.0, first["now"] - first["started"]))
         since = f", started {age} ago"
     if first.get("by"):
         by = f" by {first['by']}"

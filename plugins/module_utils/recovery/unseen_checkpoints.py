@@ -11,7 +11,7 @@ from ..records import run_json
 from . import restart_policy
 
 
-def holders(run_dir, silent, point):
+def find_holders(run_dir, silent, point):
     """Return [(node, attempt)] of silent nodes with newer checkpoints.
 
     They may hold what is newer than the point. Rank 0 of the attempt trained there. run_dir: the
@@ -43,19 +43,19 @@ def _is_covered(number, point):
     if not point:
         return False
     return point["attempt"] > number or (
-        point["attempt"] == number and point["source"] != finder.HOME
+        point["attempt"] == number and point["source"] != finder.CONTROLLER
     )
 
 
-def waits(found, tries):
+def describe_wait(holders, tries):
     """Return the reason why a restart waits for silent nodes, or ''.
 
-    Its last try goes on with what there is, and so does a person. found: as `holders` gives it.
-    tries: which try of a restart this is, 0 where a person asks.
+    Its last try goes on with what there is, and so does a person. holders: as `find_holders` gives
+    it. tries: which try of a restart this is, 0 where a person asks.
     """
-    if not found or not 0 < tries < restart_policy.MAX_TRIES:
+    if not holders or not 0 < tries < restart_policy.MAX_TRIES:
         return ""
-    nodes = ", ".join(f"{node} (attempt {number})" for node, number in found)
+    nodes = ", ".join(f"{node} (attempt {number})" for node, number in holders)
     return (
         f"the newest checkpoints may lie on {nodes}, and nothing was heard from there; the restart"
         f" is tried again, and try {restart_policy.MAX_TRIES} goes on without"

@@ -32,7 +32,7 @@ def wait(run, unit, seconds, clock=time.monotonic, sleep=time.sleep):
     seconds: the longest time. Returns True if it has ended.
     """
     until = clock() + seconds
-    while status.unit_state(run, unit) in attempt_dir.ACTIVE:
+    while status.read_unit_state(run, unit) in attempt_dir.ACTIVE:
         if clock() >= until:
             return False
         sleep(POLL_SECONDS)
@@ -135,7 +135,7 @@ def remove(run, base, run_id, now):
     and why, or ''. now: seconds since the epoch.
     """
     active = {item["unit"] for item in attempt_dir.active_units(run)}
-    for name, number in attempt_dir.rehearsals_on(base):
+    for name, number in attempt_dir.list_rehearsals(base):
         path = attempt_dir.attempt_dir(base, name, number)
         old = now - os.lstat(path).st_mtime > OLD_SECONDS
         if name == run_id or (old and attempt_dir.unit_name(name, number) not in active):

@@ -16,7 +16,7 @@ import json
 import os
 import re
 
-from ..agent.agent import as_planned
+from ..agent.rank_watch import match_endpoints
 from ..base.findings import finding, named
 from ..gate.isolation import judge_apart
 
@@ -64,9 +64,9 @@ UNREADABLE = "its answer cannot be judged (docs/security.md)"
 def plan_of(plan, script="", seconds=SECONDS):
     """Return the rehearsal's plan: the given one with another script.
 
-    script: the text of rehearse.py. seconds: the time after which the unit is ended. Launcher,
-    environment, ports and nodes are the same. The training's arguments stay, so that the command
-    has its shape.
+    script: the text of rehearsal_rank.py. seconds: the time after which the unit is ended.
+    Launcher, environment, ports and nodes are the same. The training's arguments stay, so that the
+    command has its shape.
     """
     result = copy.deepcopy(plan)
     folder = os.path.dirname(plan["script"][0])
@@ -112,7 +112,7 @@ def unfit(todo, stops):
         return []
     parts = "; ".join(f"{kind} on {named(nodes)}" for kind, nodes in lacking.items())
     text = f"not rehearsed, because the nodes have not got all that it takes: {parts}"
-    remedy = "playbooks/sync.yml with the same config brings it; train.yml does so by itself"
+    remedy = "playbooks/sync.yml with the same config brings it; train.yml does so automatically"
     nodes = list(dict.fromkeys(name for names in lacking.values() for name in names))
     return [finding("rehearsal.nodes_incomplete", text, remedy, nodes, "note")]
 
@@ -205,7 +205,7 @@ def _judge_silent_nodes(names, results, allowed):
             reason = result.get("msg") or "no reason was given"
             text = f"the node did not answer while the plan was rehearsed: {reason}"
             limit = int(_bound_of(allowed) + MARGIN)
-            remedy = f"a unit that may still run there ends by itself within {limit} s"
+            remedy = f"a unit that may still run there ends automatically within {limit} s"
             findings.append(finding("rehearsal.no_answer", text, remedy, name))
     return findings
 
@@ -220,8 +220,7 @@ def _judge_refusals(names, results):
         remedy = ""
         if " is held by " in reason:
             remedy = (
-                "somebody else's training or check holds the node: wait for its end, or"
-                " playbooks/stop.yml"
+                "another training or check holds the node: wait for its end, or playbooks/stop.yml"
             )
         findings.append(finding("rehearsal.refused", f"could not start: {reason}", remedy, name))
     return findings
@@ -293,7 +292,8 @@ def _describe_differences(plan, rank, expected):
         texts.append(f"rank {number} is rank {rank['joined_rank']} to the framework")
     given, planned = rank["endpoints"], plan["endpoints"]
     # A single node's launcher takes any free ports, which no other node has to find.
-    if planned and len(plan["nodes"]) > 1 and given is not None and not as_planned(planned, given):
+    shared = planned and len(plan["nodes"]) > 1
+    if shared and given is not None and not match_endpoints(planned, given):
         difference = "other endpoints"
         if sorted(planned) == sorted(given):
             difference = "the ranks in another order"

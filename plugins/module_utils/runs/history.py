@@ -19,7 +19,7 @@ MOST = 64 << 20
 KEPT = 10
 
 
-class Past(parser.LogScan):
+class HistoryScan(parser.LogScan):
     """The last evaluations and the ends of the last epochs, in one pass."""
 
     def __init__(self, table):
@@ -42,7 +42,7 @@ class Past(parser.LogScan):
             self.evaluations = self.evaluations[1 - KEPT :] + [self.evaluation]
 
 
-def of_log(attempt, name, table, most=MOST):
+def read_log_history(attempt, name, table, most=MOST):
     """Return the history in the end of a rank's log.
 
     It is {epochs, evaluations, saved, saved_count, steps, bytes}. epochs: each one's last step.
@@ -54,7 +54,7 @@ def of_log(attempt, name, table, most=MOST):
         return None
     with handle:
         size = os.fstat(handle.fileno()).st_size
-        past = Past(table)
+        past = HistoryScan(table)
         left = min(size, most)
         handle.seek(size - left)
         if left < size:
@@ -76,12 +76,12 @@ def of_log(attempt, name, table, most=MOST):
     }
 
 
-def look(base, run_id, node):
+def read_history(base, run_id, node):
     """Return {run, node, attempts} of a run on this node.
 
     Each attempt is as _describe_attempt returns it, the oldest first.
     """
-    numbers = [number for name, number in attempt_dir.runs_on(base) if name == run_id]
+    numbers = [number for name, number in attempt_dir.list_attempts(base) if name == run_id]
     return {
         "run": run_id,
         "node": node,
@@ -139,7 +139,7 @@ def _read_first_rank(attempt, plan, tables, node):
     if not ranks or ranks[0]["rank"] != 0:
         return None
     name = ranks[0].get("log") or plan["launcher"]["rank_log"].format(**ranks[0])
-    return of_log(attempt, name, parser.Table(tables))
+    return read_log_history(attempt, name, parser.Table(tables))
 
 
 def _ended_well(end, events):

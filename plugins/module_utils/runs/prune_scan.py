@@ -17,7 +17,8 @@ import time
 
 from ..attempts import attempt_dir as attempts
 from ..attempts import status
-from ..base import processes
+from ..base import mounts, processes
+from ..base.files import read_bytes
 from ..checkpoints import model_collector
 from ..records.prune_rules import JUST_SECONDS
 
@@ -25,7 +26,7 @@ MARK = ".pruning-"
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")
 
 
-def size_of(folder):
+def measure(folder):
     """Return (allocated bytes, the reason not to touch it or None) of a tree.
 
     Links are not followed, and a file with two names counts once.
@@ -64,18 +65,15 @@ def _walk(folder):
                 yield path
 
 
-def mounted_in(folder, table="/proc/self/mountinfo"):
-    """Return a mount point at or below folder, or None (proc(5), mountinfo)."""
-    real = os.path.realpath(folder)
-    try:
-        with open(table, encoding="utf-8", errors="surrogateescape") as handle:
-            points = [line.split()[4].replace("\\040", " ") for line in handle]
-    except (OSError, IndexError):
+def mounted_in(folder, table=mounts.TABLE):
+    """Return a mount point at or below folder, or None. table: path of a mountinfo."""
+    data = read_bytes(table)
+    if not data:
         return "what is mounted cannot be read"
-    return next((point for point in points if point == real or point.startswith(real + "/")), None)
+    return mounts.mount_point_in(folder, data.decode("utf-8", "surrogateescape"))
 
 
-def strange(folder, name):
+def entry_problem(folder, name):
     """Return the reason why an entry of a directory of runs is not a run, or None."""
     info = os.lstat(os.path.join(folder, name))
     if stat.S_ISLNK(info.st_mode):
@@ -92,7 +90,7 @@ def strange(folder, name):
     return None
 
 
-def job_of(plan):
+def describe_job(plan):
     """Return what a plan trains: its name, suite and config.
 
     The text is the same for the same job.
@@ -112,7 +110,7 @@ def describe_plan(plan):
         for node in plan.get("nodes") or []
         if isinstance(node, dict) and "name" in node
     ]
-    return {"job": job_of(plan), "site": plan.get("site"), "nodes": nodes}
+    return {"job": describe_job(plan), "site": plan.get("site"), "nodes": nodes}
 
 
 def find_checkpoint(plan, attempt_dirs, folders=None):
@@ -124,7 +122,9 @@ def find_checkpoint(plan, attempt_dirs, folders=None):
     table = (plan.get("suite") or {}).get("checkpoints") or {}
     patterns = {key: table.get(key) or "" for key in ("best", "last")}
     for attempt_dir in reversed(attempt_dirs):
-        name = model_collector.seen(attempt_dir, folders or table.get("folders") or [], patterns)
+        name = model_collector.newest_name(
+            attempt_dir, folders or table.get("folders") or [], patterns
+        )
         if name:
             return name
     return ""
@@ -138,7 +138,7 @@ def find_attempts(folder):
     ]
 
 
-def on_node(base, name, held):
+def describe_node_run(base, name, held):
     """Return the entry of a run on a node.
 
     held: {run id: why} of what runs there.
@@ -201,7 +201,7 @@ def empty_entry(name, held):
     }
 
 
-def held_here(run):
+def find_held(run):
     """Return {run id: why} of what runs on this node or holds it.
 
     Units count, and processes with a run's mark outside of any. run: runs a command. Raises
@@ -217,7 +217,7 @@ def held_here(run):
     return held
 
 
-def look(folder, describe):
+def scan_runs(folder, describe):
     """Return {runs, strange, unfinished, bytes} of a directory of runs.
 
     strange: [{name, why}]. unfinished: [names]. describe(name): describes a run. Raises OSError.
@@ -226,14 +226,14 @@ def look(folder, describe):
     if not os.path.isdir(folder):
         return result
     for name in sorted(os.listdir(folder)):
-        why = strange(folder, name)
+        why = entry_problem(folder, name)
         if why:
             result["strange"].append({"name": name, "why": why})
         elif name.startswith(MARK):
             result["unfinished"].append(name)
         else:
             entry = describe(name)
-            entry["bytes"], odd = size_of(os.path.join(folder, name))
+            entry["bytes"], odd = measure(os.path.join(folder, name))
             entry["odd"] = entry["odd"] or odd or _describe_mount(os.path.join(folder, name))
             result["bytes"] += entry["bytes"]
             result["runs"].append(entry)
@@ -248,7 +248,7 @@ def _describe_mount(folder):
     return f"something is mounted at {mount}"
 
 
-def remove(folder, names, describe, held):
+def remove_runs(folder, names, describe, held):
     """Remove runs that were judged before.
 
     Return {removed, freed (bytes), problems}. describe(name): describes a run. held(): looks
@@ -269,7 +269,7 @@ def remove(folder, names, describe, held):
             sizes[name] = size
     for marked in _marked_runs(folder):
         name, path = marked[len(MARK) :], os.path.join(folder, marked)
-        size = sizes.get(name) or size_of(path)[0]
+        size = sizes.get(name) or measure(path)[0]
         why = _remove_tree(path)
         if why:
             result["problems"].append(
@@ -286,10 +286,10 @@ def _inspect(folder, name, describe):
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return 0, "is gone"
-    why = strange(folder, name)
+    why = entry_problem(folder, name)
     if why:
         return 0, why
-    size, odd = size_of(path)
+    size, odd = measure(path)
     mount = _describe_mount(path)
     entry = describe(name)
     begun = entry["begun"]
@@ -307,7 +307,7 @@ def _marked_runs(folder):
     return [
         name
         for name in sorted(os.listdir(folder))
-        if name.startswith(MARK) and not strange(folder, name)
+        if name.startswith(MARK) and not entry_problem(folder, name)
     ]
 
 

@@ -24,7 +24,7 @@ SETTLE_S = 3.0
 _LISTENS = "0A"
 
 
-def wanted(held, params):
+def select_attempts(held, params):
     """Return [(run id, attempt)] to be stopped here.
 
     held: the attempts that hold the node. A run that is named is stopped, else what holds this
@@ -77,7 +77,7 @@ def stop(run, base, params, write=True):
     held = [attempt_dir.parse_unit(unit) for unit in units]
     lists = {key: [] for key in ("stopped", "ended", "left", "kept", "noted", "occupied")}
     result = dict(lists, unit="", attempt_dir=os.path.join(base, "runs"))
-    for run_id, number in wanted(held, params):
+    for run_id, number in select_attempts(held, params):
         attempt = _Attempt(
             run_id,
             number,
@@ -101,7 +101,7 @@ def _is_other_start(base, attempt, params):
     """
     if not params.get("start"):
         return False
-    record = ownership.record_of(base, attempt.run_id, attempt.number)
+    record = ownership.read_record(base, attempt.run_id, attempt.number)
     return record.get("start") != params["start"]
 
 
@@ -139,10 +139,12 @@ def _end_attempt(run_command, base, params, attempt, is_active, result):
     result["left"] += processes.of_run(run_id, marked)
     if was_running or ended:
         result["stopped"].append(run_id)
-        result["occupied"] += occupied(run_command, base, run_id, attempt.number, params["node"])
+        result["occupied"] += find_occupied(
+            run_command, base, run_id, attempt.number, params["node"]
+        )
 
 
-def occupied(run, base, run_id, number, node, settle=SETTLE_S):
+def find_occupied(run, base, run_id, number, node, settle=SETTLE_S):
     """Return [{what, own, text}] of the attempt's ports and devices in use.
 
     own: whether it is this run that uses them. settle: seconds that the run's processes may take to
@@ -163,7 +165,7 @@ def occupied(run, base, run_id, number, node, settle=SETTLE_S):
         time.sleep(0.5)
 
 
-def ports_of(plan, node):
+def planned_ports(plan, node):
     """Return the ports on which a plan's processes listen on a node.
 
     They are known as far as the plan says. A port of * is the launcher's own choice.
@@ -182,7 +184,7 @@ def _port_users(plan, node, run_id):
     """Return [{what, own, text}] of the plan's ports on a node that have a listener."""
     rows = [row for row in sockets.sockets() if row[3] == _LISTENS]
     listening = {row[0] for row in rows}
-    taken = [port for port in ports_of(plan, node) if port in listening]
+    taken = [port for port in planned_ports(plan, node) if port in listening]
     users = []
     for port, owner in sorted(sockets.owners(taken, rows).items()):
         owner_text = sockets.owner_words(dict(owner, error="EADDRINUSE"))
@@ -206,7 +208,7 @@ def _device_users(run_command, base, plan, planned_node, run_id):
     for item in observed["processes"]:
         if item["device"] is not None and str(item["device"]) not in planned_devices:
             continue
-        user = item.get("user") or "somebody who cannot be seen from here"
+        user = item.get("user") or "a user that is not visible here"
         if item.get("run"):
             user = f"the run {item['run']}"
         text = f"device {item['device']}: used by {user}, pid {item['pid']}: {item['command']}"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Budgets of a training's phases without a sign of life: the key `watchdog`.
 
-guard.py on the nodes compares the phases with the ranks' own log lines (docs/runbooks/watchdog.md).
+agent/guard.py on the nodes compares the phases with the ranks' own log lines
+(docs/runbooks/watchdog.md).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def compare_copy(folder: str, files: Files) -> list[str]:
     files: as `find` gave them. Further files are not a difference: another checkpoint that was
     copied before stays. Raises CheckpointError for names that no checkpoint has.
     """
-    model_collector.check(files)
+    model_collector.check_files(files)
     expected, existing = {name: list(entry) for name, entry in files.items()}, {}
     try:
         root = os.open(folder, DIRECTORY)
@@ -54,10 +54,10 @@ def compare_copy(folder: str, files: Files) -> list[str]:
 
 def _describe_if_equal_size(root: int, path: str, size: int) -> list[Any]:
     """Return ['f', bytes, sha256] of a file. One of another size is not read."""
-    actual = model_collector.size_of(root, path)
+    actual = model_collector.file_size(root, path)
     if actual != size:
         return ["f", actual, ""]
-    return model_collector.described(root, path)
+    return model_collector.describe_file(root, path)
 
 
 def install_copy(attempt_dir: str, files: Files, write: bool = True) -> bool:
@@ -68,7 +68,7 @@ def install_copy(attempt_dir: str, files: Files, write: bool = True) -> bool:
     file is removed, so that the next copy fetches it anew. Nothing outside the attempt's directory
     is changed: no link in it is followed.
     """
-    model_collector.check(files)
+    model_collector.check_files(files)
     place, staging = (
         os.path.join(attempt_dir, model_collector.PLACE),
         os.path.join(attempt_dir, STAGING),
@@ -149,7 +149,7 @@ def _kept(root: int, files: Files) -> list[str]:
     except OSError:
         return []
     try:
-        paths = [path[len("./") :] for path in model_collector.files_of(place, ".")]
+        paths = [path[len("./") :] for path in model_collector.list_files(place, ".")]
     finally:
         os.close(place)
     return [path for path in paths if path not in files and not safe_names.problem(path)]

@@ -20,7 +20,7 @@ Point = dict[str, Any]
 Row = dict[str, Any]
 
 
-def unsound(point: Any) -> str | None:
+def point_problem(point: Any) -> str | None:
     """Return why a machine's description of a point cannot be one, or None.
 
     The digest is computed anew from the files, since it names directories.
@@ -33,10 +33,10 @@ def unsound(point: Any) -> str | None:
 def _unsound_files(point: Point) -> str | None:
     files = point.get("files")
     try:
-        model_collector.check(files)
+        model_collector.check_files(files)
     except model_collector.CheckpointError as error:
         return str(error)
-    if not files or not all(model_collector.plain(path) for path in files):
+    if not files or not all(model_collector.is_plain_path(path) for path in files):
         return "has no files, or names that no checkpoint has"
     if point.get("digest") != manifest.digest(files):
         return "has a digest that is not that of its files"
@@ -76,7 +76,7 @@ def _is_number(value: Any, types: type | tuple[type, ...]) -> bool:
     return not isinstance(value, bool) and abs(value) < finder.LARGEST
 
 
-def believed(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def valid_answers(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return `found` of `choose` without the points that cannot be one.
 
     Each of them becomes an entry of skipped, with the reason.
@@ -90,7 +90,7 @@ def believed(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
             rows = []
         skipped = [_skipped(row) for row in rows[:1000] if isinstance(row, dict)]
         point = answer.get("point")
-        problem = point and unsound(point)
+        problem = point and point_problem(point)
         if problem:
             code = "checkpoint.invalid_answer"
             skipped.append(finder.describe_skipped(code, _attempt_number(point), problem))
@@ -120,19 +120,19 @@ def _skipped(row: dict[str, Any]) -> Row:
 def choose(found: dict[str, Any]) -> tuple[Point | None, list[Row]]:
     """Return (point or None, skipped) of the answers of all machines. Pure.
 
-    found: {node's name or finder.HOME: {point, skipped}}. The best point is taken. Where two
+    found: {node's name or finder.CONTROLLER: {point, skipped}}. The best point is taken. Where two
     machines have different bytes under one name of one attempt, that of the node on which rank 0
     saved it counts, and the others are skipped. The point gets source (the machine that it is taken
     from, a node rather than the controller), sources ([{source, path}] of all machines with the
     same digest, the likeliest first) and note.
     """
     skipped, points = [], []
-    for machine, answer in sorted(believed(found).items()):
+    for machine, answer in sorted(valid_answers(found).items()):
         skipped += [dict(row, node=machine) for row in answer["skipped"]]
         if answer["point"]:
             points.append(dict(answer["point"], source=machine))
     if not points:
-        return None, finder.ordered(skipped)
+        return None, finder.sort_skipped(skipped)
     points.sort(key=_preference, reverse=True)
     best = points[0]
     same = [
@@ -150,10 +150,14 @@ def choose(found: dict[str, Any]) -> tuple[Point | None, list[Row]]:
             skipped.append(dict(row, node=point["source"]))
     equal = [point for point in points if point["digest"] == chosen["digest"]]
     equal.sort(
-        key=lambda point: (point["source"] == finder.HOME, not _is_first(point), point["source"])
+        key=lambda point: (
+            point["source"] == finder.CONTROLLER,
+            not _is_first(point),
+            point["source"],
+        )
     )
     sources = [{"source": point["source"], "path": point["path"]} for point in equal]
-    return dict(chosen, **sources[0], sources=sources, note=_remark(chosen)), finder.ordered(
+    return dict(chosen, **sources[0], sources=sources, note=_remark(chosen)), finder.sort_skipped(
         skipped
     )
 
@@ -164,7 +168,7 @@ def _is_first(point: Point) -> bool:
 
 
 def _preference(point: Point) -> tuple[Any, ...]:
-    return finder.order(point), _is_first(point), point["source"] != finder.HOME
+    return finder.sort_key(point), _is_first(point), point["source"] != finder.CONTROLLER
 
 
 def _remark(point: Point) -> str:
@@ -190,7 +194,7 @@ def describe_choice(point: Point | None, skipped: list[Row]) -> list[str]:
             "there is no complete checkpoint to resume from: the training starts from the beginning"
         )
         return [*passed_over, nothing]
-    result = [f"resumed from {finder.said(point)}"]
+    result = [f"resumed from {finder.describe_point(point)}"]
     if point["note"]:
         result.append("note: " + point["note"])
     return result + passed_over

@@ -93,7 +93,7 @@ def value_problem(name: str, value: Any) -> str | None:
         return f"must be a node's name; got {abbreviate(value)}"
     if name in ("again", "again_try") and not str(value).isdigit():
         return f"is set by a restart and must be a whole number; got {abbreviate(value)}"
-    return logs_options.value_problem(name, value) or prune_rules.wrong(name, value)
+    return logs_options.value_problem(name, value) or prune_rules.value_problem(name, value)
 
 
 def conflicts(extra: Mapping[str, Any], verb: str, check_mode: bool) -> list[Problem]:
@@ -106,7 +106,7 @@ def conflicts(extra: Mapping[str, Any], verb: str, check_mode: bool) -> list[Pro
     if verb == "logs":
         problems += _conflict_list(logs_options.conflict(extra))
     elif verb == "prune":
-        problems += _conflict_list(prune_rules.contradiction(extra))
+        problems += _conflict_list(prune_rules.find_contradiction(extra))
     elif verb == "resume" and "run" not in extra:
         text = "say which run is to go on: -e run=<run id>; playbooks/status.yml shows the newest"
         problems.append(_problem("run", text, code="cli.run_missing"))

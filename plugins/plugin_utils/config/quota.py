@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 
 DEFAULT_BYTES, DEFAULT_FILES, DEFAULT_FREE_BYTES = 20 << 30, 2000, 5 << 30
@@ -66,14 +67,6 @@ def _bound_problem(name: str, value: Any) -> str | None:
     return None
 
 
-def format_bytes(count: float) -> str:
-    """Return a number of bytes for people."""
-    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if count >= 1 << shift:
-            return f"{count / (1 << shift):.4g} {unit}"
-    return f"{count} bytes"
-
-
 class Quota:
     """The bounds of one site, as numbers of bytes and files."""
 
@@ -107,7 +100,7 @@ class Quota:
             values = hosts[host]
         return cls.of_variables({name: plain(values.get(name)) for name in _NAMES})
 
-    def room(self, folder: str) -> int:
+    def room(self, folder: str | int) -> int:
         """Return the bytes that may still be written to the file system of a directory."""
         status = os.statvfs(folder)
         return max(0, status.f_bavail * status.f_frsize - self.free)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler import short
 
 from ..plan.readiness import required_trees
@@ -64,8 +64,8 @@ def witnesses(runs_dir: str, site: str, names: Collection[str]) -> list[Witness]
     for run in sorted(os.listdir(runs_dir), reverse=True):
         if not RUN_ID.match(run):
             continue
-        record = manifest.read_json(os.path.join(runs_dir, run, "run.json"))
-        plan = manifest.read_json(os.path.join(runs_dir, run, "plan.json"))
+        record = read_json(os.path.join(runs_dir, run, "run.json"))
+        plan = read_json(os.path.join(runs_dir, run, "plan.json"))
         try:
             if plan["suite"]["name"] not in by_suite and _is_witness(record, plan, site, names):
                 by_suite[plan["suite"]["name"]] = _witness(run, record, plan)

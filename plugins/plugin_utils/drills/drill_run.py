@@ -15,7 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    read_json,
+    write_json,
+)
 
 from . import fault_table, invariants
 from .drill_site import Watch, last_line
@@ -77,7 +80,7 @@ class Drill(Steps):
         delays = fault_table.find_delays(self.result, self.fault["budget"])
         fault_table.add_problems(self.result, delays)
         self.result["seconds"] = fault_table.seconds_between(time.monotonic(), begun)
-        manifest.write_json(os.path.join(self.folder, "result.json"), self.result)
+        write_json(os.path.join(self.folder, "result.json"), self.result)
         return self.result
 
     def runs(self) -> set[str]:
@@ -284,7 +287,7 @@ class Drill(Steps):
 
     def record(self) -> dict[str, Any]:
         """Return the run's record, {} for none."""
-        return manifest.read_json(os.path.join(self.site.runs_dir, self.run, "run.json")) or {}
+        return read_json(os.path.join(self.site.runs_dir, self.run, "run.json")) or {}
 
     def attempts(self) -> dict[int, dict[str, Any]]:
         """Return {number: attempt} of the run's record."""
@@ -395,7 +398,7 @@ class Drill(Steps):
         path = invariants.find_plan(self.site, self.run, 1)
         if path is None:
             return None
-        plan = manifest.read_json(path) or {}
+        plan = read_json(path) or {}
         name = self.site.nodes[-1].name
         ranks = (rank["rank"] for rank in plan.get("ranks", ()) if rank["node"] == name)
         return min(ranks, default=None)

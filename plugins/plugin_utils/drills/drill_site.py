@@ -20,8 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, TypeVar, cast
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import drill_watch
-
+from ..agent import zipapp
 from . import fault_table
 from .fault_table import Observation, Observations
 
@@ -359,9 +358,7 @@ class Watch:
             self.observed.append(dict(observation, t=time.monotonic(), node=node.name))
 
     def _follow(self, node: Node, run: str, base: str, sign: str) -> None:
-        with open(drill_watch.__file__, "rb") as handle:
-            source = handle.read()
-        words = ["python3", "-I", "-c", drill_watch.BOOT, str(len(source)), run, base, sign]
+        words = ["python3", "-I", "-c", zipapp.BOOT, run, base, sign]
         if node.container:
             argv = node.container_argv(node.user, *words)
         else:
@@ -373,7 +370,7 @@ class Watch:
             self._calls[node.name] = call
             try:
                 stdin, stdout = cast(IO[bytes], call.stdin), cast(IO[bytes], call.stdout)
-                stdin.write(source)
+                stdin.write(zipapp.stdin_bytes("drill_probe"))
                 stdin.flush()
                 for line in stdout:
                     self._add(node, **json.loads(line))

@@ -6,7 +6,7 @@ docker: containers of the embedded site that can be killed, frozen and entered a
 code of examples/, whose configs/faults do things from inside. The judgement is in seconds, right or
 wrong, and a table.
 
-An observation is {t, node, gone, attempts: {number: {...}}}, as drill_watch.py prints it. t: the
+An observation is {t, node, gone, attempts: {number: {...}}}, as drill_probe.py prints it. t: the
 seconds of the controller's steady clock at which it came. gone: True where the node did not answer.
 """
 
@@ -28,7 +28,7 @@ STEP_KINDS = ("before", "then", "back", "heal")
 # Seconds that docs/drills.md allows: from the fault to the first node that knows, from there to the
 # last process, from a verdict to the next step.
 BUDGET = {"detect": 10.0, "stop": 10.0, "resume": 60.0}
-# drill_watch.py prints an observation at least every two seconds.
+# drill_probe.py prints an observation at least every two seconds.
 SILENT = 5.0
 # Each is kept, broken, or None where this fault cannot show it.
 PROMISES = ("N1", "N2", "N3", "N4", "N5", "N6", "N7", "N8")
@@ -39,7 +39,7 @@ Fault = dict[str, Any]
 Step = dict[str, Any]
 Job = dict[str, Any]
 Verdict = Mapping[str, Any] | None
-# What drill_watch.py shows of a node at one time.
+# What drill_probe.py shows of a node at one time.
 Observation = dict[str, Any]
 Observations = Sequence[Observation]
 # The result of one fault, as drill.json has it.

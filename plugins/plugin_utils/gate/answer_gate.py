@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CODE
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     escape,
@@ -256,14 +257,12 @@ def end_children(began: float) -> None:
     The login that waits for an answer would stay for ever.
     """
     ticks = os.sysconf("SC_CLK_TCK")
-    for name in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{int(name)}/stat", encoding="ascii", errors="replace") as handle:
-                fields = handle.read().rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid() and int(fields[19]) >= int(began * ticks):
-                os.kill(int(name), signal.SIGTERM)
-        except (OSError, ValueError, IndexError):
-            continue  # not a process, or one that has ended
+    for pid in processes.pids():
+        fields = processes.stat_of(pid)
+        is_child = len(fields) > 19 and int(fields[1]) == os.getpid()
+        if is_child and int(fields[19]) >= int(began * ticks):
+            with contextlib.suppress(OSError):  # it has ended
+                os.kill(pid, signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -572,10 +571,8 @@ def _interpreter(facts: Any) -> dict[str, str] | None:
 
 def _common(kept: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that every answer may have, each with its own type."""
-    result: dict[str, Any] = {}
-    for key in ("changed", "failed", "skipped"):
-        if key in kept:
-            result[key] = bool(kept[key])
+    flags = ("changed", "failed", "skipped")
+    result: dict[str, Any] = {key: bool(kept[key]) for key in flags if key in kept}
     if isinstance(kept.get("rc"), int):
         result["rc"] = max(-(2**31), min(2**31, int(kept["rc"])))
     for key in ("msg", "stdout", "stderr", "module_stdout", "module_stderr"):

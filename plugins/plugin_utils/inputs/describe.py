@@ -15,6 +15,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    read_mapping,
+    replace_file,
+    write_json,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs, scaling
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 
@@ -50,11 +55,10 @@ def keep_manifest(kind: str, name: str, root: str, entries: Entries, cache_dir: 
     manifest.refuse_links_out(root, entries)
     if not os.path.exists(base + ".json"):
         os.makedirs(os.path.dirname(base), mode=0o700, exist_ok=True)
-        with open(base + ".part", "w", encoding="utf-8") as handle:
-            # rsync takes '#' and ';' at the start of a line for a comment.
-            handle.writelines(f"./{entry}\n" for entry in sorted(entries))
-        os.replace(base + ".part", base + ".files")
-        manifest.write_json(base + ".json", entries)  # last: where it is, the list is too
+        # rsync takes '#' and ';' at the start of a line for a comment.
+        names = "".join(f"./{entry}\n" for entry in sorted(entries))
+        replace_file(base + ".files", names, sync=False)
+        write_json(base + ".json", entries)  # last: where it is, the list is too
     size = sum(entry[1] for entry in entries.values())
     return {
         "kind": kind,
@@ -81,7 +85,7 @@ def fetch_url(
     SourceError.
     """
     if os.path.isdir(folder):
-        known = manifest.read_mapping(folder + ".json").get("sha256")
+        known = read_mapping(folder + ".json").get("sha256")
         if sha256 and known != sha256:
             raise sources.SourceError(
                 f"{url}: the cache has what came with the sha256 {known or 'unknown'}, the job says"
@@ -99,7 +103,7 @@ def fetch_url(
             f"{url}: brought the sha256 {digest}, the job says {sha256}; nothing of it was kept"
         )
     sources.unpack(path)
-    manifest.write_json(folder + ".json", {"url": url, "sha256": digest})
+    write_json(folder + ".json", {"url": url, "sha256": digest})
     os.replace(part, folder)
     return True
 
@@ -124,7 +128,7 @@ def unverified_downloads(job: Job, fetched: Sequence[str], cache_dir: str) -> li
     lines = []
     for url in fetched:
         if url not in (job.get("weights") or {}):
-            record = manifest.read_mapping(sources.weight_folder(cache_dir, url) + ".json")
+            record = read_mapping(sources.weight_folder(cache_dir, url) + ".json")
             lines.append(
                 f'weights: nothing says what {url} has to bring; it brought this: write "weights:'
                 f' {{{url}: {record.get("sha256")}}}" into the job'

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import guard_findings
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    folded,
-    ranges,
-    span,
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    fold_names,
+    format_clock,
+    format_ranges,
 )
 
 from .model import Json, Node, Pace, Watch
@@ -66,11 +66,11 @@ def warnings(watch: Watch, seconds: float) -> list[LiveWarning]:
 def _warn_of_halt(nodes: Iterable[Node]) -> LiveWarning | None:
     """Warn of the reason for which a node's guard ends the attempt, or has ended it."""
     guarded = {node.name: node.status for node in nodes if node.status.get("guard")}
-    lost, stalled = guard_findings.lost(guarded), guard_findings.stalled(guarded)
+    lost, stalled = guard_findings.find_lost(guarded), guard_findings.first_stall(guarded)
     if lost:
         return LiveWarning("lost", tuple(lost[0]), lost[1])
     if stalled:
-        return LiveWarning("hang", (stalled[0],), guard_findings.hang_words(*stalled))
+        return LiveWarning("hang", (stalled[0],), guard_findings.describe_hang(*stalled))
     return None
 
 
@@ -88,8 +88,9 @@ def _warn_of_hang(nodes: Iterable[Node]) -> LiveWarning | None:
         return None
     quiet, budget, phase, name = max(late)
     text = (
-        f"no sign of life for {span(quiet)} in the phase {guard_findings.PHASES.get(phase, phase)}"
-        f" (seen by {name}); at {span(budget)} it is ended as a hang"
+        f"no sign of life for {format_clock(quiet)} in the phase"
+        f" {guard_findings.PHASES.get(phase, phase)}"
+        f" (seen by {name}); at {format_clock(budget)} it is ended as a hang"
     )
     return LiveWarning("hanging", (name,), text)
 
@@ -110,7 +111,9 @@ def _warn_of_lost_attempt(nodes: Iterable[Node]) -> LiveWarning | None:
     nodes_by_reason: dict[str, list[str]] = {}
     for reason, name in lost:
         nodes_by_reason.setdefault(reason, []).append(name)
-    text = "; ".join(f"on {folded(names)} {reason}" for reason, names in nodes_by_reason.items())
+    text = "; ".join(
+        f"on {fold_names(names)} {reason}" for reason, names in nodes_by_reason.items()
+    )
     names = tuple(name for _reason, name in lost)
     return LiveWarning("lost", names, f"the attempt is lost: {text}; it holds no node")
 
@@ -130,7 +133,7 @@ def _warn_of_stall(paces: Mapping[int, Pace], nodes: Iterable[Node]) -> LiveWarn
     if not late:
         return None
     seconds, usual, log_grows = max(late, key=lambda item: item[0])[:3]
-    text = f"no new step for {span(seconds)}{_usually(usual)} ({_name_ranks(late)})"
+    text = f"no new step for {format_clock(seconds)}{_usually(usual)} ({_name_ranks(late)})"
     if log_grows:
         text += "; the log goes on"
     return LiveWarning("stalled", tuple(item[3] for item in late), text)
@@ -158,7 +161,7 @@ def _usually(seconds: float | None) -> str:
     if seconds is None:
         return ""
     if seconds >= 60:
-        return f", usually every {span(seconds)}"
+        return f", usually every {format_clock(seconds)}"
     return f", usually every {max(1, seconds):.0f} s"
 
 
@@ -177,7 +180,7 @@ def _warn_of_quiet_ranks(nodes: Iterable[Node]) -> LiveWarning | None:
         return None
     names = tuple(item[1] for item in quiet)
     return LiveWarning(
-        "quiet", names, f"nothing from {_name_ranks(quiet)} for {span(max(quiet)[0])}"
+        "quiet", names, f"nothing from {_name_ranks(quiet)} for {format_clock(max(quiet)[0])}"
     )
 
 
@@ -190,7 +193,7 @@ def _warn_of_disk(nodes: Iterable[Node]) -> LiveWarning | None:
     if not full:
         return None
     names = tuple(name for _free, name in full)
-    text = f"disk nearly full on {folded(names)}: {min(full)[0] / GIB:.1f} GiB free"
+    text = f"disk nearly full on {fold_names(names)}: {min(full)[0] / GIB:.1f} GiB free"
     if len(full) > 1:
         text += " at the least"
     return LiveWarning("disk", names, text)
@@ -211,7 +214,7 @@ def _warn_of_silence(silences: Iterable[tuple[float, str]]) -> LiveWarning | Non
         return None
     names = tuple(name for _seconds, name in silent)
     return LiveWarning(
-        "answer", names, f"no answer from {folded(names)} for {span(max(silent)[0])}"
+        "answer", names, f"no answer from {fold_names(names)} for {format_clock(max(silent)[0])}"
     )
 
 
@@ -224,7 +227,7 @@ def _warn_of_clock(nodes: Iterable[Node], sign: int, word: str) -> LiveWarning |
     if not wrong:
         return None
     names = tuple(name for _seconds, name in wrong)
-    text = f"clock of {folded(names)} is {span(max(wrong)[0])} {word} this machine's"
+    text = f"clock of {fold_names(names)} is {format_clock(max(wrong)[0])} {word} this machine's"
     return LiveWarning(f"clock {word}", names, text)
 
 
@@ -238,4 +241,4 @@ def _name_ranks(items: Sequence[tuple[Any, ...]]) -> str:
     title = "ranks"
     if len(ranks) == 1:
         title = "rank"
-    return f"{title} {ranges(ranks)} on {folded(nodes)}"
+    return f"{title} {format_ranges(ranks)} on {fold_names(nodes)}"

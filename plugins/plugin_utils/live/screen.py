@@ -11,10 +11,10 @@ import collections
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    folded,
-    ranges,
-    span,
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    fold_names,
+    format_clock,
+    format_ranges,
 )
 
 from ..base import text_columns
@@ -98,7 +98,7 @@ def step_text(
     if speed is not None:
         words.append(f"{speed:.2f} {unit or 'samples/s'}")
     if eta is not None:
-        words.append(f"ETA {span(eta)}")
+        words.append(f"ETA {format_clock(eta)}")
     return "  ".join(words)
 
 
@@ -123,7 +123,7 @@ def rank_text(ranks: Sequence[Json]) -> str:
         groups.setdefault(_label(rank), []).append(str(rank["rank"]))
     if len(ranks) > 1 and len(groups) == 1:
         return f"{len(ranks)} ranks {next(iter(groups))}"
-    return ", ".join(f"rank {ranges(names)} {state}" for state, names in groups.items())
+    return ", ".join(f"rank {format_ranges(names)} {state}" for state, names in groups.items())
 
 
 def node_line(status: Json) -> str:
@@ -184,10 +184,10 @@ def _head_line(watch: Watch, seconds: float, look: Look) -> Line:
         (0, text_columns.cut(status["job"], max(8, look.columns // 2)), None),
         (2, size_text(status), None),
         (3, _attempt_text(status), "warn"),
-        (1, f"elapsed {span(watch.elapsed(seconds))}", None),
+        (1, f"elapsed {format_clock(watch.elapsed(seconds))}", None),
     ]
     if left is not None:
-        words.append((1, f"ETA {span(left)}", None))
+        words.append((1, f"ETA {format_clock(left)}", None))
     return _fit_words([*words, (4, f"run {status['run']}", "quiet")], look.columns)
 
 
@@ -390,7 +390,7 @@ def _count_states(
 
 def _group_row(state: str, ranks: str, members: Collection[str]) -> Line:
     title = text_columns.fill(f"{len(members)} nodes", 10)
-    return _node_row(title, state, f"{ranks} each  {folded(members)}")
+    return _node_row(title, state, f"{ranks} each  {fold_names(members)}")
 
 
 def style_of(state: object) -> Style:

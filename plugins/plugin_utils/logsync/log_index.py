@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
 
 from ..config import quota
 
@@ -18,11 +19,11 @@ def describe_left(node: str, sizes: dict[str, int], bound: str, files: int) -> s
     if len(sizes) > SHOWN_NAMES:
         names += ", ..."
     total, most = (
-        quota.format_bytes(sum(sizes.values())),
-        quota.format_bytes(quota.Quota(bound).bytes),
+        format_bytes(sum(sizes.values())),
+        format_bytes(quota.Quota(bound).bytes),
     )
     return printable(
-        f"{node}: {len(sizes)} log files ({total}) stay on the node: a run may bring {most} and"
+        f"{node}: {len(sizes)} log files ({total}) stay on the node: a run may copy {most} and"
         f" {files} files of each node (trainyard_collect_bytes, _files): {names}"
     )
 
@@ -31,6 +32,6 @@ def describe_mismatches(mismatches: list[dict[str, Any]]) -> str:
     """Return the message about files that are not what their nodes have."""
     texts = [f"{item['node']}: {item['file']}: {item['problem']}" for item in mismatches]
     return printable(
-        f"logs were not brought as the nodes have them: {'; '.join(texts)}; collect again",
+        f"logs on the controller differ from their nodes': {'; '.join(texts)}; collect again",
         limit=20_000,
     )

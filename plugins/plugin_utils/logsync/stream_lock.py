@@ -7,12 +7,15 @@ That is a stream, or the collection at the end.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.locks import (
+    open_lock,
+    try_lock,
+)
+
 PREFIX = ".stream."
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Busy(Exception):
@@ -25,7 +28,7 @@ class Lock:
     seconds: limit of the wait for another holder. Raises Busy, OSError.
     """
 
-    def __init__(self, directory, node, seconds=0.0):
+    def __init__(self, directory: str, node: str, seconds: float = 0.0) -> None:
         self.path = os.path.join(directory, PREFIX + node)
         deadline = time.monotonic() + seconds
         self.descriptor = self._try()
@@ -33,21 +36,20 @@ class Lock:
             time.sleep(0.1)
             self.descriptor = self._try()
         if self.descriptor is None:
-            raise Busy(f"another process brings the logs of {node} home")
+            raise Busy(f"another process copies the logs of {node} to the controller")
 
-    def _try(self):
-        descriptor = os.open(self.path, _FLAGS, 0o600)
+    def _try(self) -> int | None:
+        descriptor = open_lock(self.path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Another inode: the process that had the lock has removed this file meanwhile.
-            if os.stat(self.path).st_ino == os.fstat(descriptor).st_ino:
+            if try_lock(descriptor) and os.stat(self.path).st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
         except OSError:
             pass
         os.close(descriptor)
         return None
 
-    def close(self):
+    def close(self) -> None:
         """Release the lock and remove its file."""
         if self.descriptor is not None:
             with contextlib.suppress(FileNotFoundError):

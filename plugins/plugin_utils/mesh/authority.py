@@ -9,14 +9,18 @@ agent or on a token), `signed/` with the newest certificate of each node, and th
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import shutil
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import RunCommand
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import named
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.locks import lock_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import (
     fingerprint,
@@ -27,7 +31,7 @@ KEY = "id_ed25519"
 JOURNAL = "authority.json"
 SIGNED = "signed"
 # The content of an authority's directory. Nothing else in it is ever removed.
-OWN = (KEY, KEY + ".pub", JOURNAL, SIGNED, ".lock")
+OWN_FILES = (KEY, KEY + ".pub", JOURNAL, SIGNED, ".lock")
 # The same as for inventory names in known_nodes: they stand in file names and in certificates.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
 
@@ -36,7 +40,7 @@ class AuthorityError(Exception):
     """The authority cannot work. The message has the reason and the remedy."""
 
 
-def folder_of(state_dir):
+def folder_of(state_dir: str) -> str:
     """Return the authority's directory below what the controller keeps of a site.
 
     roles/ssh_trust/vars has the same.
@@ -44,20 +48,23 @@ def folder_of(state_dir):
     return os.path.join(os.path.expanduser(state_dir), "ca")
 
 
+# What journal.json holds: serial, authorities, taken_back.
+Journal = dict[str, Any]
+
+
 @contextlib.contextmanager
-def locked(folder):
+def lock(folder: str) -> Iterator[None]:
     """Lock an authority's directory.
 
     The directory is made where it is missing.
     """
     os.makedirs(os.path.join(folder, SIGNED), mode=0o700, exist_ok=True)
-    with open(os.path.join(folder, ".lock"), "a", encoding="ascii") as handle:
-        os.chmod(folder, 0o700)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    os.chmod(folder, 0o700)
+    with lock_file(os.path.join(folder, ".lock")):
         yield
 
 
-def read_journal(folder):
+def read_journal(folder: str) -> Journal:
     """Return {serial, authorities, taken_back} of an authority's directory.
 
     Raises AuthorityError for a damaged one.
@@ -84,23 +91,12 @@ def read_journal(folder):
     return dict(empty, **journal)
 
 
-def write_file(path, text):
-    """Write a file of mode 0600 whole or not at all."""
-    temporary = f"{path}.{os.getpid()}~"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
-
-
-def write_journal(folder, journal):
+def write_journal(folder: str, journal: Journal) -> None:
     """Write the journal of an authority's directory."""
-    write_file(os.path.join(folder, JOURNAL), json.dumps(journal, indent=2) + "\n")
+    replace_file(os.path.join(folder, JOURNAL), json.dumps(journal, indent=2) + "\n")
 
 
-def read_public_key(path):
+def read_public_key(path: str) -> str:
     """Return the public key in a file, 'type base64'. Raises AuthorityError."""
     try:
         with open(path, encoding="utf-8") as handle:
@@ -115,13 +111,13 @@ def read_public_key(path):
     return key
 
 
-def make_key(folder, site, run):
+def make_key(folder: str, site: str, run_command: RunCommand) -> None:
     """Make a new key pair of the authority in the place of the present one."""
     new = os.path.join(folder, f"{KEY}.new")
     for path in (new, new + ".pub"):
         if os.path.lexists(path):
             os.unlink(path)
-    code, _out, err = run(
+    code, _out, err = run_command(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "trainyard-ca " + site, "-f", new]
     )
     if code != 0:
@@ -133,7 +129,7 @@ def make_key(folder, site, run):
     os.replace(new + ".pub", os.path.join(folder, KEY + ".pub"))
 
 
-def own_key(folder, run):
+def own_key(folder: str, run_command: RunCommand) -> str:
     """Return the public key of the pair in the directory, '' without a pair.
 
     A public half that is not the private one's is fixed. Raises AuthorityError.
@@ -141,7 +137,7 @@ def own_key(folder, run):
     private = os.path.join(folder, KEY)
     if not os.path.exists(private):
         return ""
-    code, out, _err = run(["ssh-keygen", "-y", "-P", "", "-f", private])
+    code, out, _err = run_command(["ssh-keygen", "-y", "-P", "", "-f", private])
     if code != 0:
         # A passphrase: only an agent can sign with the key, and it does so by the public half.
         return read_public_key(private + ".pub")
@@ -149,11 +145,19 @@ def own_key(folder, run):
     with contextlib.suppress(AuthorityError):
         recorded = read_public_key(private + ".pub")
     if public_key(out) != recorded:
-        write_file(private + ".pub", out.strip() + "\n")
+        replace_file(private + ".pub", out.strip() + "\n")
     return public_key(out)
 
 
-def settle(folder, site, external, by, now, run, rotate=False):
+def provide_key(
+    folder: str,
+    site: str,
+    external: str,
+    by: str,
+    now: float,
+    run_command: RunCommand,
+    rotate: bool = False,
+) -> tuple[dict[str, Any], Journal, bool]:
     """Provide the authority's key and return (authority, journal, changed).
 
     The journal knows the key then. external: path of a public key whose private half is in an agent
@@ -173,8 +177,8 @@ def settle(folder, site, external, by, now, run, rotate=False):
     else:
         is_new = rotate or not os.path.exists(private)
         if is_new:
-            make_key(folder, site, run)
-        key = own_key(folder, run)
+            make_key(folder, site, run_command)
+        key = own_key(folder, run_command)
     journal = read_journal(folder)
     if journal["authorities"] and journal["authorities"][-1].get("public_key") == key:
         return journal["authorities"][-1], journal, is_new
@@ -187,7 +191,7 @@ def settle(folder, site, external, by, now, run, rotate=False):
     return entry, journal, True
 
 
-def next_serial(journal, now):
+def next_serial(journal: Journal, now: float) -> int:
     """Return the next serial number and note it in the journal.
 
     It only grows. Two copies of one directory do not give the same number either, because of the
@@ -197,7 +201,7 @@ def next_serial(journal, now):
     return journal["serial"]
 
 
-def signed_files(folder, node):
+def signed_files(folder: str, node: str) -> list[str]:
     """Return the names in `signed/` that belong to a node."""
     folder = os.path.join(folder, SIGNED)
     if not os.path.isdir(folder):
@@ -206,7 +210,7 @@ def signed_files(folder, node):
     return sorted(name for name in os.listdir(folder) if pattern.match(name))
 
 
-def forget_signed(folder, node, keep=()):
+def remove_signed(folder: str, node: str, keep: Sequence[str] = ()) -> bool:
     """Remove what was signed for a node, but for the names in keep.
 
     Returns True if there was anything.
@@ -217,7 +221,7 @@ def forget_signed(folder, node, keep=()):
     return bool(names)
 
 
-def take_back(folder, node, by, now):
+def take_back(folder: str, node: str, by: str, now: float) -> bool:
     """Note that a node is no longer trusted and remove what was signed for it.
 
     Returns True if anything changed. by: user@controller. now: unix seconds.
@@ -227,10 +231,10 @@ def take_back(folder, node, by, now):
     if new:
         journal["taken_back"][node] = {"since": int(now), "by": by}
         write_journal(folder, journal)
-    return forget_signed(folder, node) or new
+    return remove_signed(folder, node) or new
 
 
-def take_in(folder, names):
+def take_in(folder: str, names: Sequence[str]) -> list[str]:
     """Forget that nodes were taken back and return their names.
 
     Raises AuthorityError for a node that was not.
@@ -247,14 +251,14 @@ def take_in(folder, names):
     return list(names)
 
 
-def foreign(journal, nodes):
+def describe_foreign(journal: Journal, nodes: Mapping[str, tuple[Sequence[str], Any]]) -> list[str]:
     """Return a sentence for every authority of another controller, with the remedy.
 
     nodes: {name: (fingerprints, record)}: authorities' fingerprints in the node's lines for this
     site, and the authority that its record names. Both come from the node.
     """
     known = {item["fingerprint"] for item in journal["authorities"]}
-    entries = {}
+    entries: dict[str, dict[str, Any]] = {}
     for name, (fingerprints, record) in nodes.items():
         if not isinstance(record, dict):
             record = {}
@@ -270,7 +274,7 @@ def foreign(journal, nodes):
     return [_describe_foreign(key, entry) for key, entry in sorted(entries.items())]
 
 
-def _describe_foreign(key, entry):
+def _describe_foreign(key: str, entry: Mapping[str, Any]) -> str:
     """Return the sentence about one authority of another controller."""
     owner = entry["by"] or "a controller that is not recorded"
     since = ""
@@ -283,12 +287,12 @@ def _describe_foreign(key, entry):
     return printable(text, limit=600)
 
 
-def _is_time(value):
+def _is_time(value: Any) -> bool:
     """Return True if a node's value can be a time."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**33
 
 
-def remove(folder):
+def remove_authority(folder: str) -> bool:
     """Remove an authority with all it signed.
 
     Returns True if there was one. Raises AuthorityError for a directory that holds other files.
@@ -299,7 +303,7 @@ def remove(folder):
     strange = [
         name
         for name in names
-        if name not in OWN and not re.fullmatch(re.escape(KEY) + r"\.new(\.pub)?|.+~", name)
+        if name not in OWN_FILES and not re.fullmatch(re.escape(KEY) + r"\.new(\.pub)?|.+~", name)
     ]
     if strange or os.path.islink(folder):
         listed = ", ".join(sorted(strange)[:3]) or "a link"

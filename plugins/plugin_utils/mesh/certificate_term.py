@@ -7,16 +7,21 @@ Pure. See findings.py.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import age
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import (
+    Finding,
+    finding,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_duration
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import TRUST
 
 _SOON = f"train.yml renews it before a start; {TRUST} renews it now"
 
 
-def _moment(seconds):
+def _moment(seconds: Any) -> str:
     """Return a time as text, '' for a value that is not one.
 
     The value may come from a node.
@@ -28,7 +33,7 @@ def _moment(seconds):
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
-def _authority(record):
+def _authority(record: Any) -> str:
     """Return the text about the authority that a node's record names."""
     if not isinstance(record, dict):
         record = {}
@@ -39,7 +44,14 @@ def _authority(record):
     return printable(text, limit=300)
 
 
-def of_mesh(names, facts, now, margin, own=(), report=False):
+def judge_mesh(
+    names: Sequence[str],
+    facts: Mapping[str, Mapping[str, Any]],
+    now: float,
+    margin: float,
+    own: Sequence[str] = (),
+    report: bool = False,
+) -> list[Finding]:
     """Return the findings about the certificates of nodes that train together.
 
     names: the nodes. facts: {name: facts}. now: unix seconds. margin: a certificate is renewed when
@@ -47,7 +59,7 @@ def of_mesh(names, facts, now, margin, own=(), report=False):
     it has none yet. report: for check.yml. Every other verb renews what is short before a start,
     and says no more of it.
     """
-    findings = []
+    findings: list[Finding] = []
     if len(names) < 2:
         return findings
     for name in names:
@@ -66,17 +78,20 @@ def of_mesh(names, facts, now, margin, own=(), report=False):
     return findings
 
 
-def _report_term(name, mesh, authority, now, margin):
+def _report_term(
+    name: str, mesh: Mapping[str, Any], authority: Mapping[str, Any], now: float, margin: float
+) -> list[Finding]:
     """Return the findings about one node's certificate.
 
-    See of_mesh.
+    See judge_mesh.
     """
     until = mesh["valid_until"]
     if until <= now:
         text = f"the certificate has expired: {_moment(until)}"
         findings = [finding("trust.expired", text, _SOON, name, "warn")]
     elif until < now + margin:
-        text = f"the certificate is valid until {_moment(until)}, for {age(until - now)} more"
+        rest = format_duration(until - now)
+        text = f"the certificate is valid until {_moment(until)}, for {rest} more"
         findings = [finding("trust.expires_soon", text, _SOON, name, "warn")]
     else:
         text = (
@@ -89,12 +104,12 @@ def _report_term(name, mesh, authority, now, margin):
     return findings
 
 
-def of_taken_back(names, taken):
+def judge_taken_back(names: Sequence[str], taken: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     """Return a stop for every chosen node that was taken back.
 
     taken: {name: {since, by}}.
     """
-    findings = []
+    findings: list[Finding] = []
     if len(names) < 2:
         return findings
     for name in names:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
+import stat
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import run_program
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import run_program
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 
 from . import host_keys
 
@@ -40,12 +40,12 @@ def pin_keys(
     nodes: list[Node], known_hosts: str, also: list[str], timeout: int, write: bool
 ) -> dict[str, Any]:
     """Scan the nodes and pin the keys that a user vouched for."""
-    verdicts = host_keys.meet(nodes, [known_hosts, *also], run_program, timeout)
+    verdicts = host_keys.judge_nodes(nodes, [known_hosts, *also], run_program, timeout)
     problems = [item["problem"] for item in verdicts.values() if item["status"] == "refused"]
     if problems:
         raise PinRefused("\n".join(["Nothing was pinned:", *(f"  {text}" for text in problems)]))
     before = host_keys.read_text(known_hosts)
-    after = host_keys.with_lines(before, nodes, verdicts)
+    after = host_keys.add_lines(before, nodes, verdicts)
     if after != before and write:
         replace_text(known_hosts, after)
     return {
@@ -62,12 +62,10 @@ def pin_keys(
 
 def replace_text(path: str, text: str) -> None:
     """Write a file whole or not at all. One that is there keeps its mode."""
-    with tempfile.TemporaryDirectory(dir=os.path.dirname(path), prefix=".trainyard-") as folder:
-        temporary = os.path.join(folder, "known_hosts")
-        host_keys.write_text(temporary, text)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copymode(path, temporary)
-        os.replace(temporary, path)
+    mode = 0o600
+    with contextlib.suppress(FileNotFoundError):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    replace_file(path, text.encode("utf-8", "surrogateescape"), mode, sync=False)
 
 
 def _names(verdicts: Verdicts, status: str) -> list[str]:
@@ -78,7 +76,7 @@ def _describe_unknown(nodes: list[Node], verdicts: Verdicts) -> list[str]:
     """Return one line for each key without a vouched fingerprint."""
     unknown = set(_names(verdicts, "unknown"))
     return [
-        f"{node['name']} ({host_keys.hosted(node['host'], node['port'])}):"
+        f"{node['name']} ({host_keys.host_pattern(node['host'], node['port'])}):"
         f" {key.split()[0]} {host_keys.fingerprint(key)}"
         for node in nodes
         if node["name"] in unknown

@@ -2,7 +2,7 @@
 """Host keys of a site's nodes at first contact.
 
 They are scanned and compared with the pinned ones. They are pinned only when a user vouched for
-them. `run` is a function such as primitives.run_program: run(argv) -> (code, stdout, stderr).
+them. `run_command` is a function such as commands.run_program: run(argv) -> (code, stdout, stderr).
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ import base64
 import binascii
 import concurrent.futures
 import hashlib
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import RunCommand
 
 TYPES = (
     "ssh-ed25519",
@@ -19,9 +23,13 @@ TYPES = (
     "ecdsa-sha2-nistp521",
     "ssh-rsa",
 )
+# {type of key: {'type base64'}}
+Keys = dict[str, set[str]]
+# {status, keys, problem}, see judge.
+Verdict = dict[str, Any]
 
 
-def fingerprint(key):
+def fingerprint(key: str) -> str:
     """Return the SHA256 fingerprint of 'type base64', as ssh-keygen prints it.
 
     Raises ValueError.
@@ -33,19 +41,20 @@ def fingerprint(key):
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def hosted(host, port):
+def host_pattern(host: str, port: int) -> str:
     """Return the name under which ssh looks a host up in known_hosts."""
     if port == 22:
         return host
     return f"[{host}]:{port}"
 
 
-def keys_of(text):
+def parse_keys(text: str) -> tuple[Keys, bool]:
     """Return (keys, authority) of the lines of a known_hosts file or a scan.
 
     keys: {type: {'type base64'}}. authority: True if a certificate authority is among them.
     """
-    keys, authority = {}, False
+    keys: Keys = {}
+    authority = False
     for line in text.splitlines():
         fields = line.split()
         if fields and fields[0].startswith("@"):
@@ -55,32 +64,36 @@ def keys_of(text):
     return keys, authority
 
 
-def pinned_keys(run, files, host, port):
+def pinned_keys(
+    run_command: RunCommand, files: Sequence[str], host: str, port: int
+) -> tuple[Keys, bool, str]:
     """Return (keys, authority, source) that the known_hosts files hold for a host.
 
-    keys, authority: see `keys_of`. source: the first file that holds the host. Hashed names and
+    keys, authority: see parse_keys. source: the first file that holds the host. Hashed names and
     patterns are found too.
     """
     text, source = "", ""
     for path in files:
-        lines = run(["ssh-keygen", "-F", hosted(host, port), "-f", path])[1]
+        lines = run_command(["ssh-keygen", "-F", host_pattern(host, port), "-f", path])[1]
         text += lines
         if lines and not source:
             source = path
-    return (*keys_of(text), source)
+    return (*parse_keys(text), source)
 
 
-def scan_keys(run, host, port, timeout):
+def scan_keys(run_command: RunCommand, host: str, port: int, timeout: int) -> Keys:
     """Return {type: {'type base64'}} of a host as it answers now.
 
     It is empty where the host does not answer.
     """
     options = ["-T", str(timeout), "-p", str(port), "-t", "ed25519,ecdsa,rsa"]
-    _code, out, _err = run(["ssh-keyscan", *options, "--", host])
-    return keys_of(out)[0]
+    _code, out, _err = run_command(["ssh-keyscan", *options, "--", host])
+    return parse_keys(out)[0]
 
 
-def judge(node, pinned, authority, scanned, source=""):
+def judge(
+    node: Mapping[str, Any], pinned: Keys, authority: bool, scanned: Keys, source: str = ""
+) -> Verdict:
     """Return {status, keys, problem} of one node.
 
     node: {name, host, port, fingerprints}. pinned, scanned: {type: {'type base64'}}. authority:
@@ -89,7 +102,7 @@ def judge(node, pinned, authority, scanned, source=""):
     status: pinned (nothing to do), vouched (keys: to be recorded, their fingerprints were given),
     unknown (keys: no user vouched for them yet) or refused (problem: why, with the remedy).
     """
-    where = f"{node['name']} ({hosted(node['host'], node['port'])})"
+    where = f"{node['name']} ({host_pattern(node['host'], node['port'])})"
     for kind in sorted(set(pinned) & set(scanned)):
         if not pinned[kind] & scanned[kind]:
             return _refuse(_describe_change(node, where, pinned[kind], scanned[kind], source))
@@ -111,19 +124,19 @@ def judge(node, pinned, authority, scanned, source=""):
     return {"status": "unknown", "keys": keys, "problem": None}
 
 
-def _complete_fingerprint(text):
+def _complete_fingerprint(text: str) -> str:
     """Return a fingerprint with the name of its digest."""
     if text.startswith("SHA256:"):
         return text
     return "SHA256:" + text
 
 
-def _refuse(problem):
+def _refuse(problem: str) -> Verdict:
     """Return the verdict of `judge` for a node that is refused."""
     return {"status": "refused", "keys": [], "problem": problem}
 
 
-def _describe_unvouched(where, keys, wanted, is_pinned):
+def _describe_unvouched(where: str, keys: Sequence[str], wanted: Set[str], is_pinned: bool) -> str:
     """Return the problem of a node whose keys are not among the vouched fingerprints."""
     verb = "answered"
     if is_pinned:
@@ -135,7 +148,9 @@ def _describe_unvouched(where, keys, wanted, is_pinned):
     )
 
 
-def _describe_change(node, where, pinned, scanned, source):
+def _describe_change(
+    node: Mapping[str, Any], where: str, pinned: Set[str], scanned: Set[str], source: str
+) -> str:
     """Return the problem of a node that answers with another key than the pinned one."""
     old = ", ".join(sorted(map(fingerprint, pinned)))
     new = ", ".join(sorted(map(fingerprint, scanned)))
@@ -143,27 +158,35 @@ def _describe_change(node, where, pinned, scanned, source):
         f"{where}: HOST KEY CHANGED: pinned is {old}, it answers with {new}. An impostor, or it was"
         " installed again: compare on its own console with ssh-keygen -lf"
         " /etc/ssh/ssh_host_ed25519_key.pub; if the new one is right, remove the old one with"
-        f" ssh-keygen -R '{hosted(node['host'], node['port'])}' -f {source} and repeat"
+        f" ssh-keygen -R '{host_pattern(node['host'], node['port'])}' -f {source} and repeat"
     )
 
 
-def meet(nodes, files, run, timeout=5, parallel=16):
+def judge_nodes(
+    nodes: Sequence[Mapping[str, Any]],
+    files: Sequence[str],
+    run_command: RunCommand,
+    timeout: int = 5,
+    parallel: int = 16,
+) -> dict[str, Verdict]:
     """Judge all nodes and return {name: verdict of judge}.
 
     `parallel` scans run at a time. timeout: seconds of each.
     """
 
-    def judge_node(node):
+    def judge_node(node: Mapping[str, Any]) -> Verdict:
         """Return the verdict of one node."""
-        pinned, authority, source = pinned_keys(run, files, node["host"], node["port"])
-        scanned = scan_keys(run, node["host"], node["port"], timeout)
+        pinned, authority, source = pinned_keys(run_command, files, node["host"], node["port"])
+        scanned = scan_keys(run_command, node["host"], node["port"], timeout)
         return judge(node, pinned, authority, scanned, source)
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, parallel)) as pool:
         return {node["name"]: verdict for node, verdict in zip(nodes, pool.map(judge_node, nodes))}
 
 
-def with_lines(text, nodes, verdicts):
+def add_lines(
+    text: str, nodes: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Mapping[str, Any]]
+) -> str:
     """Return the text of a known_hosts file with the vouched keys of all nodes added.
 
     Lines that are there stay as they are.
@@ -173,7 +196,7 @@ def with_lines(text, nodes, verdicts):
     for node in nodes:
         verdict = verdicts[node["name"]]
         if verdict["status"] == "vouched":
-            host = hosted(node["host"], node["port"])
+            host = host_pattern(node["host"], node["port"])
             new += [f"{host} {key}" for key in verdict["keys"]]
     new = [line for line in new if line not in present]
     if new and text and not text.endswith("\n"):
@@ -181,7 +204,7 @@ def with_lines(text, nodes, verdicts):
     return text + "".join(line + "\n" for line in new)
 
 
-def read_text(path):
+def read_text(path: str) -> str:
     """Return the text of a file, '' where it does not exist."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as handle:
@@ -190,7 +213,7 @@ def read_text(path):
         return ""
 
 
-def write_text(path, text):
+def write_text(path: str, text: str) -> None:
     """Write a new file."""
     with open(path, "x", encoding="utf-8", errors="surrogateescape") as handle:
         handle.write(text)

@@ -12,7 +12,10 @@ import concurrent.futures
 import ipaddress
 import re
 import socket
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import RunCommand
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import (
     TRUST,
@@ -29,10 +32,10 @@ _DIGEST = re.compile(r"(?:[0-9a-f]{64})?\Z")
 _HOME = re.compile(r"[0-9a-f]{0,64}\Z")
 _TEXTS = {"user": USER, "identity": _DIGEST, "home": _HOME, "site": _SITE}
 # Problems that a node states about itself, and characters of each.
-PROBLEMS, PROBLEM_CHARACTERS = 20, 500
+MOST_PROBLEMS, PROBLEM_CHARACTERS = 20, 500
 
 
-def rows_of(names, inventory):
+def inventory_rows(names: Sequence[str], inventory: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return what the inventory says of each node.
 
     A row is {name, host, port, address, ssh_port, user}. inventory: {hosts, ports, addresses,
@@ -58,7 +61,7 @@ def rows_of(names, inventory):
     return rows
 
 
-def resolve(run, host, port):
+def resolve_host(run_command: RunCommand, host: str, port: int) -> tuple[list[str], int, list[str]]:
     """Return (names in known_hosts, port, addresses) of a host.
 
     They are as the controller's ssh reaches it. run(argv) -> (code, stdout, stderr). A name may be
@@ -67,12 +70,12 @@ def resolve(run, host, port):
     """
     names = [host]
     if not is_address(host):
-        names += _aliases_of(run, host, port)
-    addresses = set()
+        names += _aliases_of(run_command, host, port)
+    addresses: set[str] = set()
     for name in names:
         try:
             addresses.update(
-                item[4][0].split("%")[0]
+                str(item[4][0]).split("%")[0]
                 for item in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
             )
         except (OSError, UnicodeError):
@@ -80,7 +83,7 @@ def resolve(run, host, port):
     return names, port, sorted(addresses)
 
 
-def _aliases_of(run_command, host, port):
+def _aliases_of(run_command: RunCommand, host: str, port: int) -> list[str]:
     """Return the other names of a host in ssh's configuration."""
     settings = {}
     for line in run_command(["ssh", "-G", "-p", str(port), "--", host])[1].splitlines():
@@ -91,18 +94,25 @@ def _aliases_of(run_command, host, port):
     return [name for name in names if name and name != host]
 
 
-def known(rows, files, run, parallel=16):
+def look_up_nodes(
+    rows: Sequence[Mapping[str, Any]],
+    files: Sequence[str],
+    run_command: RunCommand,
+    parallel: int = 16,
+) -> dict[str, dict[str, Any]]:
     """Return {name: {keys, authority, addresses}} as the controller knows the nodes.
 
-    rows: of rows_of. files: the controller's known_hosts files. run: see resolve.
+    rows: of inventory_rows. files: the controller's known_hosts files. run_command: see
+    resolve_host.
     """
 
-    def look_up(row):
+    def look_up(row: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the controller knows of one node."""
-        names, port, addresses = resolve(run, row["host"], row["port"])
-        keys, authority = set(), False
+        names, port, addresses = resolve_host(run_command, row["host"], row["port"])
+        keys: set[str] = set()
+        authority = False
         for name in names:
-            pinned, vouched, _source = host_keys.pinned_keys(run, files, name, port)
+            pinned, vouched, _source = host_keys.pinned_keys(run_command, files, name, port)
             keys.update(key for keys_of_type in pinned.values() for key in keys_of_type)
             authority = authority or vouched
         return {"keys": sorted(keys), "authority": authority, "addresses": addresses}
@@ -111,7 +121,7 @@ def known(rows, files, run, parallel=16):
         return {row["name"]: entry for row, entry in zip(rows, pool.map(look_up, rows))}
 
 
-def plain(text):
+def normalize_address(text: Any) -> str | None:
     """Return an address that a peer can connect to, in its canonical form, or None."""
     try:
         address = ipaddress.ip_address(str(text))
@@ -122,14 +132,16 @@ def plain(text):
     return str(address)
 
 
-def address_of(row, said, addresses):
+def address_of(
+    row: Mapping[str, Any], claim: Any, addresses: Sequence[str]
+) -> tuple[str, str | None]:
     """Return (address, problem) of a node on the fabric.
 
-    row: of rows_of. said: the address that the node states. addresses: those of the inventory's
-    host, empty where they are unknown.
+    row: of inventory_rows. claim: the address that the node states. addresses: those of the
+    inventory's host, empty where they are unknown.
     """
-    stated = plain(said)
-    shown = printable(str(said), limit=60)
+    stated = normalize_address(claim)
+    shown = printable(str(claim), limit=60)
     if row["address"]:
         network = ipaddress.ip_network(row["address"], strict=False)
         if network.num_addresses == 1:
@@ -153,49 +165,54 @@ def address_of(row, said, addresses):
     )
 
 
-def port_of(row, said):
+def port_of(row: Mapping[str, Any], claim: Any) -> tuple[int, str | None]:
     """Return (port, problem) of a node's sshd for its peers."""
-    if row["ssh_port"] or said == row["port"]:
+    if row["ssh_port"] or claim == row["port"]:
         return row["ssh_port"] or row["port"], None
     return row["port"], (
-        f"states that its sshd is at port {printable(str(said), limit=20)}, the inventory has"
+        f"states that its sshd is at port {printable(str(claim), limit=20)}, the inventory has"
         f" {row['port']}; if peers reach it at another port, set ssh_trust_port"
     )
 
 
-def keys_of(row, said, found):
+def keys_of(
+    row: Mapping[str, Any], claim: Any, knowledge: Mapping[str, Any]
+) -> tuple[list[str], str | None]:
     """Return (host keys, problem): the pinned keys, whatever the node states.
 
-    said: the keys that the node states. found: what the controller knows of it, see `known`.
+    claim: the keys that the node states. knowledge: what the controller knows of it, see
+    look_up_nodes.
     """
-    if found["keys"]:
-        return list(found["keys"]), None
+    if knowledge["keys"]:
+        return list(knowledge["keys"]), None
     stated = set()
-    if isinstance(said, list):
-        stated = {public_key(str(text)) for text in said} - {None}
-    if found["authority"] and stated:
+    if isinstance(claim, list):
+        stated = {public_key(str(text)) for text in claim} - {None}
+    if knowledge["authority"] and stated:
         # Certificates of hosts vouch for names that need not be the inventory's. Only root can use
         # a host key at the port of the inventory.
         return sorted(stated), None
     return [], f"no host key of it is pinned on the controller; run {TRUST}"
 
 
-def held(row, said, found):
+def merge_node(
+    row: Mapping[str, Any], description: Any, knowledge: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return one node of the mesh.
 
-    row: of rows_of. said: the node's description of itself (node_description). found: what the
-    controller knows of it, see `known`.
+    row: of inventory_rows. description: the node's description of itself (node_description).
+    knowledge: what the controller knows of it, see look_up_nodes.
     """
-    if not isinstance(said, dict):
-        said = {}
+    if not isinstance(description, dict):
+        description = {}
     problems = [
         printable(str(text), limit=PROBLEM_CHARACTERS)
-        for text in list(said.get("problems") or ())[:PROBLEMS]
+        for text in list(description.get("problems") or ())[:MOST_PROBLEMS]
     ]
-    address, address_problem = address_of(row, said.get("address"), found["addresses"])
-    port, port_problem = port_of(row, said.get("port"))
-    keys, key_problem = keys_of(row, said.get("host_keys"), found)
-    texts, text_problems = _valid_texts(row, said)
+    address, address_problem = address_of(row, description.get("address"), knowledge["addresses"])
+    port, port_problem = port_of(row, description.get("port"))
+    keys, key_problem = keys_of(row, description.get("host_keys"), knowledge)
+    texts, text_problems = _valid_texts(row, description)
     problems += [text for text in (address_problem, port_problem, key_problem) if text]
     host = row["host"]
     if not _HOST.match(host):
@@ -206,7 +223,7 @@ def held(row, said, found):
         "address": address,
         "port": port,
         "host": host,
-        "addresses": _source_addresses(row, said, set(found["addresses"])),
+        "addresses": _source_addresses(row, description, set(knowledge["addresses"])),
         "host_keys": keys,
         "identity": texts["identity"],
         "home": texts["home"],
@@ -216,7 +233,9 @@ def held(row, said, found):
     }
 
 
-def _valid_texts(row, description):
+def _valid_texts(
+    row: Mapping[str, Any], description: Mapping[str, Any]
+) -> tuple[dict[str, str], list[str]]:
     """Return ({field: text}, problems) of the texts that a node states.
 
     A text that is not valid is ''.
@@ -235,13 +254,16 @@ def _valid_texts(row, description):
     return texts, problems
 
 
-def _source_addresses(row, description, allowed):
+def _source_addresses(
+    row: Mapping[str, Any], description: Mapping[str, Any], allowed: Set[str]
+) -> list[str]:
     """Return the sorted addresses that the node's peers may see it come from.
 
     They are those of the inventory's host, and what the node states of that. allowed: the addresses
     of the inventory's host, empty where they are unknown.
     """
-    stated = {plain(item) for item in list(description.get("addresses") or ())[:8]} - {None}
+    claims = map(normalize_address, list(description.get("addresses") or ())[:8])
+    stated = {address for address in claims if address}
     if allowed:
         return sorted(stated & allowed)
     if row["address"]:
@@ -249,20 +271,26 @@ def _source_addresses(row, description, allowed):
     return sorted(stated)
 
 
-def nodes_of(names, inventory, descriptions, files, run):
+def merge_nodes(
+    names: Sequence[str],
+    inventory: Mapping[str, Any],
+    descriptions: Sequence[Any],
+    files: Sequence[str],
+    run_command: RunCommand,
+) -> list[dict[str, Any]]:
     """Return the nodes of the mesh in the order of the names.
 
-    descriptions: what each node said, in the same order. inventory: see rows_of. files, run: see
-    `known`.
+    descriptions: what each node states, in the same order. inventory: see inventory_rows. files,
+    run_command: see look_up_nodes.
     """
-    rows = rows_of(names, inventory)
-    knowledge = known(rows, files, run)
+    rows = inventory_rows(names, inventory)
+    knowledge = look_up_nodes(rows, files, run_command)
     nodes = [
-        held(row, description, knowledge[row["name"]])
+        merge_node(row, description, knowledge[row["name"]])
         for row, description in zip(rows, descriptions)
     ]
     for node in nodes:
-        taken = set()
+        taken: set[str] = set()
         for other in nodes:
             if other is not node:
                 taken.update((other["address"], other["host"]))

@@ -6,23 +6,27 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CodedError
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 
 from . import known_nodes, ssh_config
 
 
-class MeshRefused(Exception):
-    """The reason why nodes cannot be made to trust each other."""
+class MeshRefused(CodedError):
+    """The reasons why nodes cannot be made to trust each other. The code is that of the first."""
 
 
 def compile_mesh(given: dict[str, Any]) -> dict[str, Any]:
     """Return the texts of a mesh and whether all nodes have it. Refuse with every problem."""
-    told, asked = len(given["nodes"]), len(given["names"])
-    if told != asked:
-        raise MeshRefused(f"every node has to describe itself: {told} of {asked} did")
-    nodes = known_nodes.nodes_of(
+    described, expected = len(given["nodes"]), len(given["names"])
+    if described != expected:
+        raise MeshRefused(
+            "trust.undescribed", f"every node has to describe itself: {described} of {expected} did"
+        )
+    nodes = known_nodes.merge_nodes(
         given["names"], given["inventory"], given["nodes"], given["known_hosts"],
-        primitives.run_program,
+        commands.run_program,
     )  # fmt: skip
     compiled, problems = ssh_config.compile_mesh(
         nodes, given["site"], given["ca_public_key"], given["directory"], given["extra_from"],
@@ -30,7 +34,9 @@ def compile_mesh(given: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     if problems:
         head = "The nodes cannot be made to trust each other:"
-        raise MeshRefused("\n".join([head, *(f"  {text}" for text in problems)]))
+        lines = [head, *(f"  {problem.text}" for problem in problems)]
+        code = problems[0].code
+        raise MeshRefused(code, "\n".join(lines))
     pattern = primitives.line_pattern(given["site"])
     return {"ready": _is_ready(compiled, given), "pattern": pattern, **compiled}
 

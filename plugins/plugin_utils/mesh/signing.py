@@ -11,10 +11,13 @@ import binascii
 import contextlib
 import os
 import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import RunCommand
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.certificates import (
     needs_renewal,
-    parse_certificate,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import (
     CLOCK_SLACK_SECONDS,
@@ -23,9 +26,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives 
 )
 
 from . import authority
+from .certificates import parse_certificate
 
 
-def read_node_key(text):
+def read_node_key(text: str) -> str:
     """Return a node's ed25519 public key as 'type base64' without its comment.
 
     The text comes from the node. Raises ValueError.
@@ -41,7 +45,16 @@ def read_node_key(text):
     return " ".join(fields[:2])
 
 
-def sign_argv(key, path, identity, principals, serial, seconds, agent=False, pkcs11=""):
+def sign_argv(
+    key: str,
+    path: str,
+    identity: str,
+    principals: Sequence[str],
+    serial: int,
+    seconds: float,
+    agent: bool = False,
+    pkcs11: str = "",
+) -> list[str]:
     """Return ssh-keygen's command that signs the public key in path.
 
     key: path of the authority's private key, of its public one with agent and pkcs11. seconds: how
@@ -73,7 +86,9 @@ def sign_argv(key, path, identity, principals, serial, seconds, agent=False, pkc
     ]
 
 
-def is_good(text, wanted, now, seconds, before):
+def is_usable(
+    text: str, wanted: Mapping[str, Any], now: float, seconds: float, before: float
+) -> bool:
     """Return True if a certificate can go on being used.
 
     wanted: {key_id, principals, public_key, ca}. now: unix seconds. seconds: how long a new one is
@@ -86,14 +101,14 @@ def is_good(text, wanted, now, seconds, before):
         return False
     latest_end = now + seconds + CLOCK_SLACK_SECONDS
     return (
-        all(certificate[key] == value for key, value in wanted.items())
-        and certificate["valid_after"] <= now
-        and certificate["valid_until"] <= latest_end
-        and not needs_renewal(certificate["valid_until"], now, before)
+        all(getattr(certificate, key) == value for key, value in wanted.items())
+        and certificate.valid_after <= now
+        and certificate.valid_until <= latest_end
+        and not needs_renewal(certificate.valid_until, now, before)
     )
 
 
-def _read(path):
+def _read(path: str) -> str:
     """Return a file's text, '' where it cannot be read."""
     try:
         with open(path, encoding="utf-8") as handle:
@@ -103,8 +118,19 @@ def _read(path):
 
 
 def sign_nodes(
-    folder, ca, nodes, site, seconds, before, now, run, user="", agent_key="", pkcs11="", write=True
-):
+    folder: str,
+    ca: str,
+    nodes: Mapping[str, str],
+    site: str,
+    seconds: int,
+    before: float,
+    now: float,
+    run_command: RunCommand,
+    user: str = "",
+    agent_key: str = "",
+    pkcs11: str = "",
+    write: bool = True,
+) -> tuple[dict[str, str], list[str]]:
     """Return ({name: certificate}, names that were signed). Called under the lock.
 
     ca: the authority's public key. nodes: {name: public key as the node gave it}. seconds: how long
@@ -118,7 +144,9 @@ def sign_nodes(
         raise authority.AuthorityError(
             "a user's name with a slash could pass for a node's principal"
         )
-    certificates, signed, owners = {}, [], {}
+    certificates: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    signed = []
     for name, text in nodes.items():
         key = _validate_node(name, text, journal["taken_back"])
         if owners.setdefault(key, name) != name:
@@ -129,37 +157,38 @@ def sign_nodes(
         principals = [principal(site, name)]
         if user:
             principals.append(user)
-        wanted = {"key_id": f"{site}-{name}", "principals": principals, "public_key": key, "ca": ca}
+        key_id = f"{site}-{name}"
+        wanted = {"key_id": key_id, "principals": principals, "public_key": key, "ca": ca}
         digest = sha256("\n".join([key, ca, *principals]))
         stem = f"{name}-{digest[:16]}"
         path = os.path.join(folder, authority.SIGNED, stem)
         certificates[name] = _read(path + "-cert.pub")
-        if not write or is_good(certificates[name], wanted, now, seconds, before):
+        if not write or is_usable(certificates[name], wanted, now, seconds, before):
             continue
         serial = authority.next_serial(journal, now)
         authority.write_journal(folder, journal)  # first, so that no number is given twice
-        authority.write_file(path + ".pub", key + "\n")
+        replace_file(path + ".pub", key + "\n")
         argv = sign_argv(
             agent_key or os.path.join(folder, authority.KEY),
             path + ".pub",
-            wanted["key_id"],
+            key_id,
             principals,
             serial,
             seconds,
             agent=bool(agent_key) and not pkcs11,
             pkcs11=pkcs11,
         )
-        code, _out, err = run(argv)
+        code, _out, err = run_command(argv)
         certificates[name] = _read(path + "-cert.pub")
-        if code != 0 or not is_good(certificates[name], wanted, now, seconds, 0):
+        if code != 0 or not is_usable(certificates[name], wanted, now, seconds, 0):
             raise authority.AuthorityError(sign_problem(err, agent_key, pkcs11))
         os.chmod(path + "-cert.pub", 0o600)
         signed.append(name)
-        authority.forget_signed(folder, name, (stem + ".pub", stem + "-cert.pub"))
+        authority.remove_signed(folder, name, (stem + ".pub", stem + "-cert.pub"))
     return certificates, signed
 
 
-def _validate_node(name, text, taken_back):
+def _validate_node(name: str, text: str, taken_back: Mapping[str, Any]) -> str:
     """Return the public key of a node that may get a certificate.
 
     text: the key as the node gave it. taken_back: names of nodes. Raises AuthorityError.
@@ -174,12 +203,12 @@ def _validate_node(name, text, taken_back):
         raise authority.AuthorityError(f"{name}: {problem}") from problem
 
 
-def sign_problem(said, agent_key, pkcs11):
+def sign_problem(output: str, agent_key: str, pkcs11: str) -> str:
     """Return the reason why nothing was signed, with the remedy.
 
-    said: what ssh-keygen printed.
+    output: what ssh-keygen printed.
     """
-    lines = [line for line in said.splitlines() if line.strip()] or ["it said nothing"]
+    lines = [line for line in output.splitlines() if line.strip()] or ["it said nothing"]
     if pkcs11:
         remedy = (
             f"is the token there ({pkcs11}), and its PIN known? `ssh-add -s {pkcs11}` asks for it"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 
 from . import authority
@@ -23,10 +24,10 @@ def keep_authority(given: Given, write: bool, by: str) -> dict[str, Any]:
         raise authority.AuthorityError("\n".join([*out, "Or take it out of the inventory."]))
     refuse_foreign(given, by)
     if write:
-        with authority.locked(folder):
-            last, journal, changed = authority.settle(
+        with authority.lock(folder):
+            last, journal, changed = authority.provide_key(
                 folder, given["site"], given["public_key"] or "", by, time.time(),
-                primitives.run_program, given["rotate"],
+                commands.run_program, given["rotate"],
             )  # fmt: skip
         key = last["public_key"]
     else:
@@ -53,7 +54,7 @@ def take_nodes(given: Given, write: bool, by: str) -> dict[str, Any]:
     taken = authority.read_journal(folder)["taken_back"]
     changed = bool(name or given["take_in"])
     if changed and write:
-        with authority.locked(folder):
+        with authority.lock(folder):
             changed = bool(authority.take_in(folder, given["take_in"]))
             changed = bool(name and authority.take_back(folder, name, by, time.time())) or changed
             taken = authority.read_journal(folder)["taken_back"]
@@ -80,11 +81,11 @@ def refuse_foreign(given: Given, by: str) -> None:
     journal, keys = authority.read_journal(given["directory"]), []
     if given["public_key"]:
         keys.append(authority.read_public_key(given["public_key"]))
-    keys.append(authority.own_key(given["directory"], primitives.run_program))
+    keys.append(authority.own_key(given["directory"], commands.run_program))
     journal["authorities"] = journal["authorities"] + [
         {"fingerprint": primitives.fingerprint(key)} for key in keys if key
     ]
-    texts = authority.foreign(journal, _held_by_nodes(given["nodes"]))
+    texts = authority.describe_foreign(journal, _held_by_nodes(given["nodes"]))
     if texts and not given["replace"]:
         mine = (journal["authorities"] or [{"fingerprint": "none yet"}])[-1]["fingerprint"]
         head = (

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.certificates import (
     needs_renewal,
@@ -28,6 +30,14 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives 
 )
 
 from .known_nodes import USER
+
+
+class MeshProblem(NamedTuple):
+    """One reason why nodes cannot become a mesh: its code, and the text with the remedy."""
+
+    code: str
+    text: str
+
 
 # Names end up in ssh's configuration, in known_hosts and in file names. So they hold nothing that
 # one of them would read as more than a name.
@@ -63,7 +73,7 @@ Host *
 """
 
 
-def span_seconds(text):
+def span_seconds(text: str) -> int:
     """Return the seconds of a span in OpenSSH's notation.
 
     Spans are such as +7d or +1h30m. Raises ValueError.
@@ -75,54 +85,75 @@ def span_seconds(text):
     )
 
 
-def home_owners(nodes):
+def home_owners(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return {name: name of the node that writes its home}.
 
     It is the first node of those that share the home.
     """
-    first = {}
+    first: dict[str, str] = {}
     return {
         node["name"]: first.setdefault(node["home"] or "node " + node["name"], node["name"])
         for node in nodes
     }
 
 
-def _describe_twins(nodes, values_of, text):
+def _describe_twins(
+    code: str,
+    nodes: Sequence[Mapping[str, Any]],
+    values_of: Callable[[Mapping[str, Any]], Iterable[Any]],
+    text: str,
+) -> list[MeshProblem]:
     """Return a problem for each node that shares a value with an earlier one.
 
-    values_of(node): the values that only one node may have. text: with {} for the earlier node.
+    code: of the problems. values_of(node): the values that only one node may have. text: with {}
+    for the earlier node.
     """
-    owner, problems = {}, []
+    owner: dict[Any, str] = {}
+    problems = []
     for node in nodes:
         for value in values_of(node):
             if value in owner:
-                problems.append(f"{node['name']}: {text.format(owner[value])}")
+                problems.append(MeshProblem(code, f"{node['name']}: {text.format(owner[value])}"))
                 break
             owner.setdefault(value, node["name"])
     return problems
 
 
-def problems_of(nodes, site, consent=False):
+def find_problems(
+    nodes: Sequence[Mapping[str, Any]], site: str, consent: bool = False
+) -> list[MeshProblem]:
     """Return every reason why these nodes cannot become one mesh.
 
     Each names the node and the remedy. consent: True if nodes may share a home directory.
     """
-    problems = [f"{node['name']}: {text}" for node in nodes for text in node["problems"]]
+    problems = [
+        MeshProblem("trust.node_problem", f"{node['name']}: {text}")
+        for node in nodes
+        for text in node["problems"]
+    ]
     if not _NAME.match(site):
-        problems.append(f"trainyard_site: must be letters, digits, dots, dashes; got {site!r}")
+        problems.append(
+            MeshProblem(
+                "trust.site_name",
+                f"trainyard_site: must be letters, digits, dots, dashes; got {site!r}",
+            )
+        )
     for node in nodes:
         problems += _problems_of_node(node, site, alone=len(nodes) == 1)
     users = {node["user"] for node in nodes}
     if len(users) > 1:
         users_by_node = ", ".join(f"{node['name']} {node['user']}" for node in nodes)
         problems.append(
-            f"the nodes' users differ ({users_by_node}); a site has one training user: set"
-            " ansible_user for the whole group"
+            MeshProblem(
+                "trust.users_differ",
+                f"the nodes' users differ ({users_by_node}); a site has one training user: set"
+                " ansible_user for the whole group",
+            )
         )
     return problems + _problems_of_twins(nodes, consent)
 
 
-def _problems_of_node(node, site, alone):
+def _problems_of_node(node: Mapping[str, Any], site: str, alone: bool) -> list[MeshProblem]:
     """Return the problems of one node.
 
     alone: True if the site has no other node.
@@ -131,48 +162,67 @@ def _problems_of_node(node, site, alone):
     problems = []
     if not _NAME.match(name):
         problems.append(
-            f"{name!r}: an inventory name must be letters, digits, dots, dashes; rename the host"
+            MeshProblem(
+                "trust.node_name",
+                f"{name!r}: an inventory name must be letters, digits, dots, dashes; rename the"
+                " host",
+            )
         )
     if not USER.match(user):
-        problems.append(f"{name}: the user name {user!r} cannot be used in ssh's configuration")
+        problems.append(
+            MeshProblem(
+                "trust.user_name",
+                f"{name}: the user name {user!r} cannot be used in ssh's configuration",
+            )
+        )
     if address and not (is_address(address) or _NAME.match(address)):
-        problems.append(f"{name}: {address!r} is not an address")
+        problems.append(MeshProblem("trust.address", f"{name}: {address!r} is not an address"))
     if is_address(address) and not alone:
         parsed = ipaddress.ip_address(address)
         if parsed.is_loopback or parsed.is_unspecified:
             problems.append(
-                f"{name}: {parsed} reaches the node itself only; set trainyard_address to the"
-                " address at which its peers reach it"
+                MeshProblem(
+                    "trust.loopback_address",
+                    f"{name}: {parsed} reaches the node itself only; set trainyard_address to the"
+                    " address at which its peers reach it",
+                )
             )
     if node["site"] and node["site"] != site:
         problems.append(
-            f"{name}: belongs to the mesh of the site '{node['site']}'; take that back first, with"
-            " that site's inventory: playbooks/untrust.yml"
+            MeshProblem(
+                "trust.other_site",
+                f"{name}: belongs to the mesh of the site '{node['site']}'; take that back first,"
+                " with that site's inventory: playbooks/untrust.yml",
+            )
         )
     return problems
 
 
-def _problems_of_twins(nodes, consent):
+def _problems_of_twins(nodes: Sequence[Mapping[str, Any]], consent: bool) -> list[MeshProblem]:
     """Return the problems of nodes that have in common what tells nodes apart."""
     problems = _describe_twins(
+        "trust.same_machine",
         nodes,
         lambda node: filter(None, [node["identity"]]),
         "is the same machine as {}, or a copy that kept its machine id and host name; list it once,"
         " or give it its own",
     )
     problems += _describe_twins(
+        "trust.same_host_key",
         nodes,
         lambda node: node["host_keys"],
         "holds the host key of {}, so one could pass for the other; make new ones: rm"
         " /etc/ssh/ssh_host_*, ssh-keygen -A, restart sshd",
     )
     problems += _describe_twins(
+        "trust.same_address",
         nodes,
         lambda node: [(node["address"], node["port"])],
         "has the address and port of {}; set trainyard_address or ssh_trust_port",
     )
     if not consent:
         problems += _describe_twins(
+            "trust.shared_home",
             nodes,
             lambda node: filter(None, [node["home"]]),
             "shares its home directory with {}, so both would hold one private key; to allow that"
@@ -181,14 +231,14 @@ def _problems_of_twins(nodes, consent):
     return problems
 
 
-def _host_pattern(name, port):
+def _host_pattern(name: str, port: int) -> str:
     """Return how known_hosts names a host at a port."""
     if port == 22:
         return name
     return f"[{name}]:{port}"
 
 
-def _below_home(directory):
+def _below_home(directory: str) -> str:
     """Return a directory as a shell and ssh find it.
 
     A relative one lies in the home.
@@ -198,7 +248,7 @@ def _below_home(directory):
     return "~/" + directory
 
 
-def known_hosts(nodes):
+def known_hosts(nodes: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of the mesh's known_hosts.
 
     It has every node's host keys under its name and under every address it may be called by.
@@ -208,12 +258,12 @@ def known_hosts(nodes):
         names = [node["name"]]  # ssh looks a HostKeyAlias up without the port
         for name in (node["name"], node["address"], node["host"], *node["addresses"]):
             names.append(_host_pattern(name, node["port"]))
-        names = ",".join(dict.fromkeys(names))
-        lines += [f"{names} {key}\n" for key in sorted(node["host_keys"])]
+        pattern = ",".join(dict.fromkeys(names))
+        lines += [f"{pattern} {key}\n" for key in sorted(node["host_keys"])]
     return "".join(lines)
 
 
-def client_config(nodes, site, directory=DIRECTORY):
+def client_config(nodes: Sequence[Mapping[str, Any]], site: str, directory: str = DIRECTORY) -> str:
     """Return the text of the mesh's ssh configuration.
 
     A node is called by its inventory name, or by its address (as mpirun does).
@@ -232,11 +282,17 @@ def client_config(nodes, site, directory=DIRECTORY):
     return text + CONFIG_TAIL.format(user=nodes[0]["user"], directory=_below_home(directory))
 
 
-def authorized_lines(nodes, site, ca, extra=(), directory=DIRECTORY):
+def authorized_lines(
+    nodes: Sequence[Mapping[str, Any]],
+    site: str,
+    ca: str,
+    extra: Sequence[str] = (),
+    directory: str = DIRECTORY,
+) -> list[str]:
     """Return the lines in authorized_keys that let the peers in, one per node.
 
     A line has the node's principal, its addresses and the gate's name for it. nodes: of
-    known_nodes.held. ca: the public key of the site's authority. extra: further addresses or
+    known_nodes.merge_node. ca: the public key of the site's authority. extra: further addresses or
     networks of all peers. A node is taken back by leaving its line out. sshd reads past a line
     whose principal or address does not fit. Nodes that share a home share one certificate, and are
     told apart by their addresses.
@@ -261,15 +317,21 @@ def authorized_lines(nodes, site, ca, extra=(), directory=DIRECTORY):
     return lines
 
 
-def is_ready(told, states, now, before, longest=float("inf")):
+def is_ready(
+    compiled: Mapping[str, Any],
+    states: Sequence[Mapping[str, Any]],
+    now: float,
+    before: float,
+    longest: float = float("inf"),
+) -> bool:
     """Return True if the compiled mesh lies on every node as it was proven.
 
-    told: the compiled mesh. states: of store.mesh_state. The certificates must last for
+    compiled: the compiled mesh. states: of store.mesh_state. The certificates must last for
     `before` seconds more. longest: seconds that a certificate may last. One that lasts longer is
     from before the validity was shortened. now: unix seconds.
     """
-    return bool(told["digest"]) and all(
-        all(state[key] == told[key] for key in ("digest", "inventory", "nodes"))
+    return bool(compiled["digest"]) and all(
+        all(state[key] == compiled[key] for key in ("digest", "inventory", "nodes"))
         and state["proven"]
         and not needs_renewal(state["valid_until"], now, before)
         and (state["valid_until"] is None or state["valid_until"] <= now + longest)
@@ -278,27 +340,27 @@ def is_ready(told, states, now, before, longest=float("inf")):
 
 
 def compile_mesh(
-    nodes,
-    site,
-    ca,
-    directory=DIRECTORY,
-    extra=(),
-    consent=False,
-    validity="+7d",
-    renew_before="+1d",
-    gate="",
-):
+    nodes: Sequence[Mapping[str, Any]],
+    site: str,
+    ca: str,
+    directory: str = DIRECTORY,
+    extra: Sequence[str] = (),
+    consent: bool = False,
+    validity: str = "+7d",
+    renew_before: str = "+1d",
+    gate: str = "",
+) -> tuple[dict[str, Any], list[MeshProblem]]:
     """Return (mesh, problems).
 
     ca: the public key of the site's authority, '' before it was made (then there are no lines and
     no digest). gate: text of the gate program. The mesh is {nodes, owners, identities, principals,
-    known_hosts, config, lines, digest, inventory}, None with problems. extra: see authorized_lines.
-    consent: see problems_of.
+    known_hosts, config, lines, digest, inventory}, empty with problems. extra: see
+    authorized_lines. consent: see find_problems.
     """
-    problems = problems_of(nodes, site, consent)
+    problems = find_problems(nodes, site, consent)
     problems += _problems_of_settings(directory, extra, validity, renew_before)
     if problems or not nodes:
-        return None, problems or ["the group 'trainers' is empty"]
+        return {}, problems or [MeshProblem("trust.no_nodes", "the group 'trainers' is empty")]
     owners = home_owners(nodes)
     texts = [known_hosts(nodes), client_config(nodes, site, directory)]
     lines, digest = [], ""
@@ -320,7 +382,9 @@ def compile_mesh(
     }, []
 
 
-def _problems_of_settings(directory, extra, validity, renew_before):
+def _problems_of_settings(
+    directory: str, extra: Sequence[str], validity: str, renew_before: str
+) -> list[MeshProblem]:
     """Return the problems of the site's settings.
 
     See compile_mesh.
@@ -329,23 +393,36 @@ def _problems_of_settings(directory, extra, validity, renew_before):
     try:
         if span_seconds(renew_before) >= span_seconds(validity):
             problems.append(
-                f"ssh_trust_renew_before ({renew_before}) must be shorter than ssh_trust_validity"
-                f" ({validity})"
+                MeshProblem(
+                    "trust.validity",
+                    f"ssh_trust_renew_before ({renew_before}) must be shorter than"
+                    f" ssh_trust_validity ({validity})",
+                )
             )
     except ValueError as problem:
-        problems.append(f"ssh_trust_validity, ssh_trust_renew_before: {problem}")
+        problems.append(
+            MeshProblem("trust.validity", f"ssh_trust_validity, ssh_trust_renew_before: {problem}")
+        )
     for item in extra:
         if not _is_network(item):
             problems.append(
-                "ssh_trust_from: must be IP addresses or networks such as 10.0.0.0/24, not all of"
-                f" the Internet; got {item!r}"
+                MeshProblem(
+                    "trust.sources",
+                    "ssh_trust_from: must be IP addresses or networks such as 10.0.0.0/24, not all"
+                    f" of the Internet; got {item!r}",
+                )
             )
     if not _PATH.match(directory) or ".." in directory.split("/"):
-        problems.append(f"directory: letters, digits and . _ / + = @ - only; got {directory!r}")
+        problems.append(
+            MeshProblem(
+                "trust.directory",
+                f"directory: letters, digits and . _ / + = @ - only; got {directory!r}",
+            )
+        )
     return problems
 
 
-def _is_network(item):
+def _is_network(item: str) -> bool:
     """Return True for an IP address or a network that is not all of the Internet."""
     try:
         return ipaddress.ip_network(item, strict=False).prefixlen > 0

@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judgement of the network check: the ports that it needs, and the nodes' answers.
 
-Pure. The module `topology` chooses the nodes that connect to each other.
+Pure. node_check.py chooses the nodes that connect to each other.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Set, Tuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding, named
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import (
+    Finding,
+    finding,
+    named,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.network.check_lock import ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 
 from ..plan import render
 from ..preflight import interfaces
-from . import link_quality, summary
+from . import link_quality
 
 # Launchers whose ranks all come to the first node's start port (docs/facts.md, 1, 3, 5;
 # launchers.py). There it is needed. Nothing listens on the other nodes' start ports.
@@ -27,7 +33,7 @@ WHY = {
     "source": "the address is not on this node any more",
     "hello": "connected, but nothing was said",
     "large": "connected, but larger packets do not come through",
-    "stranger": "somebody else's program answers",
+    "stranger": "another program answers",
     "wrong": "another machine answers",
     "error": "failed",
 }
@@ -61,19 +67,19 @@ class _Connections:
     tried: pairs (from, to) of node names.
     """
 
-    plan: Dict[str, Any]
-    nodes: Dict[str, Dict[str, Any]]
-    answers: Dict[str, Dict[str, Any]]
-    failures: List[Dict[str, Any]]
-    reached: Set[Tuple[str, str]]
-    tried: Set[Tuple[str, str]]
+    plan: Plan
+    nodes: Mapping[str, Mapping[str, Any]]
+    answers: Mapping[str, Mapping[str, Any]]
+    failures: list[dict[str, Any]]
+    reached: set[tuple[str, str]]
+    tried: set[tuple[str, str]]
 
-    def is_dead(self, pair):
+    def is_dead(self, pair: tuple[str, str]) -> bool:
         """Return True if the pair was tried and no port was reached."""
         return pair in self.tried and pair not in self.reached
 
 
-def planned(plan):
+def listening_ports(plan: Plan) -> list[int]:
     """Return the ports of the plan that listeners are opened on, sorted.
 
     They are the ends of the ranks' range, and of the range from which --master gives others.
@@ -85,7 +91,7 @@ def planned(plan):
     return sorted(ports)
 
 
-def needed(plan):
+def meeting_ports(plan: Plan) -> list[int]:
     """Return the planned ports without which nothing can start.
 
     All are ports of the first node, where the ranks meet.
@@ -93,11 +99,11 @@ def needed(plan):
     if plan["launcher"]["name"] not in MEET_AT_START and not plan["scheduler"]:
         return []
     if "PORT_RANGE" in plan["env"]:
-        return planned(plan)
+        return listening_ports(plan)
     return [plan["ports"]["start"]]
 
 
-def judge(plan, results, allowed):
+def judge(plan: Plan, results: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[Finding]:
     """Return the findings of a network check.
 
     results: {node name: what library/network_check.py returned in state connected, or the
@@ -122,20 +128,22 @@ def judge(plan, results, allowed):
     for name, result in answers.items():
         ports = []
         if name == plan["nodes"][0]["name"]:
-            ports = needed(plan)
+            ports = meeting_ports(plan)
         findings += _judge_listener(name, nodes[name], result["own"], ports)
     findings += _judge_failures(_collect_connections(plan, nodes, answers))
     findings += _judge_translated_addresses(nodes, answers)
     findings += link_quality.judge(answers, allowed)
     hcas = {name: result["own"].get("hcas") for name, result in answers.items()}
-    findings += interfaces.adapters(plan, hcas)
-    return findings + summary.notes(nodes, answers)
+    findings += interfaces.judge_adapters(plan, hcas)
+    return findings + link_quality.describe_links(nodes, answers)
 
 
 # --- the nodes' answers
 
 
-def _usable_answers(results, nodes, busy):
+def _usable_answers(
+    results: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]], busy: Collection[str]
+) -> dict[str, dict[str, Any]]:
     """Return {node name: completed answer} of the nodes that took part."""
     answers = {}
     for name, result in results.items():
@@ -147,7 +155,9 @@ def _usable_answers(results, nodes, busy):
     return answers
 
 
-def _complete_answer(result, nodes):
+def _complete_answer(
+    result: Mapping[str, Any], nodes: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """Return an answer with every part in it, and only with nodes that the plan has."""
     answer = dict({"unreached": [], "seen_as": {}, "edges": {}, "aside": {}}, **result)
     if not {"failed", "ephemeral", "range"} <= set(result["own"].get("listening") or ()):
@@ -162,7 +172,9 @@ def _complete_answer(result, nodes):
     return answer
 
 
-def _failures_of_this_check(rows, busy):
+def _failures_of_this_check(
+    rows: Sequence[Mapping[str, Any]], busy: Collection[str]
+) -> list[Mapping[str, Any]]:
     """Return the failed connections that say something about the network.
 
     A connection to another check's listener, or to a node that has one, says nothing about it.
@@ -173,7 +185,7 @@ def _failures_of_this_check(rows, busy):
 # --- other checks on the same nodes
 
 
-def _collect_rivals(results):
+def _collect_rivals(results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return {node: [rival]} of the nodes that speak of another check.
 
     The other check is on the node itself or on a peer that it connected to. A node says `other` of
@@ -190,17 +202,17 @@ def _collect_rivals(results):
     return rivals
 
 
-def _rivals_of_peers(result):
+def _rivals_of_peers(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return [{id, seconds}] of the other checks that one node met on its peers."""
     return [_rival_of(row) for row in result.get("unreached", []) if row["why"] == "other"]
 
 
-def _rival_of(row):
+def _rival_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return {id, seconds} of the other check that a failed connection met."""
     return {"id": row["text"], "seconds": row.get("age", 0)}
 
 
-def _describe_age(rivals):
+def _describe_age(rivals: Sequence[Mapping[str, Any]]) -> str:
     """Return the text that says which checks were met, and since when they were there."""
     ids = sorted({rival["id"] for rival in rivals if ID.match(rival["id"] or "")})
     names = named(ids) or "its id is not known"
@@ -208,7 +220,7 @@ def _describe_age(rivals):
     return f"({names}), since {seconds} s"
 
 
-def _describe_rivals(rivals):
+def _describe_rivals(rivals: Mapping[str, Sequence[Mapping[str, Any]]]) -> Finding:
     """Return the one finding that another check was met.
 
     What two checks find of each other's listeners says nothing about the network.
@@ -222,7 +234,7 @@ def _describe_rivals(rivals):
     )
 
 
-def _describe_lone_rival(name, rivals):
+def _describe_lone_rival(name: str, rivals: Sequence[Mapping[str, Any]]) -> Finding:
     """Return the finding about another check that only its own node speaks of."""
     return finding(
         "network.other_check",
@@ -232,13 +244,13 @@ def _describe_lone_rival(name, rivals):
     )
 
 
-def _judge_rivals_of_peers(results):
+def _judge_rivals_of_peers(results: Mapping[str, Any]) -> list[Finding]:
     """Return findings about nodes where only peers met another check.
 
     Two nodes are believed. If only one node says so, either of the two may be wrong, and both are
     named.
     """
-    rivals = {}
+    rivals: dict[str, dict[str, dict[str, Any]]] = {}
     for name, result in results.items():
         for row in (result or {}).get("unreached", []):
             if row["why"] == "other" and row["to"] in results:
@@ -247,7 +259,7 @@ def _judge_rivals_of_peers(results):
     for peer, witnesses in rivals.items():
         suspects, nodes = "both", [*witnesses, peer]
         if len(witnesses) > 1:
-            suspects = nodes = peer
+            suspects, nodes = peer, [peer]
         age = _describe_age(list(witnesses.values()))
         text = f"{named(witnesses)} met another check on {peer} {age}"
         remedy = f"run this one again when that one is through; then look at {suspects}"
@@ -258,7 +270,7 @@ def _judge_rivals_of_peers(results):
 # --- a node's own listener
 
 
-def _describe_silent_node(name, result):
+def _describe_silent_node(name: str, result: Mapping[str, Any]) -> Finding:
     """Return the finding about a node that did not take part."""
     reason = (
         (result.get("msg") or "").strip()
@@ -273,7 +285,9 @@ def _describe_silent_node(name, result):
     )
 
 
-def _judge_listener(name, node, answer, ports):
+def _judge_listener(
+    name: str, node: Mapping[str, Any], answer: Mapping[str, Any], ports: Sequence[int]
+) -> list[Finding]:
     """Return findings about what a node's own listener could not do.
 
     answer: what the node says of itself (`own`). ports: the ports that the ranks need on it.
@@ -303,9 +317,14 @@ def _judge_listener(name, node, answer, ports):
 # --- connections that failed
 
 
-def _collect_connections(plan, nodes, answers):
+def _collect_connections(
+    plan: Plan,
+    nodes: Mapping[str, Mapping[str, Any]],
+    answers: Mapping[str, Mapping[str, Any]],
+) -> _Connections:
     """Return the _Connections of all nodes that took part."""
-    failures, reached = [], set()
+    failures: list[dict[str, Any]] = []
+    reached: set[tuple[str, str]] = set()
     for name, result in answers.items():
         failures += [dict(row, source=name) for row in result["unreached"]]
         reached.update((name, peer) for peer, ports in result["reached"].items() if ports)
@@ -313,7 +332,7 @@ def _collect_connections(plan, nodes, answers):
     return _Connections(plan, nodes, answers, failures, reached, tried)
 
 
-def _judge_failures(connections):
+def _judge_failures(connections: _Connections) -> list[Finding]:
     """Return findings about failed connections.
 
     First come the nodes that are cut off, then the nodes that reach no peer, then single links.
@@ -337,7 +356,7 @@ def _judge_failures(connections):
     return findings
 
 
-def _is_isolated(connections, name):
+def _is_isolated(connections: _Connections, name: str) -> bool:
     """Return True if a node with two peers or more has no working connection.
 
     One peer may be wrong, and a cluster of two nodes has only one.
@@ -353,7 +372,7 @@ def _is_isolated(connections, name):
     )
 
 
-def _describe_isolated_node(connections, name):
+def _describe_isolated_node(connections: _Connections, name: str) -> Finding:
     """Return the finding about a node that is cut off."""
     node = connections.nodes[name]
     rows = [row for row in connections.failures if name in (row["source"], row["to"])]
@@ -370,7 +389,9 @@ def _describe_isolated_node(connections, name):
     return finding("network.isolated", text, remedy, name)
 
 
-def _reaches_nobody(connections, name, failures):
+def _reaches_nobody(
+    connections: _Connections, name: str, failures: Sequence[Mapping[str, Any]]
+) -> bool:
     """Return True if a node tried two peers or more and reached none of them."""
     return (
         len(connections.nodes) > 2
@@ -379,7 +400,9 @@ def _reaches_nobody(connections, name, failures):
     )
 
 
-def _describe_blocked_sender(connections, name, rows):
+def _describe_blocked_sender(
+    connections: _Connections, name: str, rows: Sequence[Mapping[str, Any]]
+) -> Finding:
     """Return the finding about a node that reaches no peer, while other nodes do."""
     node, peer = connections.nodes[name], connections.nodes[rows[0]["to"]]
     text = (
@@ -393,14 +416,16 @@ def _describe_blocked_sender(connections, name, rows):
     return finding("network.outgoing_blocked", text, remedy, name)
 
 
-def _group_failures(connections, failures, blocked):
+def _group_failures(
+    connections: _Connections, failures: Sequence[Mapping[str, Any]], blocked: Collection[str]
+) -> dict[tuple[str, str, str, str], list[Mapping[str, Any]]]:
     """Return the failures not yet explained, in groups.
 
     A group's key is (peer, kind of port, why, text). blocked: names of the nodes that reach no peer
     at all.
     """
     misled = {(row["source"], row["to"]) for row in failures if row["why"] == "wrong"}
-    groups = {}
+    groups: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
     for row in failures:
         pair, why = (row["source"], row["to"]), row["why"]
         text = kind = ""
@@ -415,28 +440,37 @@ def _group_failures(connections, failures, blocked):
     return groups
 
 
-def _kind_of_port(row, answers):
+def _kind_of_port(row: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]]) -> str:
     """Return 'planned' or 'ephemeral', as the listener of the peer says."""
     if row["port"] in _listener_of(row["to"], answers).get("ephemeral", ()):
         return "ephemeral"
     return "planned"
 
 
-def _listener_of(name, answers):
+def _listener_of(name: str, answers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return what a node's listener says of itself, {} for nothing."""
     return (answers.get(name, {}).get("own") or {}).get("listening") or {}
 
 
-def _level_of_failures(plan, peer, kind, why, rows):
+def _level_of_failures(
+    plan: Plan, peer: str, kind: str, why: str, rows: Sequence[Mapping[str, Any]]
+) -> str:
     """Return 'stop', or 'warn' if no rank needs the ports that were not reached."""
     if kind != "planned" or why in ("large", "wrong"):
         return "stop"
-    if peer == plan["nodes"][0]["name"] and any(row["port"] in needed(plan) for row in rows):
+    if peer == plan["nodes"][0]["name"] and any(row["port"] in meeting_ports(plan) for row in rows):
         return "stop"
     return "warn"
 
 
-def _describe_failures(connections, peer, kind, why, rows, level):
+def _describe_failures(
+    connections: _Connections,
+    peer: str,
+    kind: str,
+    why: str,
+    rows: Sequence[Mapping[str, Any]],
+    level: str,
+) -> Finding:
     """Return the finding about connections to one node that failed for one reason.
 
     rows: the failures, all on one kind of port.
@@ -463,7 +497,7 @@ def _describe_failures(connections, peer, kind, why, rows, level):
     return finding(code, text, remedy, [peer, *sources], level)
 
 
-def _describe_sources(connections, peer, sources):
+def _describe_sources(connections: _Connections, peer: str, sources: Sequence[str]) -> str:
     """Return the beginning of a sentence: which nodes do not reach the peer."""
     tried_by = {source for source, target in connections.tried if target == peer}
     if len(tried_by) > 1 and set(sources) == tried_by:
@@ -471,7 +505,7 @@ def _describe_sources(connections, peer, sources):
     return f"{named(sources)} cannot reach"
 
 
-def _describe_ports(ports, kind):
+def _describe_ports(ports: Sequence[int], kind: str) -> str:
     """Return the text that names the ports that were not reached."""
     noun = "ports"
     if len(ports) == 1:
@@ -479,7 +513,7 @@ def _describe_ports(ports, kind):
     return PORTS_OF_KIND[kind].format(f"{noun} {', '.join(map(str, ports))}")
 
 
-def _is_one_way(connections, peer, sources):
+def _is_one_way(connections: _Connections, peer: str, sources: Sequence[str]) -> bool:
     """Return True if only the opposite direction works.
 
     The peer reaches all sources that it tried, and none of them reaches it.
@@ -492,7 +526,9 @@ def _is_one_way(connections, peer, sources):
     )
 
 
-def _describe_reasons(rows, answers):
+def _describe_reasons(
+    rows: Sequence[Mapping[str, Any]], answers: Mapping[str, Mapping[str, Any]]
+) -> str:
     """Return the text that says how connections failed.
 
     It says, too, what else answers at their targets.
@@ -514,7 +550,14 @@ def _describe_reasons(rows, answers):
 # --- remedies
 
 
-def _remedy_of_failures(connections, node, kind, why, rows, sources):
+def _remedy_of_failures(
+    connections: _Connections,
+    node: Mapping[str, Any],
+    kind: str,
+    why: str,
+    rows: Sequence[Mapping[str, Any]],
+    sources: Sequence[str],
+) -> str:
     """Return what helps against failed connections to one node.
 
     why: the reason, a key of WHY. sources: names of the nodes that tried.
@@ -551,7 +594,9 @@ def _remedy_of_failures(connections, node, kind, why, rows, sources):
     return f"on {', '.join(sources)}: ip -br address; then run the check again"
 
 
-def _describe_opening(connections, node, sources, kind=""):
+def _describe_opening(
+    connections: _Connections, node: Mapping[str, Any], sources: Sequence[str], kind: str = ""
+) -> str:
     """Return what a firewall of a node has to let in.
 
     kind: 'planned' or 'ephemeral' ports, both by default.
@@ -561,7 +606,7 @@ def _describe_opening(connections, node, sources, kind=""):
         "planned": str(plan["ports"]["start"]),
         "ephemeral": _ephemeral_range(node["name"], connections.answers),
     }
-    if len(planned(plan)) > 1:
+    if len(listening_ports(plan)) > 1:
         ports["planned"] = render.format_ports(plan)
     wanted = ports.get(kind) or ", ".join(ports.values())
     addresses = named([connections.nodes[name]["address"] for name in sources])
@@ -572,7 +617,7 @@ def _describe_opening(connections, node, sources, kind=""):
     )
 
 
-def _ephemeral_range(name, answers):
+def _ephemeral_range(name: str, answers: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the range of ephemeral ports of a node as text."""
     listener = _listener_of(name, answers)
     if not listener:
@@ -584,7 +629,9 @@ def _ephemeral_range(name, answers):
 # --- addresses
 
 
-def _judge_translated_addresses(nodes, answers):
+def _judge_translated_addresses(
+    nodes: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Mapping[str, Any]]
+) -> list[Finding]:
     """Return findings about nodes that peers see with another address."""
     remedy = (
         "an address translation (NAT) is between the nodes: ranks that answer to this address reach"
@@ -598,8 +645,8 @@ def _judge_translated_addresses(nodes, answers):
                 f"{name} comes to {named(peers)} as {address} instead of {nodes[name]['address']}"
             )
             # The peers say which address it is. What one peer alone says is about both.
-            suspects = name
+            suspects = [name]
             if len(peers) == 1:
-                suspects = [name, *peers]
+                suspects += peers
             findings.append(finding("network.translated", text, remedy, suspects, "warn"))
     return findings

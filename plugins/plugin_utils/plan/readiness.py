@@ -178,9 +178,9 @@ def _node_obstacles(plan: Plan, name: str, fact: Fact) -> list[Obstacle]:
         result.append(Obstacle("ready.other_site", name, text, remedy))
     result += _python_obstacles(plan, name, fact.get("python_words"))
     for unit in fact["units"]:
-        since = ownership.since_words(unit)
+        since = ownership.describe_start(unit)
         text = f"is held by {unit['description']} ({unit['state']}){since}"
-        result.append(Obstacle("ready.node_held", name, text, ownership.remedy(unit)))
+        result.append(Obstacle("ready.node_held", name, text, ownership.describe_remedy(unit)))
     return result
 
 

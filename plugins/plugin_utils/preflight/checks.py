@@ -6,10 +6,15 @@ Each subject has its own module.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import Finding
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import isolation
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import placement
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
     devices,
     machine,
@@ -37,7 +42,7 @@ SUBJECTS = {
 # directory under two names, no room, a Python that differs, what root or another run has in hand
 # (`ready`). Every other stop is about a start alone: a port or device that a colleague's training
 # uses is free again when this job's turn comes, and its code and data can be there by then.
-BRINGING = (
+CHECKS_OF_SYNC = (
     "reach",
     "answer",
     "plan",
@@ -50,20 +55,20 @@ BRINGING = (
 )
 
 
-def of_bringing(found):
+def demote_for_sync(items: Sequence[Finding]) -> list[Finding]:
     """Return the findings as sync.yml counts them: it copies, and starts nothing.
 
     A stop that keeps only a start becomes a warning.
     """
     result = []
-    for item in found:
-        if item["level"] == "stop" and item["check"] not in BRINGING:
+    for item in items:
+        if item["level"] == "stop" and item["check"] not in CHECKS_OF_SYNC:
             item = dict(item, level="warn")
         result.append(item)
     return result
 
 
-def silent(reasons):
+def judge_silent_nodes(reasons: Mapping[str, str]) -> list[Finding]:
     """Return a finding for each node that did not answer.
 
     reasons: {node name: the connection's own words}.
@@ -80,18 +85,28 @@ def silent(reasons):
     ]
 
 
-def of_nodes(nodes, facts, allowed):
+def judge_nodes(
+    nodes: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Mapping[str, Any]],
+    allowed: Mapping[str, Any],
+) -> list[Finding]:
     """Return the findings about the nodes that answered."""
     answered = [node for node in nodes if node["name"] in facts]
     result = []
     for key, subject in SUBJECTS.items():
-        result += _judge_apart(
-            key, facts, lambda known, subject=subject: subject.judge(answered, known, allowed)
-        )
+
+        def judge_subject(known: dict[str, Any], subject: Any = subject) -> list[Finding]:
+            return subject.judge(answered, known, allowed)
+
+        result += _judge_apart(key, facts, judge_subject)
     return result
 
 
-def _judge_apart(key, facts, judge):
+def _judge_apart(
+    key: str,
+    facts: Mapping[str, Mapping[str, Any]],
+    judge: Callable[[dict[str, Any]], list[Finding]],
+) -> list[Finding]:
     """Return the findings of one subject.
 
     A node whose facts of it cannot be judged gets a finding of its own, and hides no other's. key:
@@ -99,7 +114,7 @@ def _judge_apart(key, facts, judge):
     key.
     """
 
-    def judge_some(names):
+    def judge_some(names: Collection[str]) -> list[Finding]:
         known = dict(facts)
         for name, fact in facts.items():
             if name not in names:
@@ -119,7 +134,13 @@ def _judge_apart(key, facts, judge):
     ]
 
 
-def of_trust(nodes, facts, state_dir, now, report=False):
+def judge_trust(
+    nodes: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Mapping[str, Any]],
+    state_dir: str,
+    now: float,
+    report: bool = False,
+) -> list[Finding]:
     """Return the findings about the mesh between the chosen nodes.
 
     state_dir: the controller's directory for the site. report: whether to say how long the mesh
@@ -133,27 +154,32 @@ def of_trust(nodes, facts, state_dir, now, report=False):
     except authority.AuthorityError as error:
         return [findings.finding("trust.journal_unreadable", str(error))]
     fingerprints = [item["fingerprint"] for item in journal.get("authorities", ())]
-    result = certificate_term.of_taken_back(names, journal.get("taken_back", {}))
-    return result + certificate_term.of_mesh(
+    result = certificate_term.judge_taken_back(names, journal.get("taken_back", {}))
+    return result + certificate_term.judge_mesh(
         names, facts, now, readiness.CERTIFICATE_MARGIN, fingerprints, report
     )
 
 
-def of_plan(made, facts, allowed, repair=False):
+def judge_plan(
+    plan: Plan,
+    facts: Mapping[str, Mapping[str, Any]],
+    allowed: Mapping[str, Any],
+    repair: bool = False,
+) -> list[Finding]:
     """Return the findings about a plan before its start.
 
-    made: the plan. repair: see readiness.obstacles.
+    plan: the plan. repair: see readiness.obstacles.
     """
-    result = _judge_apart("ports", facts, lambda known: ports.judge(made, known, allowed))
-    result += interfaces.forced(made, facts)
+    result = _judge_apart("ports", facts, lambda known: ports.judge(plan, known, allowed))
+    result += interfaces.judge_forced(plan, facts)
     return result + [
         findings.finding(item.code, item.text, item.remedy, item.node)
-        for item in readiness.obstacles(made, facts, repair)
+        for item in readiness.obstacles(plan, facts, repair)
     ]
 
 
 # Parts that may be missing and that a start copies to the nodes, in words.
-BROUGHT = {
+PART_NAMES = {
     "trust": "the passwordless SSH between the nodes",
     "environment": "the Python environment",
     "code": "code",
@@ -163,19 +189,19 @@ BROUGHT = {
 }
 
 
-def of_todo(todo, found):
+def describe_todo(todo: Mapping[str, Sequence[str]], earlier: Sequence[Finding]) -> list[Finding]:
     """Return notes of what train.yml copies automatically before the start.
 
-    check.yml changes nothing and only reports it. found: the findings so far. An environment that a
-    person has changed stops instead.
+    check.yml changes nothing and only reports it. earlier: the findings so far. An environment that
+    a person has changed stops instead.
     """
     remedy = "train.yml brings it before the start, sync.yml brings it without a start"
     changed = set()
-    for item in findings.stops(found):
+    for item in findings.stops(earlier):
         if item["check"] == "environment":
             changed.update(item["nodes"])
-    parts_of = {}
-    for kind, words in BROUGHT.items():
+    parts_of: dict[tuple[str, ...], list[str]] = {}
+    for kind, words in PART_NAMES.items():
         names = [
             name for name in todo.get(kind, ()) if kind != "environment" or name not in changed
         ]
@@ -190,7 +216,7 @@ def of_todo(todo, found):
 
 
 # Checks that are not repeated while their proof is young, in words.
-REMEMBERED = {
+PROOF_TEXTS = {
     "network": "latency, bandwidth and path MTU were proven",
     "rehearsal": "this plan was rehearsed",
 }
@@ -198,18 +224,20 @@ REMEMBERED = {
 CODE_OF_PROOF = {"network": "network.proven_before", "rehearsal": "rehearsal.proven_before"}
 
 
-def remembered(kept, rehearse, now):
+def describe_proofs(
+    proofs: Mapping[str, Mapping[str, Any] | None], rehearse: bool, now: float
+) -> list[Finding]:
     """Return notes of what a check did not try, so that READY hides nothing.
 
-    kept: {kind: proof or None}, see proof_cache.valid. now: unix seconds.
+    proofs: {kind: proof or None}, see proof_cache.read_proof. now: unix seconds.
     """
     result = []
-    for kind, proof in kept.items():
+    for kind, proof in proofs.items():
         if kind == "rehearsal" and not rehearse:
             code, text, remedy = "rehearsal.not_wanted", "not rehearsed, as was asked", ""
         elif proof:
             code = CODE_OF_PROOF[kind]
-            text = f"{REMEMBERED[kind]} {int((now - proof['time']) / 60)} min ago"
+            text = f"{PROOF_TEXTS[kind]} {int((now - proof['time']) / 60)} min ago"
             remedy = f"-e preflight_{kind}_hours=0 tries it again"
         else:
             continue
@@ -217,7 +245,7 @@ def remembered(kept, rehearse, now):
     return result
 
 
-def unplanned(error):
+def describe_plan_error(error: Exception) -> list[Finding]:
     """Return findings of the reasons why there is no plan."""
     if isinstance(error, compiler.PlanError):
         return [findings.finding("plan.impossible", text) for text in error.problems]

@@ -18,7 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
 VERBS = ("train", "check", "resume", "follow", "logs", "sync", "provision")
 
 
-def warnings(verb):
+def warnings(verb: str) -> list[str]:
     """Return warnings about the controller's programs, as lines.
 
     verb: the playbook's name without its ending.
@@ -38,7 +38,7 @@ def warnings(verb):
     return lines
 
 
-def rsync_warning(version, changes):
+def rsync_warning(version: str, changes: str) -> str | None:
     """Return a line about an rsync that is not known to be safe, or None.
 
     version: the output of rsync --version. changes: its package's change log.
@@ -53,12 +53,12 @@ def rsync_warning(version, changes):
     remedy = "Update it with the distribution's package manager"
     if missing:
         return (
-            f"rsync {shown} on this controller is not mended for {', '.join(missing)}, and it"
+            f"rsync {shown} on this controller is not fixed for {', '.join(missing)}, and it"
             f" copies from the nodes. {remedy}"
         )
     fixed = ".".join(map(str, rsync.FIXED))
     return (
-        f"it is unknown whether rsync {shown} on this controller is mended for"
+        f"it is unknown whether rsync {shown} on this controller is fixed for"
         f" {', '.join(rsync.holes(number))}, and it copies from the nodes. Version {fixed} is."
         f" {remedy}"
     )

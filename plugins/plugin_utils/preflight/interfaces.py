@@ -9,13 +9,18 @@ gloo takes one whole name. NCCL_IB_HCA may end in `:port`.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import (
+    Finding,
+    finding,
+)
 
 NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
-def chosen(text, names, exact=False):
+def match_names(text: str, names: Sequence[str], exact: bool = False) -> list[str]:
     """Return those of the names that the variable's text means.
 
     exact: names are whole, and there are no signs (gloo).
@@ -33,30 +38,32 @@ def chosen(text, names, exact=False):
     return [name for name in names if (name in matches) != inverted]
 
 
-def forced(made, facts):
+def judge_forced(plan: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     """Return findings about GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME.
 
-    The plan has them from the site or the job. made: the plan.
+    The plan has them from the site or the job. plan: the plan.
     """
-    findings = []
-    if len(made["nodes"]) < 2:
+    findings: list[Finding] = []
+    if len(plan["nodes"]) < 2:
         return findings
     for name in NAMES:
-        if name in made["env"]:
-            findings += _forced_findings(made, facts, name)
+        if name in plan["env"]:
+            findings += _forced_findings(plan, facts, name)
     return findings
 
 
-def _forced_findings(made, facts, name):
+def _forced_findings(
+    plan: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]], name: str
+) -> list[Finding]:
     """Return the findings of one variable of the plan."""
     findings, other_addresses = [], {}
-    text = made["env"][name]
-    for node in made["nodes"]:
-        addresses = {}
+    text = plan["env"][name]
+    for node in plan["nodes"]:
+        addresses: dict[str, list[str]] = {}
         for entry in facts[node["name"]]["addresses"]:
             addresses.setdefault(entry["interface"], []).append(entry["address"])
-        meant = chosen(text, list(addresses), exact=name.startswith("GLOO"))
-        if not meant:
+        matches = match_names(text, list(addresses), exact=name.startswith("GLOO"))
+        if not matches:
             shown = ", ".join(
                 f"{interface} ({', '.join(values)})" for interface, values in addresses.items()
             )
@@ -64,23 +71,25 @@ def _forced_findings(made, facts, name):
             findings.append(
                 finding("interface.unknown", problem, _remedy(name, node), node["name"])
             )
-        elif node["interface"] not in meant:
+        elif node["interface"] not in matches:
             other_addresses[node["name"]] = [
-                address for interface in meant for address in addresses[interface]
+                address for interface in matches for address in addresses[interface]
             ]
-    return findings + _other_network_findings(made, name, other_addresses)
+    return findings + _other_network_findings(plan, name, other_addresses)
 
 
-def _other_network_findings(made, name, other_addresses):
+def _other_network_findings(
+    plan: Mapping[str, Any], name: str, other_addresses: Mapping[str, Sequence[str]]
+) -> list[Finding]:
     """Return findings of nodes where the forced interface is not the fabric's.
 
     A second network is used and not proven, and a local one leads nowhere. other_addresses: {node
     name: addresses of the forced interfaces}.
     """
     findings = []
-    text = made["env"][name]
+    text = plan["env"][name]
     everywhere = [address for addresses in other_addresses.values() for address in addresses]
-    for node in made["nodes"]:
+    for node in plan["nodes"]:
         addresses = other_addresses.get(node["name"])
         if not addresses:
             continue
@@ -105,17 +114,19 @@ def _other_network_findings(made, name, other_addresses):
     return findings
 
 
-def _remedy(name, node):
+def _remedy(name: str, node: Mapping[str, Any]) -> str:
     return (
         f"take {name} out of trainyard_env and the job's env: the plan sets it itself"
         f" ({node['interface']} here), or set trainyard_address"
     )
 
 
-def adapters(made, hcas):
-    """Return findings about NCCL_IB_HCA. hcas: {node name: rows of node_check.hcas}."""
-    text = made["env"].get("NCCL_IB_HCA")
-    if not text or made["env"].get("NCCL_IB_DISABLE") == "1":
+def judge_adapters(
+    plan: Mapping[str, Any], hcas: Mapping[str, Sequence[Mapping[str, Any]] | None]
+) -> list[Finding]:
+    """Return findings about NCCL_IB_HCA. hcas: {node name: rows of node_check.list_hcas}."""
+    text = plan["env"].get("NCCL_IB_HCA")
+    if not text or plan["env"].get("NCCL_IB_DISABLE") == "1":
         return []
     findings = []
     names = ",".join(word.split(":")[0] for word in text.split(","))
@@ -123,10 +134,10 @@ def adapters(made, hcas):
     for node, rows in hcas.items():
         if rows is None:
             continue
-        meant = chosen(names, [row["name"] for row in rows])
-        active = [row for row in rows if row["name"] in meant and "ACTIVE" in row["state"]]
+        matches = match_names(names, [row["name"] for row in rows])
+        active = [row for row in rows if row["name"] in matches and "ACTIVE" in row["state"]]
         shown = ", ".join(f"{row['name']}:{row['port']} {row['state']}" for row in rows) or "none"
-        if not meant:
+        if not matches:
             problem = f"NCCL_IB_HCA={text} names no RDMA device here; it has {shown}"
             findings.append(finding("interface.unknown_adapter", problem, remedy, node))
         elif not active:

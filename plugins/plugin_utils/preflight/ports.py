@@ -7,8 +7,13 @@ sockets.py looks them up on the nodes.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import (
+    Finding,
+    finding,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight.sockets import (
     RECOMMENDED,
     WINDOW,
@@ -17,10 +22,13 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight.socket
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
 
 # Another check's listener (check_lock.py), which the network's proof waits for.
-CHECK = re.compile(r"/yardcheck-[0-9a-z]+/netprobe\.py( |\Z)")
+# An older release's is netprobe.py.
+CHECK = re.compile(r"/yardcheck-[0-9a-z]+/(?:agent\.pyz listen|netprobe\.py)( |\Z)")
 
 
-def needs(launcher, accelerator, nodes, rendezvous, start, count):
+def port_needs(
+    launcher: str, accelerator: str, nodes: int, rendezvous: str | None, start: int, count: int
+) -> dict[str, list[int]]:
     """Return {listened, others, pool} of a job.
 
     listened: ports on which the first node listens, so that a start fails or hangs where one is
@@ -28,7 +36,8 @@ def needs(launcher, accelerator, nodes, rendezvous, start, count):
     process listens there (fact 5). pool: a range of which every node's launcher takes free ones
     (--master). One node of Paddle's needs none: its launcher takes any free port.
     """
-    entry = launchers.LAUNCHERS[launcher]
+    table: Mapping[str, Any] = launchers.LAUNCHERS
+    entry = table[launcher]
     if accelerator in entry.get("scheduler", {}) or any("{port}" in word for word in entry["argv"]):
         return {"listened": [start], "others": [], "pool": []}
     if nodes < 2 or not entry["endpoints_env"]:
@@ -40,15 +49,17 @@ def needs(launcher, accelerator, nodes, rendezvous, start, count):
     return {"listened": [start], "others": list(range(start, start + count)), "pool": []}
 
 
-def _all_ports(need):
-    """Return the set of all ports of what `needs` returns."""
+def _all_ports(need: Mapping[str, Any]) -> set[int]:
+    """Return the set of all ports of what `port_needs` returns."""
     return set(need["listened"] + need["others"] + need["pool"])
 
 
-def wanted(job, site, nodes):
+def ports_to_probe(
+    job: Mapping[str, Any], site: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]
+) -> list[int]:
     """Return the sorted ports to try on every node."""
     start = job.get("start_port") or site["start_port"]
-    need = needs(
+    need = port_needs(
         job["launcher"],
         nodes[0]["accelerator"],
         len(nodes),
@@ -59,19 +70,19 @@ def wanted(job, site, nodes):
     return sorted(port for port in _all_ports(need) if port <= 65535)
 
 
-def _inside(port, ranges):
+def _is_inside(port: int, ranges: Sequence[Sequence[int]]) -> bool:
     return any(first <= port <= last for first, last in ranges)
 
 
-def next_start(start, span, told):
+def find_start_port(start: int, span: int, states: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the next start port with `span` free ports on all nodes, or None.
 
-    told: the answers of sockets.look, one per node.
+    states: the answers of sockets.look, one per node.
     """
-    used = set()
-    for state in told:
+    used: set[int] = set()
+    for state in states:
         used.update(state["used"], (item["port"] for item in state["taken"]))
-    ephemeral = [pair for state in told for pair in state["ephemeral"]]
+    ephemeral = [pair for state in states for pair in state["ephemeral"]]
     end = start + WINDOW
     if start <= RECOMMENDED[1]:
         end = max(end, RECOMMENDED[1])
@@ -83,32 +94,34 @@ def next_start(start, span, told):
     for first in [*upwards, *recommended]:
         if used.intersection(range(first, first + span)):
             continue
-        if not _inside(first, ephemeral) and not _inside(first + span - 1, ephemeral):
+        if not _is_inside(first, ephemeral) and not _is_inside(first + span - 1, ephemeral):
             return first
     return None
 
 
-def judge(made, facts, allowed):
+def judge(
+    plan: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]], allowed: Mapping[str, Any]
+) -> list[Finding]:
     """Return findings about the ports of a plan.
 
     A taken port that the first node listens on is a STOP. One that no process will use is less.
-    made: the plan.
+    plan: the plan.
     """
-    nodes, start, count = made["nodes"], made["ports"]["start"], made["ports"]["count"]
+    nodes, start, count = plan["nodes"], plan["ports"]["start"], plan["ports"]["count"]
     states = {}
     for node in nodes:
         if facts[node["name"]].get("ports"):
             states[node["name"]] = facts[node["name"]]["ports"]
     rendezvous = None
-    if "PORT_RANGE" in made["env"]:
+    if "PORT_RANGE" in plan["env"]:
         rendezvous = "master"
-    need = needs(
-        made["launcher"]["name"], made["accelerator"], len(nodes), rendezvous, start, count
+    need = port_needs(
+        plan["launcher"]["name"], plan["accelerator"], len(nodes), rendezvous, start, count
     )
     span = len(_all_ports(need))
     if not states or not span:
         return []
-    better = next_start(start, span, list(states.values()))
+    better = find_start_port(start, span, list(states.values()))
     remedy = "no other one is near; give start_port in the job"
     if better:
         remedy = f"-e start_port={better} is free on all nodes, or end what has it"
@@ -127,7 +140,9 @@ def judge(made, facts, allowed):
     return findings
 
 
-def _taken_findings(name, item, need, is_first, remedy):
+def _taken_findings(
+    name: str, item: Mapping[str, Any], need: Mapping[str, Any], is_first: bool, remedy: str
+) -> list[Finding]:
     """Return the finding of one port that is taken on a node, where the job needs it."""
     text = f"port {int(item['port'])}: {owner_words(item)}"
     if is_first and item["port"] in need["listened"]:
@@ -140,7 +155,9 @@ def _taken_findings(name, item, need, is_first, remedy):
     return []
 
 
-def _pool_findings(name, state, pool, count, remedy):
+def _pool_findings(
+    name: str, state: Mapping[str, Any], pool: Sequence[int], count: int, remedy: str
+) -> list[Finding]:
     """Return the finding of a node with too few free ports for its launcher.
 
     pool: the range of the launcher's ports. count: of the node's ranks.
@@ -157,12 +174,14 @@ def _pool_findings(name, state, pool, count, remedy):
     return [finding("port.too_few", text, remedy, name)]
 
 
-def _ephemeral_findings(name, state, start, better):
+def _ephemeral_findings(
+    name: str, state: Mapping[str, Any], start: int, better: int | None
+) -> list[Finding]:
     """Return the finding of a start port that the kernel may give to any connection.
 
     better: a start port that is free on all nodes, or None.
     """
-    if not _inside(start, state["ephemeral"]) or _inside(start, state["reserved"]):
+    if not _is_inside(start, state["ephemeral"]) or _is_inside(start, state["reserved"]):
         return []
     ranges = ", ".join(f"{int(first)} to {int(last)}" for first, last in state["ephemeral"])
     text = (

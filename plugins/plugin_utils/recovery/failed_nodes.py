@@ -7,13 +7,16 @@ They are kept in a small file below the site's state directory, shared by all it
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.states import Outcome
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    read_json,
+    write_json,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.locks import lock_file
 
 NAME = "failed-nodes.json"
 VERSION = 1
@@ -61,7 +64,7 @@ def read(state_dir: str) -> dict[str, dict[str, Any]]:
     It is {} where nothing was noted. A damaged entry counts as nothing: it only spares a node a
     rest.
     """
-    document = manifest.read_json(file_path(state_dir))
+    document = read_json(file_path(state_dir))
     if not isinstance(document, dict) or not isinstance(document.get("nodes"), dict):
         return {}
     return {
@@ -86,7 +89,7 @@ def note(state_dir: str, causes: Mapping[str, str], run: str, now: float) -> Non
         for name, cause in causes.items():
             if name not in nodes or nodes[name]["time"] <= now:
                 nodes[name] = {"time": now, "cause": cause, "run": run}
-        manifest.write_json(file_path(state_dir), {"version": VERSION, "nodes": nodes})
+        write_json(file_path(state_dir), {"version": VERSION, "nodes": nodes})
 
 
 @contextlib.contextmanager
@@ -96,8 +99,5 @@ def _lock(state_dir: str) -> Iterator[None]:
     Two runs of a site may end at once, each with a note of its own.
     """
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
-    with os.fdopen(
-        os.open(file_path(state_dir) + ".lock", os.O_RDWR | os.O_CREAT, 0o600), "r+"
-    ) as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with lock_file(file_path(state_dir) + ".lock"):
         yield

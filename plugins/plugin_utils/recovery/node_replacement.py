@@ -13,6 +13,8 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_duration
+
 # An entry of failed_nodes.read: {time, cause, run}.
 Failure = Mapping[str, Any]
 
@@ -199,13 +201,13 @@ class _Choice:
             return self.unfit[name]
         if name not in self.cooling:
             return Obstacle("replacement.not_needed", "it is not needed")
-        rest = format_span(self.cooldown)
+        rest = format_duration(self.cooldown)
         text = f"it {self._describe_failure(name)}, and is not taken again for {rest}"
         return Obstacle("replacement.cooling_down", text)
 
     def _describe_failure(self, name: str) -> str:
         """Return the predicate about a node's last failure."""
-        age = format_span(abs(self.now - self.failed[name]["time"]))
+        age = format_duration(abs(self.now - self.failed[name]["time"]))
         return f"failed {age} ago ({self.failed[name].get('cause') or 'unknown'})"
 
     def _idle_lines(self) -> list[_Line]:
@@ -290,13 +292,3 @@ class _Choice:
             remedies.append(f"go on with fewer: -e min_nodes={len(nodes)}, or min_nodes in the job")
         text = f"remedy: {'; or '.join(remedies)} (docs/runbooks/spares.md)"
         return [*lines, _Line("replacement.too_few_nodes", text)]
-
-
-def format_span(seconds: float) -> str:
-    """Return a time of some seconds as text: 40 s, 12 min, 3 h."""
-    seconds = int(seconds)
-    if seconds < 120:
-        return f"{seconds} s"
-    if seconds < 7200:
-        return f"{seconds // 60} min"
-    return f"{seconds // 3600} h"

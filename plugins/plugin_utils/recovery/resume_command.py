@@ -9,10 +9,13 @@ record holds it. The user's role variables stay.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
 import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import yaml
 from ansible.cli.playbook import PlaybookCLI
@@ -56,27 +59,29 @@ _NOT_KEPT = frozenset(
 ASKING = {"ask_pass": "-k", "become_ask_pass": "-K", "ask_vault_pass": "--ask-vault-pass"}
 
 
-class NotAgain(Exception):
-    """The command cannot be given again automatically.
+class CommandRefused(Exception):
+    """The command cannot be repeated automatically.
 
     The message is for people.
     """
 
 
-def parsed(argv):
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[argparse.Action]]:
     """Return (the namespace of a command line, the parser's actions).
 
-    argv: as sys.argv. Raises NotAgain.
+    argv: as sys.argv. Raises CommandRefused.
     """
     cli = PlaybookCLI(list(argv))
     cli.init_parser()
+    parser = cli.parser
+    assert parser is not None  # init_parser has made it
     try:
-        return cli.parser.parse_args(list(argv[1:])), cli.parser._actions
+        return parser.parse_args(list(argv[1:])), parser._actions
     except SystemExit as error:
-        raise NotAgain("the command line cannot be taken apart") from error
+        raise CommandRefused("the command line cannot be taken apart") from error
 
 
-def kept_variables(word):
+def keep_variables(word: str) -> str:
     """Return the part of one -e that stays, '' for none.
 
     A file (@...) stays as it is: it may be encrypted, and resume.yml knows what to leave out.
@@ -97,13 +102,13 @@ def kept_variables(word):
     return " ".join(pair for pair in split_args(word) if pair.partition("=")[0] not in DROPPED)
 
 
-def resumed(argv, playbook, run, after, tries=1):
+def build(argv: Sequence[str], playbook: str, run: str, after: int, tries: int = 1) -> list[str]:
     """Return the arguments of the follow-up command, without the program's own.
 
     argv: as sys.argv. playbook: path of resume.yml. run: its id. after: the attempt's number that
-    has ended. tries: which try of its restart it is. Raises NotAgain.
+    has ended. tries: which try of its restart it is. Raises CommandRefused.
     """
-    options, actions = parsed(argv)
+    options, actions = parse(argv)
     _refuse_passwords(options)
     arguments = []
     for action in actions:
@@ -112,20 +117,20 @@ def resumed(argv, playbook, run, after, tries=1):
             if value is not None and value != action.default:
                 arguments += _write_option(action, value)
     for word in options.extra_vars or ():
-        kept = kept_variables(word)
+        kept = keep_variables(word)
         if kept:
             arguments += ["-e", kept]
     if not RUN_ID.match(run):
-        raise NotAgain(f"{run!r} is no run id")
+        raise CommandRefused(f"{run!r} is no run id")
     # One argument of JSON: no part of a value becomes a variable of its own.
-    variables = {"run": run, "again": int(after)}
+    variables: dict[str, Any] = {"run": run, "again": int(after)}
     if tries > 1:
         variables["again_try"] = int(tries)
     return [playbook, *arguments, "-e", json.dumps(variables)]
 
 
-def _refuse_passwords(options):
-    """Raise NotAgain for a command that asks for a password."""
+def _refuse_passwords(options: argparse.Namespace) -> None:
+    """Raise CommandRefused for a command that asks for a password."""
     asking = [option for name, option in ASKING.items() if getattr(options, name, False)]
     # (ansible/parsing/vault and cli/__init__.py: label@source, and these sources are no files)
     asking += [
@@ -134,12 +139,12 @@ def _refuse_passwords(options):
         if word.rpartition("@")[2] in ("prompt", "prompt_ask_vault_pass")
     ]
     if asking:
-        raise NotAgain(
-            f"{', '.join(asking)} asks for a password, and nobody is there to type it again"
+        raise CommandRefused(
+            f"{', '.join(asking)} asks for a password, and no person is there to type it again"
         )
 
 
-def _write_option(action, value):
+def _write_option(action: argparse.Action, value: Any) -> list[str]:
     """Return an option with its value as arguments."""
     flag = next(
         (option for option in action.option_strings if option.startswith("--")),
@@ -154,19 +159,19 @@ def _write_option(action, value):
     return [f"{flag}={item}" for item in _listed(value, [value]) if item not in defaults]
 
 
-def _listed(value, other):
+def _listed(value: Any, other: Sequence[Any]) -> Sequence[Any]:
     """Return a value that is a list or tuple, else the other one."""
     if isinstance(value, (list, tuple)):
         return value
     return other
 
 
-def of_restart(extra_vars):
+def read_restart(extra_vars: Iterable[str]) -> dict[str, Any] | None:
     """Return {run, after, tries} of a follow-up command, else None.
 
     extra_vars: the arguments given with -e.
     """
-    variables = {}
+    variables: dict[str, str] = {}
     for word in extra_vars:
         given = _read_variables(word)
         variables.update(
@@ -180,12 +185,12 @@ def of_restart(extra_vars):
     return {"run": variables["run"], "after": int(variables["again"]), "tries": tries}
 
 
-def _is_number(text):
+def _is_number(text: str) -> bool:
     """Return whether a text is a number of an attempt or a try."""
     return bool(re.fullmatch("[0-9]{1,6}", text))
 
 
-def _read_variables(word):
+def _read_variables(word: str) -> dict[str, Any]:
     """Return the variables of one -e, {} where JSON or YAML holds none."""
     if word[:1] != "{":
         name, _equals, value = word.partition("=")
@@ -199,7 +204,7 @@ def _read_variables(word):
     return value
 
 
-def program():
+def program() -> list[str]:
     """Return the arguments before the options with which this process was started.
 
     They are the interpreter and the script.
@@ -207,6 +212,6 @@ def program():
     return [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
 
 
-def playbook_beside(path):
+def playbook_beside(path: str) -> str:
     """Return the path of resume.yml, as the user wrote the playbook that ended."""
     return os.path.join(os.path.dirname(path), "resume.yml")

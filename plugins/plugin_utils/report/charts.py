@@ -11,9 +11,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any, TypeVar
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_clock
 
 from . import timeline
 from .json_values import Json, finite_number
@@ -221,7 +219,7 @@ def duration_text(record: Json, attempts: Sequence[Json]) -> str | None:
         ended = finite_number(attempts[-1].get("ended"))
     if not started or not ended:
         return None
-    return str(duration(ended - started))
+    return str(format_clock(ended - started))
 
 
 def _ranks_figure(plan: Json) -> Json:

@@ -17,11 +17,15 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.logs.parser impo
     LogScan,
     Table,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.rendezvous import (
+    PEERS_FOUND,
+    PEERS_SOUGHT,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps import Clock
 
 from .downsample import Means, Thinned
 from .json_values import Json
-from .phases import FOUND, SEEKS, LogBeginning, Sign
+from .phases import LogBeginning, Sign
 
 T = TypeVar("T")
 
@@ -290,8 +294,8 @@ def beginning(descriptor: int, table: Table, clock: Clock) -> LogBeginning:
             now = when
         if times.dated is None:
             times.dated = when
-        has_peers = FOUND.search(line)
-        if times.seeks_peers is None and (has_peers or SEEKS.search(line)):
+        has_peers = PEERS_FOUND.search(line)
+        if times.seeks_peers is None and (has_peers or PEERS_SOUGHT.search(line)):
             times.seeks_peers = now
         if has_peers:
             times.has_peers = now

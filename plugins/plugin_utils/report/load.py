@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest, safe_open
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_open
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import RECORD_BYTES
 
 from .json_values import Json
 
@@ -183,7 +184,7 @@ def mapping(path: str) -> Json:
     """
     if not os.path.exists(path):
         return {}
-    data = json.loads(safe_open.read_file(path, manifest.RECORD_BYTES).decode("utf-8"))
+    data = json.loads(safe_open.read_file(path, RECORD_BYTES).decode("utf-8"))
     if not isinstance(data, dict):
         raise ValueError("it holds no mapping")
     return data

@@ -32,7 +32,9 @@ Every message has a stable code `<area>.<reason>`. Read codes in scripts. The se
 FINDINGS = """\
 ## Findings of a check
 
-`check.yml` shows them, and so does every start. The part before the dot is the field `check`.
+`check.yml` shows them, and so does every start. The part before the dot is the field `check`. A
+`STOP` prevents the start. An automatic restart is tried again after it, five times in all
+([resume](runbooks/resume.md)).
 """
 PROBLEMS = """\
 ## Problems of job, site and command line
@@ -63,7 +65,11 @@ CAUSES = """\
 The verdict's `cause` in [run.json](run-json.md) is the code without `cause.`. The last column says
 whether a run with `max_restarts` starts again automatically. See [resume](runbooks/resume.md).
 """
+ANSWERS = """\
+## Answers of nodes
 
+The failed task of the node shows the code. The other nodes go on. See [security](security.md).
+"""
 DRILLS = """\
 ## Problems of a drill
 
@@ -107,8 +113,6 @@ def render_page(texts: Texts) -> str:
         _render_table(texts["findings"], ("means", "fix")),
         PROBLEMS,
         _render_table(texts["problems"], ("means", "fix")),
-        DRILLS,
-        _render_table(texts["drills"], ("means", "fix")),
         REFUSALS,
         _render_table(texts["refusals"], ("means", "fix", "restart")),
         VERDICTS,
@@ -117,6 +121,10 @@ def render_page(texts: Texts) -> str:
         _render_table(texts["restarts"], ("means", "fix")),
         CAUSES,
         _render_table(describe_causes(), ("means", "fix", "restart")),
+        ANSWERS,
+        _render_table(texts["answers"], ("means", "fix")),
+        DRILLS,
+        _render_table(texts["drills"], ("means", "fix")),
     ]
     return "\n".join(parts)
 

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    read_mapping,
+    update_file,
+)
 
 from . import prometheus
 
@@ -24,8 +27,8 @@ def write_metrics(
     if not attempt_dir.RUN_ID.match(run_id):
         raise MetricsError(f"{run_id!r} is no run id")
     run_dir = os.path.join(runs_dir, run_id)
-    plan = manifest.read_mapping(os.path.join(run_dir, "plan.json"))
-    record = manifest.read_mapping(os.path.join(run_dir, "run.json"))
+    plan = read_mapping(os.path.join(run_dir, "plan.json"))
+    record = read_mapping(os.path.join(run_dir, "run.json"))
     if not record:
         raise MetricsError(
             f"{run_dir}/run.json is missing or no JSON; it is written when a run starts and when"
@@ -33,13 +36,13 @@ def write_metrics(
         )
     text = prometheus.exposition_text(plan, record)
     path = os.path.join(run_dir, prometheus.NAME)
-    changed = prometheus.update_file(path, text, 0o600, write)
+    changed = update_file(path, text, 0o600, write)
     if not directory:
         return {"changed": changed, "path": path, "copy": None}
     copy = os.path.join(directory, prometheus.file_name(plan, record))
     try:
         if not prometheus.is_newer(copy, text):
-            changed = prometheus.update_file(copy, text, 0o644, write) or changed
+            changed = update_file(copy, text, 0o644, write) or changed
     except OSError as error:
         warn(
             f"{copy}: {error.strerror}; the node exporter does not see this run, {path} has its"

@@ -16,23 +16,10 @@ are taken from it and marked `inferred`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, NotRequired, TypedDict
 
-# Lines that Paddle (tcp_utils.cc, distributed_strategy.py, topology.py) and MindSpore (tcp_comm.cc,
-# cluster_context.cc, collective_manager.cc) print when a rank begins to look for its peers, and
-# when it has them.
-SEEKS = re.compile(
-    r"The server starts to listen|Retry to connect to|Waiting for the state of the"
-    r" connection|Connect\] Connection \d"
-)
-FOUND = re.compile(
-    r"Successfully connected to|distributed strategy initialized|comm group\(s\) create"
-    r" successfully|Cluster is successfully initialized"
-    r"|communication group on the device side"
-)
 # A rank counts as training for so many seconds after its last step line, or for so many times the
 # usual time between two step lines.
 QUIET, PACES = 30.0, 5

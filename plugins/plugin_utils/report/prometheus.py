@@ -8,11 +8,8 @@ therefore gauges. Nothing here reads a log: run.json and plan.json have what is 
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -262,37 +259,3 @@ def is_newer(path: str, text: str) -> bool:
         return bool(installed and offered and float(installed[1]) > float(offered[1]))
     except ValueError:
         return False
-
-
-def update_file(path: str, text: str, mode: int, write: bool = True) -> bool:
-    """Write a file whole or not at all, and return true if its content was different.
-
-    The collector never sees half a file. write: False only compares. Raises OSError.
-    """
-    if _has_content(path, text):
-        return False
-    if write:
-        _replace_file(path, text, mode)
-    return True
-
-
-def _has_content(path: str, text: str) -> bool:
-    try:
-        with open(path, encoding="utf-8") as handle:
-            return handle.read() == text
-    except (OSError, ValueError):
-        return False
-
-
-def _replace_file(path: str, text: str, mode: int) -> None:
-    directory = os.path.dirname(path) or "."
-    descriptor, temporary = tempfile.mkstemp(dir=directory, prefix=".trainyard-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
-            handle.write(text)
-            os.fchmod(descriptor, mode)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -12,7 +12,7 @@ import re
 import time
 import urllib.parse
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     MASK,
@@ -21,9 +21,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable_data,
     secrets_of,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import (
+    format_bytes,
+    format_clock,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 
@@ -64,17 +66,6 @@ def moment(seconds: object) -> str | None:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_time))
     except (OverflowError, OSError, ValueError):
         return None  # a time that no calendar has
-
-
-def size(count: float) -> str:
-    """Return a number of bytes with its unit, such as 12.3 kB."""
-    if count < 1000:
-        return f"{int(count)} B"
-    for unit in ("kB", "MB"):
-        count /= 1000.0
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000.0:.1f} GB"
 
 
 def href(path: str) -> str:
@@ -222,7 +213,7 @@ def _rank_row(slot: Json, rank: Json, attempt: int | None, known: Collection[str
     last, seconds, log = mapping_of(rank.get("last_step")), None, None
     started, ended = finite_number(rank.get("started")), finite_number(rank.get("ended"))
     if ended and started:
-        seconds = duration(ended - started)
+        seconds = format_clock(ended - started)
     if path in known:
         log = {"href": href(path), "text": rank["home"]}
     row = {key: slot[key] for key in ("rank", "node", "local_rank", "device", "endpoint")}
@@ -268,7 +259,7 @@ def environment(plan: Json) -> list[Json]:
     for name in sorted({name for node in nodes for name in node.get("env") or {}}):
         rows += _node_variable(name, nodes)
     for row in rows:
-        if render.is_secret(plan, row["name"]):
+        if render.is_secret(cast(Plan, plan), row["name"]):
             row["value"] = MASK
     return sorted(rows, key=lambda row: (row["name"], row["nodes"] or ""))
 
@@ -463,7 +454,11 @@ def view(facts: Json, now: float) -> Json:
         "digests": digests(facts),
         "settings": list((series.get("settings") or {}).items()),
         "files": [
-            dict(item, href=href(item["path"]) + "/" * item["folder"], size=size(item["bytes"]))
+            dict(
+                item,
+                href=href(item["path"]) + "/" * item["folder"],
+                size=format_bytes(item["bytes"]),
+            )
             for item in facts["files"]
         ],
         "visualdl": sorted({path.rpartition("/")[0] for path in known if "vdlrecords" in path}),

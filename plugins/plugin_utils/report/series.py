@@ -138,7 +138,7 @@ class _PlanSource:
         path = os.path.join(self._run_dir, name)
         data, plan = _bytes(path) or b"null", mapping_of(_json(path))
         directory = os.path.join(self._run_dir, f"attempt-{number}")
-        if not plan or plan_origin.ours(data, self._run, number, directory):
+        if not plan or plan_origin.is_trusted(data, self._run, number, directory):
             return plan
         return plan_origin.with_shipped_patterns(plan, self._folder)
 

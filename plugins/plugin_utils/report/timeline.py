@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_clock
 
 from .chart_events import TimedMark
 from .json_values import Json
@@ -82,7 +80,7 @@ def clock(seconds: float) -> str:
     """Return seconds since the start as m:ss or h:mm:ss, or as tenths below 10 s."""
     if 0 < seconds < 10:
         return f"{seconds:.1f} s"
-    return duration(round(seconds))
+    return format_clock(round(seconds))
 
 
 def ticks(seconds: float, most: int = 8) -> list[Json]:
@@ -93,7 +91,7 @@ def ticks(seconds: float, most: int = 8) -> list[Json]:
     whole = STEPS[-1] * max(1, math.ceil(seconds / most / STEPS[-1]))
     step = next((size for size in STEPS if seconds / size <= most), whole)
     return [
-        {"at": round(1000 * second / seconds, 1), "text": duration(second)}
+        {"at": round(1000 * second / seconds, 1), "text": format_clock(second)}
         for second in range(0, int(seconds) + 1, step)
     ]
 

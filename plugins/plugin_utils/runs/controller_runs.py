@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import glob
 import os
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_mapping
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.locks import is_locked
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import model_collector
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan
 
@@ -19,8 +20,8 @@ def describe_run(runs_dir: str, name: str, held: dict[str, str]) -> dict[str, An
     held: {run id: why} of what is in use there.
     """
     folder = os.path.join(runs_dir, name)
-    plan = manifest.read_mapping(os.path.join(folder, "plan.json"))
-    record = manifest.read_mapping(os.path.join(folder, "run.json"))
+    plan = read_mapping(os.path.join(folder, "plan.json"))
+    record = read_mapping(os.path.join(folder, "run.json"))
     if not plan or record.get("run") != name:
         return dict(
             prune_scan.empty_entry(name, held), odd="has no plan.json and run.json of its own"
@@ -66,15 +67,8 @@ def held_runs(runs_dir: str) -> dict[str, str]:
     """
     held = {}
     for path in glob.glob(os.path.join(glob.escape(runs_dir), "*", "attempt-*", ".stream.*")):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            run_id = os.path.relpath(path, runs_dir).split(os.sep)[0]
-            held[run_id] = "its logs are being brought home"
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            if is_locked(path):
+                run_id = os.path.relpath(path, runs_dir).split(os.sep)[0]
+                held[run_id] = "its logs are being copied"
     return held

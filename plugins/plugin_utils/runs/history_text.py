@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import span
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_clock
 
 # Node and its entry of one attempt.
 Parts = list[tuple[str, dict[str, Any]]]
@@ -72,7 +72,7 @@ def _describe_begin(parts: Parts, now: float) -> str:
     resumed = _first_value(parts, "resumed")
     if start:
         date = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start))
-        text += f", begun {span(max(0, now - start))} ago ({date} UTC)"
+        text += f", begun {format_clock(max(0, now - start))} ago ({date} UTC)"
     if by:
         text += f" by {by}"
     if resumed:

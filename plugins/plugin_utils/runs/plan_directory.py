@@ -9,14 +9,15 @@ of a node's could run for hours here.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names, safe_open
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
@@ -40,7 +41,7 @@ class PlanProblem(Exception):
     """
 
 
-def parse(data, limit):
+def parse(data: bytes, limit: int) -> Any:
     """Return what JSON bytes of a node hold.
 
     limit: bytes. Raises PlanProblem for what is too large, too deep or no JSON.
@@ -67,7 +68,7 @@ def parse(data, limit):
     return value
 
 
-def _children(value):
+def _children(value: Any) -> Iterable[Any]:
     """Return the values inside an object or array of JSON."""
     if isinstance(value, dict):
         return value.values()
@@ -76,12 +77,12 @@ def _children(value):
     return ()
 
 
-def _refuse(name):
+def _refuse(name: str) -> None:
     """Raise ValueError for a constant that JSON does not have."""
     raise ValueError(f"{name} is no JSON")
 
 
-def agreed(answers):
+def majority_digest(answers: Mapping[str, str]) -> str:
     """Return the sha256 of the plan that more than half of a run's nodes hold.
 
     answers: {node: sha256 or ''}. Raises PlanProblem.
@@ -96,11 +97,11 @@ def agreed(answers):
     return counts[0][1]
 
 
-def plan_of(data, digest, site):
+def read_plan(data: bytes, digest: str, site: Collection[str]) -> dict[str, Any]:
     """Return the plan in a node's bytes, with the shipped tables of its suite.
 
-    digest: as `agreed` gives it. site: the names of the inventory's trainers and spares. Raises
-    PlanProblem.
+    digest: as `majority_digest` gives it. site: the names of the inventory's trainers and spares.
+    Raises PlanProblem.
     """
     if hashlib.sha256(data[: PLAN_BYTES + 1]).hexdigest() != digest:
         raise PlanProblem("its sha256 is not the one that the nodes agree on")
@@ -109,10 +110,10 @@ def plan_of(data, digest, site):
     _check_ranks(plan, site)
     if plan["suite"]["name"] not in suite_file.names() or plan["launcher"]["name"] not in LAUNCHERS:
         raise PlanProblem("it names a suite or a launcher that there is no table for")
-    return dict(plan, suite=shipped(plan["suite"]))
+    return dict(plan, suite=shipped_suite(plan["suite"]))
 
 
-def _check_schema(plan):
+def _check_schema(plan: Any) -> None:
     """Raise PlanProblem where a plan is not as the schema has it."""
     errors = sorted(
         Draft202012Validator(jobs.load_schema("plan")).iter_errors(plan),
@@ -125,7 +126,7 @@ def _check_schema(plan):
         )
 
 
-def _check_ranks(plan, site):
+def _check_ranks(plan: dict[str, Any], site: Collection[str]) -> None:
     """Raise PlanProblem where a plan's nodes or ranks cannot be those of the site."""
     names = [node["name"] for node in plan["nodes"]]
     numbers = [rank["rank"] for rank in plan["ranks"]]
@@ -140,7 +141,7 @@ def _check_ranks(plan, site):
         raise PlanProblem("its ranks are not numbered from 0 over its nodes")
 
 
-def shipped(suite):
+def shipped_suite(suite: Mapping[str, Any]) -> dict[str, Any]:
     """Return a plan's entry of a suite with what the shipped table says.
 
     Of its own, only folders and redirects stay. An unknown name gives an entry without patterns.
@@ -165,14 +166,14 @@ def shipped(suite):
     }
 
 
-def _mapping(value):
+def _mapping(value: Any) -> dict[str, Any]:
     """Return a value that is a mapping, else {}."""
     if isinstance(value, dict):
         return value
     return {}
 
 
-def job_of(data):
+def read_job(data: bytes) -> dict[str, Any]:
     """Return the job in a node's bytes (job.json), compared with the job schema.
 
     Raises PlanProblem.
@@ -187,23 +188,10 @@ def job_of(data):
     return job
 
 
-def job_in(content):
-    """Return the job in what slurp returned (base64), or None.
-
-    Return None where the bytes cannot be used.
-    """
-    if not isinstance(content, str) or len(content) > 2 * JOB_BYTES:
-        return None
-    try:
-        return job_of(base64.b64decode(content, validate=True))
-    except (PlanProblem, binascii.Error, ValueError):
-        return None
-
-
 LIMITS = {"plan.json": PLAN_BYTES, "job.json": JOB_BYTES}
 
 
-def lacking(attempt):
+def missing_files(attempt: str) -> dict[str, int]:
     """Return {file: most bytes} of what the controller does not have of an attempt.
 
     attempt: the attempt's directory. A run of version 1 has its plan in the run's directory alone.
@@ -220,14 +208,14 @@ def lacking(attempt):
     }
 
 
-def take(attempt, digests, site):
+def take(attempt: str, digests: Mapping[str, str], site: Collection[str]) -> tuple[bool, list[str]]:
     """Take what the controller lacks from what was copied to .incoming/<node>/.
 
     Return (changed, sentences on what is not taken). digests: {node: sha256 of its plan, or ''}.
-    site: as `plan_of` has it.
+    site: as `read_plan` has it.
     """
     changed, problems = False, []
-    for name in sorted(lacking(attempt)):
+    for name in sorted(missing_files(attempt)):
         if name == "plan.json":
             taken, sentences = _take_plan(attempt, digests, site)
         else:
@@ -237,47 +225,51 @@ def take(attempt, digests, site):
     return changed, problems
 
 
-def _take_plan(attempt, digests, site):
+def _take_plan(
+    attempt: str, digests: Mapping[str, str], site: Collection[str]
+) -> tuple[bool, list[str]]:
     """Take the plan from the first node whose bytes can be it.
 
     Return (taken, sentences).
     """
     try:
-        digest = agreed(digests)
+        digest = majority_digest(digests)
     except PlanProblem as error:
         return False, [f"plan.json is not taken: {error}"]
     text, problems = _read_first(
-        attempt, digests, "plan.json", lambda data: plan_of(data, digest, site)
+        attempt, digests, "plan.json", lambda data: read_plan(data, digest, site)
     )
     if text is None:
         return False, problems
     mark = hashlib.sha256(text.encode()).hexdigest()
-    collector.put(os.path.join(attempt, plan_origin.MARK), mark)
-    collector.put(os.path.join(attempt, "plan.json"), text)
+    update_file(os.path.join(attempt, plan_origin.MARK), mark)
+    update_file(os.path.join(attempt, "plan.json"), text)
     return True, []
 
 
-def _take_job(attempt, nodes):
+def _take_job(attempt: str, nodes: Iterable[str]) -> tuple[bool, list[str]]:
     """Take the job from the first node whose bytes can be it.
 
     Return (taken, sentences).
     """
-    text, problems = _read_first(attempt, nodes, "job.json", job_of)
+    text, problems = _read_first(attempt, nodes, "job.json", read_job)
     if text is None:
         return False, problems
     run_dir = os.path.dirname(os.path.abspath(attempt))
-    collector.put(os.path.join(run_dir, "job.json"), text)
+    update_file(os.path.join(run_dir, "job.json"), text)
     return True, []
 
 
-def _read_first(attempt, nodes, name, read):
+def _read_first(
+    attempt: str, nodes: Iterable[str], name: str, read: Callable[[bytes], Any]
+) -> tuple[str | None, list[str]]:
     """Return (text, sentences) of the first node's file that can be read.
 
     text: its canonical JSON, or None. read: returns the value of a node's bytes, or raises
     PlanProblem.
     """
     problems = []
-    for node, data in brought(attempt, nodes, name):
+    for node, data in take_copies(attempt, nodes, name):
         try:
             value = read(data)
         except PlanProblem as error:
@@ -287,7 +279,7 @@ def _read_first(attempt, nodes, name, read):
     return None, problems
 
 
-def brought(attempt, nodes, name):
+def take_copies(attempt: str, nodes: Iterable[str], name: str) -> Iterator[tuple[str, bytes]]:
     """Yield (node, bytes) of a file that came from the nodes.
 
     The copy is removed.

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from ..suites import suite_file
 
@@ -19,7 +21,7 @@ from ..suites import suite_file
 MARK = ".plan.sha256"
 
 
-def ours(data, record, number, attempt_dir):
+def is_trusted(data: bytes, record: Any, number: int, attempt_dir: str) -> bool:
     """Return whether plan.json's bytes are the controller's or examined.
 
     They are its own where run.json has recorded them at an attempt's start, and examined where MARK
@@ -38,7 +40,7 @@ def ours(data, record, number, attempt_dir):
     return hashlib.sha256(data).hexdigest() in digests
 
 
-def _recorded_digests(record, number):
+def _recorded_digests(record: Any, number: int) -> list[str | None]:
     """Return the digests that run.json has of an attempt's plan.
 
     The run's own digest counts, too, unless the record has several entries of the attempt.
@@ -56,7 +58,7 @@ def _recorded_digests(record, number):
     return digests
 
 
-def with_shipped_patterns(plan, folder=None):
+def with_shipped_patterns(plan: Mapping[str, Any], folder: str | None = None) -> dict[str, Any]:
     """Return a plan whose suite's lines look as the shipped table of that name says.
 
     Where there is no such table, no line has a meaning. folder: the tables' own, where this file

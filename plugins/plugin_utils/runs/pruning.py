@@ -44,8 +44,8 @@ def summarize_removal(arguments: Arguments, now: float) -> dict[str, Any]:
     asked, confirmed = arguments["asked"], arguments["confirmed"]
     silent = [place for place, look in looks.items() if place in asked and look is None]
     problems = [f"{place}: {text}" for place, result in done.items() for text in result["problems"]]
-    last = prune_report.last_line(looks, decided, done, confirmed, silent)
-    lines = prune_report.plan_lines(rule, looks, decided, now, silent)
+    last = prune_report.verdict_line(looks, decided, done, confirmed, silent)
+    lines = prune_report.describe_choice(rule, looks, decided, now, silent)
     lines += [f"not removed: {text}" for text in problems] + [last]
     outcome = "shown"
     if problems or silent:
@@ -60,7 +60,7 @@ def summarize_removal(arguments: Arguments, now: float) -> dict[str, Any]:
 
 def read_rule(arguments: Arguments) -> dict[str, Any]:
     """Return the rule of the command line. Raises AttemptError."""
-    rule = prune_rules.rule_of(arguments["keep"], arguments["older_than"], arguments["run"])
+    rule = prune_rules.build_rule(arguments["keep"], arguments["older_than"], arguments["run"])
     if rule["run"]:
         attempt_dir.check_run_id(rule["run"])
     return rule
@@ -68,4 +68,6 @@ def read_rule(arguments: Arguments) -> dict[str, Any]:
 
 def read_looks(looks: Looks) -> Looks:
     """Return the usable part of what each place returned, None for a place without any."""
-    return {place: prune_rules.sound((said or {}).get("look")) for place, said in looks.items()}
+    return {
+        place: prune_rules.valid_scan((said or {}).get("look")) for place, said in looks.items()
+    }

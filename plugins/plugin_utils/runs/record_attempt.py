@@ -17,7 +17,7 @@ from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.states import Outcome
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import write_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     printable,
     printable_data,
@@ -92,7 +92,7 @@ def _write_start(run_dir: str, params: Json) -> None:
         for folder in (run_dir, attempt_dir):
             _write_text(os.path.join(folder, "plan.json"), params["plan"])
         _write_text(os.path.join(diff_dir, "code.diff"), params["code_diff"])
-        manifest.write_json(os.path.join(run_dir, "job.json"), params["job"])
+        write_json(os.path.join(run_dir, "job.json"), params["job"])
         entry = run_json.new_entry(
             number,
             plan_sha256=params["plan_sha256"],
@@ -191,7 +191,7 @@ def _list_checkpoint(run_dir: str, number: int) -> list[str]:
 
 
 def _decide_verdict(
-    plan: Json, nodes: list[Json], ranks: list[Json], saved: list[str], shown_dir: str
+    plan: Json, nodes: Sequence[Json], ranks: Sequence[Json], saved: list[str], shown_dir: str
 ) -> dict[str, Any]:
     """Return the verdict of an attempt, with secrets masked.
 
@@ -212,7 +212,9 @@ def _decide_verdict(
             text=mismatch,
         )
     decided = judge_untrained(decided, ranks, saved, plan) or decided
-    return printable_data(decided, *secrets_of(plan), limit=LONGEST)
+    names, values = secrets_of(plan)
+    masked: dict[str, Any] = printable_data(decided, names, values, LONGEST)
+    return masked
 
 
 def _write_end(
@@ -224,7 +226,7 @@ def _write_end(
     newest one). check_mode: whether nothing is written.
     """
     number, followed = params["number"], params.get("followed", True)
-    lock = contextlib.nullcontext()
+    lock: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if not check_mode:
         lock = run_json.lock_record(run_dir)
     with lock:

@@ -15,9 +15,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable,
     secrets_of,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.text_layout import (
-    span as duration,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_clock
 
 from ..plan.render import format_published
 
@@ -198,8 +196,8 @@ def _result_lines(ranks: Sequence[Json], plan: Json) -> list[str]:
     ends = [rank["ended"] for rank in ranks if rank.get("ended")]
     if starts and ends:
         lines.append(
-            f"trained      {duration(max(ends) - min(starts))} from the first rank's start to the"
-            " last rank's end"
+            f"trained      {format_clock(max(ends) - min(starts))} from the first rank's start to"
+            " the last rank's end"
         )
     return lines
 

@@ -19,7 +19,7 @@ from ..plan import readiness, render
 from ..preflight import checks, proof_cache
 
 # What the ranks of a rehearsal run, below the project's directory.
-REHEARSED = "plugins/module_utils/agent/rehearse.py"
+REHEARSED = "plugins/module_utils/agent/rehearsal_rank.py"
 Given = dict[str, Any]
 Findings = list[dict[str, Any]]
 
@@ -27,19 +27,19 @@ Findings = list[dict[str, Any]]
 def plan_job(given: Given) -> dict[str, Any]:
     """Return plan, findings and what is to be done, `refused` where nothing is left to train."""
     facts, now = given["facts"], time.time()
-    found = checks.silent(given["silent"])
-    found += checks.of_nodes(given["nodes"], facts, given["allowed"])
-    found += checks.of_trust(given["nodes"], facts, given["state_dir"], now, given["report"])
+    found = checks.judge_silent_nodes(given["silent"])
+    found += checks.judge_nodes(given["nodes"], facts, given["allowed"])
+    found += checks.judge_trust(given["nodes"], facts, given["state_dir"], now, given["report"])
     plan, more = _try_to_compile(given)
     found += more
     if given["repair"]:
-        found = checks.of_bringing(found)
+        found = checks.demote_for_sync(found)
     done = resume_inputs.completion_problem(
         given["resume"], given["suite"], given["inputs"].get("config") or {}
     )
     # a node that does not answer now is not waited for with nothing to train
     if done and done not in [item["text"] for item in found]:
-        found += checks.unplanned(compiler.PlanError([done]))
+        found += checks.describe_plan_error(compiler.PlanError([done]))
     if not plan:
         lines = lines_of(found)
         return {
@@ -64,8 +64,8 @@ def _try_to_compile(given: Given) -> tuple[Plan | None, Findings]:
     try:
         plan = _compile(given)
     except (compiler.PlanError, python_env.EnvironmentRefused, OSError) as error:
-        return None, checks.unplanned(error)
-    return plan, checks.of_plan(plan, given["facts"], given["allowed"], given["repair"])
+        return None, checks.describe_plan_error(error)
+    return plan, checks.judge_plan(plan, given["facts"], given["allowed"], given["repair"])
 
 
 def _compile(given: Given) -> Plan:
@@ -104,7 +104,7 @@ def _complete(plan: Plan, found: Findings, given: Given, now: float) -> dict[str
         ]
     found = found + remembered
     if report:
-        found = found + checks.of_todo(todo, found)
+        found = found + checks.describe_todo(todo, found)
     with open(os.path.join(given["project"], REHEARSED), encoding="utf-8") as handle:
         program = handle.read()
     seconds = given["allowed"].get("rehearsal_seconds", outcome.SECONDS)
@@ -122,7 +122,7 @@ def _complete(plan: Plan, found: Findings, given: Given, now: float) -> dict[str
         "findings": found,
         "lines": lines_of(found),
         "summary": render.summary(plan, facts, todo),
-        "listen": reachability.planned(plan),
+        "listen": reachability.listening_ports(plan),
         "keys": keys,
         "rehearsal": _bytes_of(rehearsal),
     }
@@ -154,17 +154,17 @@ def _to_prove(plan: Plan, given: Given, now: float) -> tuple[dict[str, Any], Fin
         todo["rehearsal"] = names
     remembered = [item for proof in kept.values() for item in _warnings_of(proof)]
     if given["report"]:
-        remembered += checks.remembered(kept, given["rehearse"], now)
+        remembered += checks.describe_proofs(kept, given["rehearse"], now)
     return todo, remembered
 
 
 def _kept_proofs(plan: Plan, given: Given, now: float) -> dict[str, dict[str, Any] | None]:
     """Return the proof of each kind that need not be repeated, or None."""
     hours = given["allowed"].get("proof_hours") or {}
-    keys = proof_cache.keys(plan, given["facts"], given["allowed"])
+    keys = proof_cache.proof_keys(plan, given["facts"], given["allowed"])
     folder = given["state_dir"] or ""
     return {
-        kind: proof_cache.valid(folder, kind, keys[kind], float(hours.get(kind, 0)), now)
+        kind: proof_cache.read_proof(folder, kind, keys[kind], float(hours.get(kind, 0)), now)
         for kind in proof_cache.KINDS
     }
 

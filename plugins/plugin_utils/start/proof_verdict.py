@@ -35,13 +35,21 @@ def is_kept(given: dict[str, Any], found: Findings) -> bool:
 def keep(given: dict[str, Any], found: Findings) -> Findings:
     """Keep a proof and return what was found, and that it could not be kept."""
     kind = given["kind"]
-    key = proof_cache.keys(given["plan"], given["facts"], given["allowed"])[kind]
+    key = proof_cache.proof_keys(given["plan"], given["facts"], given["allowed"])[kind]
     try:
-        proof_cache.keep(given["state_dir"], kind, key, time.time(), {"findings": found})
+        proof_cache.save_proof(given["state_dir"], kind, key, time.time(), {"findings": found})
     except OSError as error:  # what was proven is proven; it is only not remembered
         text = f"cannot be kept, and is repeated next time: {error}"
         return [*found, findings.finding("proof.not_kept", text, "", (), "warn")]
     return found
+
+
+def note_skipped_rehearsal(nodes: list[str]) -> Findings:
+    """Return the note that these nodes do not rehearse on a broken network, [] without nodes."""
+    if not nodes:
+        return []
+    text = "not rehearsed, because of what was found of the network"
+    return [findings.finding("rehearsal.not_tried", text, "", (), "note")]
 
 
 def lines_of(found: Findings) -> list[str]:

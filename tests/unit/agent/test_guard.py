@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,26 +20,18 @@ from pathlib import Path
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import guard
 from core_support import (
-    ROOT,
     RUN,
+    agent_archive,
     attempt_files,
     compiled,
     gate_ssh,
     open_gate,
+    patched_archive,
     program,
     put,
     recorded,
 )
 
-CORE = ROOT / "plugins" / "module_utils" / "agent"
-FILES = (
-    "agent.py",
-    "guard.py",
-    "guard_beat.py",
-    "guard_evidence.py",
-    "guard_neighbour.py",
-    "guard_phases.py",
-)
 # A unit is the process whose pid stands in <node>.pid; its end is what stopping it makes.
 SYSTEMCTL = """
 echo "$TY_NODE $*" >> $LOG
@@ -106,22 +99,21 @@ class Site:
         monkeypatch.setenv("PATH", tools + os.pathsep + os.environ["PATH"])
         monkeypatch.setenv("TY_NODE", "node1")
         self.units, self.servers, self.places = {}, {}, {}
+        quick = patched_archive("heartbeat.py", "SECONDS = 2.0", "SECONDS = 0.2")
         for name in self.names:
             config = open_gate(folder / "homes", name, self.names, base=str(folder / name))
-            beat = Path(config).with_name("guard_beat.py")
-            beat.write_text(beat.read_text().replace("SECONDS = 2.0", "SECONDS = 0.2"))
+            Path(config).with_name("agent.pyz").write_bytes(quick)
             self.places[name] = attempt_files(folder / name, self.made, name, mesh=config)
-            for file in FILES:
-                (Path(self.places[name]) / file).write_bytes((CORE / file).read_bytes())
+            shutil.copy(agent_archive(), self.places[name])
             self.unit(name)
             self.serve(name)
         self.log = Path(self.places["node1"], self.made["ranks"][0]["log"])
         put(self.log.parent, {self.log.name: ""})
-        monkeypatch.setattr(guard.neighbours, "LISTEN", 0.6)
-        monkeypatch.setattr(guard.neighbours, "SILENT", 1.5)
-        monkeypatch.setattr(guard.neighbours, "CALL", 1.0)
-        monkeypatch.setattr(guard.neighbours, "AFTER_END", 1.0)
-        monkeypatch.setattr(guard.neighbours, "AGAIN", 0.2)
+        monkeypatch.setattr(guard.peer_monitor, "LISTEN", 0.6)
+        monkeypatch.setattr(guard.peer_monitor, "SILENT", 1.5)
+        monkeypatch.setattr(guard.peer_monitor, "CALL", 1.0)
+        monkeypatch.setattr(guard.peer_monitor, "AFTER_END", 1.0)
+        monkeypatch.setattr(guard.peer_monitor, "AGAIN", 0.2)
         monkeypatch.setattr(guard, "TICK", 0.1)
 
     def unit(self, name):
@@ -288,9 +280,9 @@ def test_no_line_of_a_neighbours_ends_the_guard(tmp_path, monkeypatch):
         encoding="utf-8",
         errors="surrogateescape",
     )
-    monkeypatch.setattr(guard.neighbours, "AFTER_END", 0)
+    monkeypatch.setattr(guard.peer_monitor, "AFTER_END", 0)
     nodes = [{"name": name, "address": "127.0.0.1"} for name in ("node1", "node2")]
-    found = guard.neighbours.Neighbour({"nodes": nodes}, "node1", {"attempt": 1}, 0.0)
+    found = guard.peer_monitor.Neighbour({"nodes": nodes}, "node1", {"attempt": 1}, 0.0)
     found.argv = ["cat", str(said)]
     found.connect(0.0)
     deadline = time.monotonic() + 20
@@ -410,7 +402,7 @@ def test_a_neighbour_that_has_not_started_yet_is_waited_for(site, monkeypatch):
     made.kill("node2")
     begun = time.monotonic()
     assert made.watch(lambda: time.monotonic() - begun > 3) is False and made.running() == ["node1"]
-    monkeypatch.setattr(guard.neighbours, "NEVER", 3.0)
+    monkeypatch.setattr(guard.peer_monitor, "NEVER", 3.0)
     assert made.guard.tick() is True and made.over()
     assert "did not start" in made.read("node1", "loss.json")["how"]
 
@@ -613,9 +605,8 @@ def test_the_program_ends_with_75_when_the_unit_has_gone(site, monkeypatch):
     argv = [
         sys.executable,
         "-I",
-        "-B",
-        str(Path(made.places["node1"], "guard.py")),
-        "watch",
+        str(Path(made.places["node1"], "agent.pyz")),
+        "guard",
         made.places["node1"],
         "node1",
     ]
@@ -632,8 +623,8 @@ def test_the_program_ends_with_75_when_the_unit_has_gone(site, monkeypatch):
 def test_a_disk_that_is_full_keeps_no_hang_alive(site, monkeypatch, capsys):
     made = site(1, step=5)
     monkeypatch.setattr(
-        guard.agent,
-        "write",
+        guard.attempt_files,
+        "write_json",
         lambda *_given: (_ for _ in ()).throw(OSError(28, "No space left on device")),
     )
     assert hung(made) is True and made.over()

@@ -16,7 +16,9 @@ import threading
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
+    guard_unit,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.processes import pids_with_mark
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from core_support import CODE, DATA, RUN, compiled, gang, put, raises_code
@@ -81,8 +83,8 @@ def test_runs_on_a_node_oldest_first(tmp_path):
             "runs/other/attempt-1/attempt.json": "",
         },
     )
-    assert attempt_dir.runs_on(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]
-    assert attempt_dir.runs_on(str(tmp_path / "none")) == []
+    assert attempt_dir.list_attempts(str(tmp_path)) == [(RUN, 2), (RUN, 10), (newer, 1)]
+    assert attempt_dir.list_attempts(str(tmp_path / "none")) == []
 
 
 # --- units
@@ -152,10 +154,10 @@ def test_the_unit_is_started_with_exactly_these_words():
         "--property",
         "StandardError=append:/b/a/logs.txt",
         "--property",
-        "ExecStopPost=/usr/bin/python3 -I /b/a/agent.py ended /b/a node2",
+        "ExecStopPost=/usr/bin/python3 -I /b/a/agent.pyz ended /b/a node2",
         "/usr/bin/python3",
         "-I",
-        "/b/a/agent.py",
+        "/b/a/agent.pyz",
         "run",
         "/b/a",
         "node2",
@@ -178,7 +180,7 @@ def test_the_units_own_words_take_its_credential_back_and_name_what_reaches_the_
     assert [word for word in words if word.startswith("ExecStopPost=")] == [
         # first, and its own failure keeps nobody from being told
         "ExecStopPost=-/usr/bin/systemd-run release",
-        "ExecStopPost=/usr/bin/python3 -I /b/a/agent.py ended /b/a node2 /h/config",
+        "ExecStopPost=/usr/bin/python3 -I /b/a/agent.pyz ended /b/a node2 /h/config",
     ]
 
 
@@ -264,7 +266,7 @@ def node(tmp_path):
         "node": "node2",
         "run_id": RUN,
         "number": 1,
-        "programs": {"agent.py": "# agent\n", "openmpi.py": "# mpi\n"},
+        "files": {"agent.pyz": b"# agent\n", "job.json": b"{}"},
     }
 
 
@@ -272,10 +274,10 @@ def test_what_prepare_leaves(node):
     attempt, given = node
     assert attempt_dir.prepare(attempt, **given) == given["plan_sha256"]
     assert sorted(os.listdir(attempt)) == [
-        "agent.py",
+        "agent.pyz",
         "attempt.json",
+        "job.json",
         "log",
-        "openmpi.py",
         "output",
         "plan.json",
         "vdl",
@@ -308,7 +310,7 @@ def test_what_prepare_leaves(node):
     }
     assert os.stat(attempt).st_mode & 0o077 == 0 and all(
         os.stat(os.path.join(attempt, name)).st_mode & 0o077 == 0
-        for name in ("plan.json", "agent.py", "attempt.json")
+        for name in ("plan.json", "agent.pyz", "attempt.json")
     )
 
 
@@ -342,7 +344,7 @@ def test_the_plans_files_lie_in_the_working_directory_alone(node):
     "path",
     [
         "/tmp/trainyard-file",
-        "../agent.py",
+        "../agent.pyz",
         "tools/../../plan.json",
         "a//b",
         "./a",
@@ -357,13 +359,13 @@ def test_a_file_of_the_plan_anywhere_else_is_refused(node, path):
     with raises_code(attempt_dir.AttemptError, "attempt.file_outside"):
         attempt_dir.prepare(attempt, **with_files(given, **{path: "x"}))
     assert not os.path.exists(attempt + "/attempt.json")
-    if os.path.exists(attempt + "/agent.py"):
-        assert open(attempt + "/agent.py", encoding="utf-8").read() == "# agent\n"
+    if os.path.exists(attempt + "/agent.pyz"):
+        assert open(attempt + "/agent.pyz", encoding="utf-8").read() == "# agent\n"
 
 
 def test_what_a_start_left_that_was_cut_off_is_in_nobodys_way(node):
     attempt, given = node
-    put(attempt, {"work/tools": "x", "plan.json": "{", "agent.py": "half"})
+    put(attempt, {"work/tools": "x", "plan.json": "{", "agent.pyz": "half"})
     assert attempt_dir.prepare(attempt, **given) == given["plan_sha256"] and os.path.islink(
         os.path.join(attempt, "work", "tools")
     )
@@ -415,12 +417,12 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 
     def second():
         inside.wait(5)
-        with attempt_dir.hold(str(tmp_path)):
+        with attempt_dir.lock_node(str(tmp_path)):
             order.append("second")
 
     other = threading.Thread(target=second)
     other.start()
-    with attempt_dir.hold(str(tmp_path)):
+    with attempt_dir.lock_node(str(tmp_path)):
         inside.set()
         other.join(0.3)
         order.append("first")
@@ -431,8 +433,8 @@ def test_one_start_at_a_time_looks_at_the_node(tmp_path):
 def test_the_lock_lies_on_the_machine_where_the_home_may_be_shared(tmp_path, monkeypatch):
     own, base = tmp_path / "run", tmp_path / "home" / ".trainyard"
     own.mkdir()
-    monkeypatch.setattr(attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
-    with attempt_dir.hold(str(base)):
+    monkeypatch.setattr(commands, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(own)})
+    with attempt_dir.lock_node(str(base)):
         assert os.listdir(own) and not base.exists()
 
 
@@ -456,7 +458,10 @@ def test_stop(tmp_path, state, files, note, stops):
     assert attempt_dir.stop(run, attempt, UNIT, "user", "ops") is stops
     assert run.calls == [["systemctl", "--user", "is-active", UNIT]] + [
         ["systemctl", "--user", "stop", UNIT]
-    ] * stops + [["systemctl", "--user", "reset-failed", UNIT]]
+    ] * stops + [
+        ["systemctl", "--user", "stop", guard_unit.unit_name(UNIT)],
+        ["systemctl", "--user", "reset-failed", UNIT],
+    ]
     assert os.path.exists(attempt + "/stop.json") == note
     if note:
         with open(attempt + "/stop.json", encoding="ascii") as handle:
@@ -495,7 +500,7 @@ def test_the_note_is_there_before_the_unit_ends(tmp_path):
         return answers(argv)
 
     attempt_dir.stop(run, str(tmp_path), UNIT, "user", "ops")
-    assert seen == [("is-active", True), ("stop", True), ("reset-failed", True)]
+    assert seen == [("is-active", True), ("stop", True), ("stop", True), ("reset-failed", True)]
 
 
 def test_a_unit_that_does_not_stop(tmp_path):

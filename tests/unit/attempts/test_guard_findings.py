@@ -197,10 +197,10 @@ def test_among_many_the_one_that_is_elsewhere():
         }
         for rank in range(4)
     }
-    rank, node_name, words = guard_findings.odd(asked)
+    rank, node_name, words = guard_findings.find_odd_rank(asked)
     assert (rank, node_name) == (2, "node2") and words.endswith(" g (b.py:2)")
     asked["node3"]["guard"]["seen"][0]["where"] = ["h (c.py:3)"]
-    assert guard_findings.odd(asked) is None
+    assert guard_findings.find_odd_rank(asked) is None
 
 
 def test_what_the_peers_say_of_the_stop_does_not_hide_the_hang():
@@ -214,8 +214,9 @@ def test_what_the_peers_say_of_the_stop_does_not_hide_the_hang():
         "grade": "secondary",
         "peer": 0,
     }
-    assert hang(error=lost, exit_code=1, signal=None)["cause"] == "hang"
-    assert hang(signal="SIGKILL")["cause"] == "hang"
+    found = hang(error=lost, exit_code=1, signal=None)
+    assert (found["cause"], found["code"]) == ("hang", "verdict.hung")
+    assert hang(signal="SIGKILL")["code"] == "verdict.hung"
     late = {
         "kind": "ValueError",
         "text": "x",
@@ -334,7 +335,7 @@ def test_where_all_lost_their_neighbours_and_all_answer_nobody_is_named():
     gone.
     """
     ring = {"node1": "node2", "node2": "node3", "node3": "node1"}
-    names, text, mutual = guard_findings.lost(
+    names, text, mutual = guard_findings.find_lost(
         {
             name: {"guard": {"loss": dict(LOSS, node=next_one, by=name)}}
             for name, next_one in ring.items()
@@ -380,7 +381,7 @@ def test_of_three_the_one_that_is_cut_off():
     "value", [None, [], {"phase": "step"}, dict(STALL, budget="20"), dict(STALL, time=True)]
 )
 def test_what_is_no_stall_is_none(value):
-    assert guard_findings.found(lambda name: value if name == "stall.json" else None) == {
+    assert guard_findings.read_findings(lambda name: value if name == "stall.json" else None) == {
         "stall": None,
         "loss": None,
         "seen": [],
@@ -391,7 +392,7 @@ def test_a_torn_state_is_passed_over():
     state = {"ranks": [{"rank": 0, "where": None}, {"rank": "x"}, 7]}
     assert [
         item["rank"]
-        for item in guard_findings.found(
+        for item in guard_findings.read_findings(
             lambda name: state if name.endswith("state.json") else None
         )["seen"]
     ] == [0]

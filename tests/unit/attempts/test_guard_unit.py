@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import attempt_end
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
     guard_unit,
@@ -33,7 +33,7 @@ class Systemd:
 
 
 def test_the_guard_is_started_with_exactly_these_words():
-    argv = guard_unit.argv("/b/a", "node2", UNIT)
+    argv = guard_unit.start_argv("/b/a", "node2", UNIT)
     assert argv[:5] == [
         "systemd-run",
         "--user",
@@ -50,24 +50,22 @@ def test_the_guard_is_started_with_exactly_these_words():
         and "RestartPreventExitStatus=75" in given
         and "TimeoutStopSec=2" in given
     )
-    assert argv[-7:] == ["/usr/bin/python3", "-I", "-B", "/b/a/guard.py", "watch", "/b/a", "node2"]
+    assert argv[-6:] == ["/usr/bin/python3", "-I", "/b/a/agent.pyz", "guard", "/b/a", "node2"]
     with pytest.raises(attempt_dir.AttemptError):
         attempt_dir.parse_unit(guard_unit.unit_name(UNIT))  # it holds no node
 
 
 def test_an_attempt_has_its_guard_and_a_rehearsal_none(tmp_path):
     run = Systemd()
-    attempt_dir.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
+    attempt_dir.start(run, str(tmp_path), compiled(), "node2", f"trainyard-{RUN}-0.service", "d")
     assert len(run.calls) == 1
-    put(tmp_path, {"guard.py": ""})
     attempt_dir.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
-    assert run.calls[2] == guard_unit.argv(str(tmp_path), "node2", UNIT)
+    assert run.calls[2] == guard_unit.start_argv(str(tmp_path), "node2", UNIT)
 
 
 def test_a_guard_that_does_not_start_leaves_no_attempt_behind(tmp_path):
-    put(tmp_path, {"guard.py": ""})
     run = Systemd(
-        **{"guard.py": (1, "", "Unknown assignment: Requisite\n"), "is-active": (0, "active\n", "")}
+        **{"guard": (1, "", "Unknown assignment: Requisite\n"), "is-active": (0, "active\n", "")}
     )
     with pytest.raises(
         attempt_dir.AttemptError,
@@ -78,16 +76,12 @@ def test_a_guard_that_does_not_start_leaves_no_attempt_behind(tmp_path):
 
 
 def test_an_attempt_that_was_over_before_its_guard_came_is_no_failure(tmp_path):
-    put(tmp_path, {"guard.py": ""})
-    run = Systemd(
-        **{"guard.py": (1, "", "Dependency failed\n"), "is-active": (3, "inactive\n", "")}
-    )
+    run = Systemd(**{"guard": (1, "", "Dependency failed\n"), "is-active": (3, "inactive\n", "")})
     attempt_dir.start(run, str(tmp_path), compiled(), "node2", UNIT, "d")
     assert ["systemctl", "--user", "stop", UNIT] not in run.calls
 
 
 def test_a_stop_ends_the_guard_too(tmp_path):
-    put(tmp_path, {"guard.py": ""})
     run = Systemd(**{"is-active": (0, "active\n", "")})
     assert attempt_dir.stop(run, str(tmp_path), UNIT, "user", "me") is True
     stops = [call for call in run.calls if "stop" in call]
@@ -103,8 +97,16 @@ def test_the_end_of_the_attempt_ends_a_guard_that_is_stuck(tmp_path, monkeypatch
     monkeypatch.setenv("SERVICE_RESULT", "success")
     attempt = attempt_files(tmp_path, compiled(), "node2")
     put(attempt, {"stop.json": '{"by": "user"}'})
-    assert agent.ended(attempt, "node2") == 0 and recorded(tools, "systemctl") == []
-    put(attempt, {"guard.py": ""})
-    assert agent.ended(attempt, "node2") == 0
+    assert attempt_end.finish(attempt, "node2") == 0
     # Nobody waits for it.
     assert recorded(tools, "systemctl") == [f"--user stop --no-block yardguard-{RUN}-1.service"]
+
+
+def test_an_attempt_of_an_earlier_release_is_stopped_with_its_guard(tmp_path):
+    """Its files have other names, which its own units know. No command of ours names them."""
+    names = ("agent.py", "guard.py", "guard_beat.py", "openmpi.py", "mesh_gate.py")
+    attempt = put(tmp_path / "attempt", dict.fromkeys(names, ""))
+    run = Systemd(**{"is-active": (0, "active\n", "")})
+    assert attempt_dir.stop(run, attempt, UNIT, "user", "me") is True
+    assert [call[-1] for call in run.calls if "stop" in call] == [UNIT, guard_unit.unit_name(UNIT)]
+    assert not any(word.startswith(attempt) for call in run.calls for word in call)

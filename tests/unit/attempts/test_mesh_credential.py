@@ -23,8 +23,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness
-from core_support import RUN, peer_key, programs, put, trusted
+from core_support import RUN, peer_key, put, trusted
 
+ARCHIVE = b"PK agent"
 NODES = ["node1", "node2", "node3"]
 OTHER = "20261120-103502-other-1f2e"
 
@@ -41,7 +42,7 @@ def keys_file(home):
 
 def grant(home, keys, run=RUN, number=1, **given):
     base = os.path.join(home, ".trainyard")
-    return credential.grant(home, base, "test", run, number, "node2", keys, programs(), **given)
+    return credential.grant(home, base, "test", run, number, "node2", keys, ARCHIVE, **given)
 
 
 def of_runs(home):
@@ -73,7 +74,7 @@ def test_a_start_lets_each_peer_in_by_one_line(home):
     config = grant(folder, keys)
     lines = keys_file(folder).read_text().splitlines()
     place = credential.place_of(folder, RUN, 1, "node2")
-    command = f'command="/usr/bin/python3 -I {place}/gate.py --run {RUN} 1 '
+    command = f'command="/usr/bin/python3 -I {place}/agent.pyz gate {RUN} 1 '
     assert lines[:2] == [
         (
             f'restrict,from="198.51.100.10",{command}node1" {keys["node1"]} trainyard-run test'
@@ -174,7 +175,7 @@ def test_nodes_that_share_a_home_take_back_their_own(home):
     folder, keys = home
     keys = dict(keys, node1=credential.make(folder, RUN, 1, "node1"))
     grant(folder, keys)
-    credential.grant(folder, folder, "test", RUN, 1, "node1", keys, programs())
+    credential.grant(folder, folder, "test", RUN, 1, "node1", keys, ARCHIVE)
     assert len(of_runs(folder)) == 4
     credential.release(folder, RUN, 1, "node2")
     assert of_runs(folder) == [(RUN, 1, "node2", "node1"), (RUN, 1, "node3", "node1")]
@@ -249,7 +250,7 @@ def test_no_probe_looks_between_a_starts_lines_and_its_unit(home, monkeypatch):
             )
         )
     )
-    with attempt_dir.hold(base):
+    with attempt_dir.lock_node(base):
         grant(folder, keys)
         other.start()
         other.join(0.5)
@@ -366,3 +367,19 @@ def test_the_controller_takes_one_valid_key_of_each_node(said, keys, wrong):
         {name: {"run_key": key} for name, key in said.items()},
     )
     assert (len(found), [name for name, _text in problems]) == (keys, wrong)
+
+
+def test_a_credential_of_an_earlier_release_is_found_and_removed(home):
+    """Its lines start gate.py, and its programs lie beside that."""
+    folder, keys = home
+    before = keys_file(folder).read_text()
+    grant(folder, keys)
+    place = Path(credential.place_of(folder, RUN, 1, "node2"))
+    (place / "agent.pyz").rename(place / "gate.py")
+    (place / "guard_beat.py").write_text("")
+    text = keys_file(folder).read_text()
+    keys_file(folder).write_text(text.replace(f"agent.pyz gate {RUN}", f"gate.py --run {RUN}"))
+    assert "gate.py --run" in keys_file(folder).read_text()
+    assert of_runs(folder) == [(RUN, 1, peer, "node2") for peer in ("node1", "node3")]
+    assert credential.release(folder, RUN, 1, "node2") is True
+    assert keys_file(folder).read_text() == before and not place.exists()

@@ -14,6 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     ownership,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness
 from core_support import RUN, compiled, gang, put
 
@@ -46,7 +47,7 @@ class Node:
         return (0, "\n".join(lines), "") if "list-units" in argv else (0, "", "")
 
     def start(self, run_id, start="mine", patience=0.0):
-        return ownership.free(
+        return ownership.run_when_free(
             self.run,
             self.base,
             run_id,
@@ -61,7 +62,7 @@ class Node:
 @pytest.fixture
 def node(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")}
+        commands, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(tmp_path / "nowhere")}
     )
     return Node(tmp_path / "base")
 
@@ -81,7 +82,7 @@ def test_a_refused_start_says_who_holds_the_node_since_when(node):
 def test_the_plan_says_the_same_before_anything_is_brought(node):
     node.begin(RUN, age=7200, by="bob\x1b[2J@desk")
     arguments = gang()
-    arguments["facts"]["node2"]["units"] = ownership.holders(node.run, node.base)
+    arguments["facts"]["node2"]["units"] = ownership.list_owners(node.run, node.base)
     found = readiness.obstacles(compiled(), arguments["facts"])
     line = next(str(item) for item in found if item.code == "ready.node_held")
     assert "\x1b" not in line and "node2 " in line
@@ -101,7 +102,7 @@ def test_a_node_whose_systemd_is_silent_is_not_free(node):
         return 1, "", "Failed to connect to bus"
 
     with pytest.raises(attempt_dir.AttemptError, match="does not answer"):
-        ownership.free(
+        ownership.run_when_free(
             silent, node.base, RUN, 1, "mine", "node1", lambda: pytest.fail("it was started"), 0.0
         )
 
@@ -151,7 +152,7 @@ def test_two_starts_that_met_each_other_leave_one_whole_gang(tmp_path, node):
             outcome[run_id] = "runs"
         except attempt_dir.AttemptError as error:
             for each in nodes:  # the rescue
-                if ownership.record_of(each.base, run_id, 1).get("start") == run_id:
+                if ownership.read_record(each.base, run_id, 1).get("start") == run_id:
                     each.units.discard(attempt_dir.unit_name(run_id, 1))
             outcome[run_id] = str(error)
 

@@ -170,32 +170,6 @@ def test_a_broken_cache_is_no_cache(tmp_path, kept):
     assert manifest.scan(root, None, str(tmp_path / "cache.json")) == manifest.scan(root)
 
 
-def test_json_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = str(tmp_path / "new" / "x.json")
-    manifest.write_json(path, {"a": 1})
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed here")))
-    with pytest.raises(OSError, match="killed here"):
-        manifest.write_json(path, {"a": 2})
-    assert manifest.read_json(path) == {"a": 1} and manifest.read_json(path + ".none") is None
-    assert os.listdir(tmp_path / "new") == ["x.json"]  # a full disk is not filled with halves
-    assert os.stat(path).st_mode & 0o777 == 0o600
-
-
-def test_two_nodes_with_one_directory_and_equal_pids_do_not_write_into_each_others_file(
-    tmp_path, monkeypatch
-):
-    path, past = str(tmp_path / "x.json"), json.dump
-
-    def other_one_first(value, handle, **more):
-        monkeypatch.setattr(json, "dump", past)
-        manifest.write_json(path, {"who": "the other one, with a longer text"})
-        past(value, handle, **more)
-
-    monkeypatch.setattr(json, "dump", other_one_first)
-    manifest.write_json(path, {"who": "me"})
-    assert manifest.read_json(path) == {"who": "me"} and os.listdir(tmp_path) == ["x.json"]
-
-
 # --- refused
 
 

@@ -20,6 +20,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     status,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest, safe_open
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    RECORD_BYTES,
+    read_json,
+    update_file,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     model_collector,
 )
@@ -37,7 +42,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import
     node_rehearsal,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector, log_view
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import log_view
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import load
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import plan_origin
 from core_support import RUN, attempt_files, compiled, put
@@ -73,7 +78,7 @@ def attempt(tmp_path):
 
 
 def look(tmp_path):
-    return status.look(lambda argv: (0, "", ""), str(tmp_path), RUN, 1, "node1")
+    return status.read_status(lambda argv: (0, "", ""), str(tmp_path), RUN, 1, "node1")
 
 
 def replaced(attempt, name, how, tmp_path):
@@ -156,10 +161,13 @@ def test_a_run_that_holds_hostile_things_is_measured_and_judged_without_followin
     folder = os.path.dirname(attempt)
     os.symlink("/", os.path.join(attempt, "output"))
     os.mkfifo(os.path.join(attempt, "pipe"))
-    size, odd = prune_scan.size_of(folder)
+    size, odd = prune_scan.measure(folder)
     assert size < 1 << 20 and odd is None
-    assert model_collector.seen(attempt, ["output", "output/etc"], {"best": "*", "last": "*"}) == ""
-    assert attempt_dir.runs_on(str(tmp_path)) == [(RUN, 1)]
+    assert (
+        model_collector.newest_name(attempt, ["output", "output/etc"], {"best": "*", "last": "*"})
+        == ""
+    )
+    assert attempt_dir.list_attempts(str(tmp_path)) == [(RUN, 1)]
 
 
 # --- files at a path of our own
@@ -177,7 +185,7 @@ def strange(place, kind):
         os.symlink(other, place)
     elif kind == "huge":
         with open(place, "wb") as handle:
-            handle.truncate(manifest.RECORD_BYTES + 1)
+            handle.truncate(RECORD_BYTES + 1)
     elif kind == "deep":
         place.write_text("[" * 200_000)
     else:
@@ -185,13 +193,13 @@ def strange(place, kind):
 
 
 READERS = {
-    "read_json": lambda place: manifest.read_json(place / "plan.json"),
+    "read_json": lambda place: read_json(place / "plan.json"),
     "plan_of": lambda place: run_json.read_plan(place, 1),
     "record": lambda place: run_json.read(place),
     "report": lambda place: load.mapping(place / "plan.json"),
     "marker": lambda place: python_env.inspect_environment(place, ".")["marker"],
-    "rival": lambda place: check_lock.superseded(place, "7"),
-    "holder": lambda place: ownership.record_of(place, "20261120-103501-x-1f2e", 1),
+    "rival": lambda place: check_lock.read_note(place, "7"),
+    "holder": lambda place: ownership.read_record(place, "20261120-103501-x-1f2e", 1),
 }
 
 
@@ -222,10 +230,7 @@ def test_what_is_no_record_is_not_read(tmp_path, reader, kind):
 
 def test_a_record_is_read_up_to_its_bound(tmp_path):
     (tmp_path / "x").write_text("[1]")
-    assert (
-        manifest.read_json(tmp_path / "x", 3) == [1]
-        and manifest.read_json(tmp_path / "x", 2) is None
-    )
+    assert read_json(tmp_path / "x", 3) == [1] and read_json(tmp_path / "x", 2) is None
     assert safe_open.read_file(tmp_path / "x", 3) == b"[1]"
 
 
@@ -235,17 +240,17 @@ def test_a_log_that_is_no_file_is_not_shown(tmp_path, kind):
     strange(place, kind)
     signal.alarm(20)
     try:
-        for read in (lambda: log_view.tail(place, 5), lambda: load.lines_of(place, 1, 2)):
+        for read in (lambda: log_view.read_tail(place, 5), lambda: load.lines_of(place, 1, 2)):
             with pytest.raises(OSError):
                 read()
-        assert log_view.Growing(place).more() == [] and node_rehearsal.text_of(place) == ""
+        assert log_view.GrowingLog(place).read_lines() == [] and node_rehearsal.text_of(place) == ""
         if kind != "link":
             with pytest.raises(OSError):
                 manifest.file_sha256(place)
             assert remote_outline.read_config_texts(tmp_path, place.name, [place.name]) == {}
         # what is written in its place is whole, and what the link meant is as it was
         assert (
-            collector.put(str(place), "text")
+            update_file(str(place), "text")
             and place.read_text() == "text"
             and not place.is_symlink()
         )
@@ -289,5 +294,5 @@ def test_a_note_of_a_stop_that_is_a_pipe_starts_nothing(tmp_path):
 def test_a_mark_of_a_plan_that_is_a_pipe_is_none(tmp_path):
     os.mkfifo(tmp_path / plan_origin.MARK)
     signal.alarm(20)
-    assert plan_origin.ours(b"", {"plan_sha256": "x"}, 1, tmp_path) is False
+    assert plan_origin.is_trusted(b"", {"plan_sha256": "x"}, 1, tmp_path) is False
     signal.alarm(0)

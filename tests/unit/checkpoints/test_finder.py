@@ -97,7 +97,7 @@ def attempt(tmp_path):
 def chosen(**runs):
     """Choose among {node: directory of the run there}; `home` is the controller's."""
     return resume_choice.choose(
-        {name: finder.of_run(path, {}, name == "home") for name, path in runs.items()}
+        {name: finder.find_in_run(path, {}, name == "home") for name, path in runs.items()}
     )
 
 
@@ -245,7 +245,7 @@ def test_no_more_names_are_read_than_the_bound_allows(attempt, monkeypatch, suit
         finder, "_names", lambda folder, most: asked.append(most) or names(folder, most)
     )
     root = os.open(run + "/attempt-1", os.O_RDONLY)
-    rows, cut_off = finder.candidates(root, "output", RULES[suite])
+    rows, cut_off = finder.list_candidates(root, "output", RULES[suite])
     os.close(root)
     assert (
         cut_off
@@ -332,7 +332,7 @@ def test_nothing_to_resume_from(attempt):
 
 def test_the_tables_rule_beats_the_attempts_own(attempt):
     run = attempt("node1", 1, "paddledetection", detection(2), detection(3, "model_final"))
-    found = finder.of_run(run, dict(RULES["paddledetection"], names=["[0-9]*"]))
+    found = finder.find_in_run(run, dict(RULES["paddledetection"], names=["[0-9]*"]))
     assert found["point"]["name"] == "1"
 
 
@@ -361,16 +361,16 @@ def test_the_choice_in_words(attempt):
     ],
 )
 def test_a_number_that_is_none_is_unknown(rule, read, expected):
-    assert finder.state(rule, "e12", read)["epoch"] == expected
+    assert finder.read_progress(rule, "e12", read)["epoch"] == expected
 
 
 def test_a_row_of_rates_has_one_for_the_next_step():
     rule = {"step": [".ckpt", "global_step"], "lr": [".ckpt", "learning_rate"]}
     for step, rate in ((0, 0.5), (1, 0.25), (9, 0.25)):
         assert (
-            finder.state(
+            finder.read_progress(
                 rule, "t", {"t.ckpt": {"global_step": step, "learning_rate": [0.5, 0.25]}}
             )["lr"]
             == rate
         )
-    assert finder.state(rule, "t", {"t.ckpt": {"learning_rate": [0.5, 0.25]}})["lr"] is None
+    assert finder.read_progress(rule, "t", {"t.ckpt": {"learning_rate": [0.5, 0.25]}})["lr"] is None

@@ -576,7 +576,7 @@ def test_a_launcher_after_its_ranks_had_started_says_so():
     ],
 )
 def test_what_ended_well(unit, said, well):
-    assert bool(candidates.succeeded(unit, {"launcher": said})) is well
+    assert bool(candidates.has_succeeded(unit, {"launcher": said})) is well
 
 
 TORN = {
@@ -689,11 +689,11 @@ def test_the_doubt_grows_with_the_distance_of_the_clocks(apart, order):
 
 def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock():
     failed, told_so = dict(BAD, time=T + 10), dict(stopped(at=4), time=T + 5)
-    assert candidates.clocks(
+    assert candidates.measure_clocks(
         {"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": told_so}}
     ) == {"node1": 0.0, "node2": -6.0}
     later = dict(told_so, stopped_at=T + 12)
-    assert candidates.clocks(
+    assert candidates.measure_clocks(
         {"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": later}}
     ) == {"node1": 0.0, "node2": 0.0}
 
@@ -709,7 +709,7 @@ def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock(
     ],
 )
 def test_clocks(times, ahead):
-    assert candidates.clocks({name: {"now": now} for name, now in times.items()}) == ahead
+    assert candidates.measure_clocks({name: {"now": now} for name, now in times.items()}) == ahead
 
 
 def test_a_node_that_was_asked_late_has_no_wrong_clock():
@@ -720,6 +720,6 @@ def test_a_node_that_was_asked_late_has_no_wrong_clock():
         name: {"now": 1000.0 + late, "launcher": {"started": 500.0}}
         for name, late in (("node1", 0), ("node2", 0), ("node3", 120))
     }
-    assert candidates.clocks(asked) == {"node1": 0.0, "node2": 0.0, "node3": 0.0}
+    assert candidates.measure_clocks(asked) == {"node1": 0.0, "node2": 0.0, "node3": 0.0}
     asked["node3"]["launcher"]["started"] = 620.0
-    assert candidates.clocks(asked)["node3"] == 120.0
+    assert candidates.measure_clocks(asked)["node3"] == 120.0

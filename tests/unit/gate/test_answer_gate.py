@@ -226,9 +226,10 @@ def test_a_checkpoint_to_go_on_from_passes():
             ],
         },
     }
-    assert fields("resume_point", answer) == []
+    assert fields("checkpoint_candidates_info", answer) == []
     assert fields(
-        "resume_point", dict(answer, found=dict(answer["found"], point=dict(point, path="../x")))
+        "checkpoint_candidates_info",
+        dict(answer, found=dict(answer["found"], point=dict(point, path="../x"))),
     )
 
 
@@ -282,11 +283,15 @@ def test_one_bound_for_the_parts_of_a_name(length):
         "first": "node1", "files": {name: ["f", 3, "0" * 64]}, "bytes": 3, "digest": "0" * 64,
     }  # fmt: skip
     taken = (
-        fields("resume_point", {"changed": False, "found": {"point": point, "skipped": []}}) == []
+        fields(
+            "checkpoint_candidates_info",
+            {"changed": False, "found": {"point": point, "skipped": []}},
+        )
+        == []
     )
     assert (
         taken
-        is model_collector.plain(name)
+        is model_collector.is_plain_path(name)
         is (safe_names.problem(name) is None)
         is (length == safe_names.PART_BYTES)
     )
@@ -305,6 +310,15 @@ def test_a_failed_answer_keeps_its_message_and_no_fields():
         "msg": "no\\x1b[2J",
         "rc": 1,
     }
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["attempt.node_held", "Attempt.x", "attempt", "a.b\n", "a.b; rm", "a." + "b" * 99, 7, []],
+)
+def test_a_failed_answer_keeps_a_message_code_and_nothing_else_in_its_place(code):
+    answer = answer_gate.validate("tree_install", {"failed": True, "msg": "x", "code": code}, {})
+    assert answer.get("code") == (code if code == "attempt.node_held" else None)
 
 
 def test_of_ansibles_own_modules_only_what_is_read_is_kept():
@@ -472,7 +486,8 @@ CONTROLLERS = set(
         "plan",
         "proof",
         "prune_choice",
-        "prune_controller",
+        "controller_run_prune",
+        "controller_runs_info",
         "prune_summary",
         "log_index",
         "hccl_rank_table",

@@ -10,6 +10,7 @@ import shutil
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 from core_support import modes, put
@@ -62,7 +63,7 @@ def test_a_good_tree_is_switched_in_and_read_only(base, source):
     )
     assert all(mode & 0o222 == 0 for mode in modes(final).values())
     # the probe needs one lstat a file: nothing is read again
-    assert set(manifest.read_json(final + ".scan.json")) == set(FILES)
+    assert set(read_json(final + ".scan.json")) == set(FILES)
     assert probe.tree_state(base, "code", digest) == {
         "ok": True,
         "present": True,

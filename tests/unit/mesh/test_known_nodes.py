@@ -9,7 +9,7 @@ import json
 import random
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import known_nodes, ssh_config
 from unit.mesh.test_primitives import CA, host_key, node
@@ -42,12 +42,12 @@ def controller(tmp_path):
     def make(*said, known_hosts=None, **inventory):
         if known_hosts is not None:
             pinned.write_text(known_hosts)
-        return known_nodes.nodes_of(
+        return known_nodes.merge_nodes(
             NAMES[: len(said)],
             dict({"hosts": HOSTS}, **inventory),
             said,
             [str(pinned)],
-            primitives.run_program,
+            commands.run_program,
         )
 
     return make
@@ -55,9 +55,11 @@ def controller(tmp_path):
 
 def texts_of(nodes):
     """Return everything that a compiled mesh writes on the peers, or None where it is refused."""
-    made, _problems = ssh_config.compile_mesh(nodes, "local", CA)
-    return made and "\n".join(
-        [made["known_hosts"], made["config"], *made["lines"], *made["principals"].values()]
+    mesh, problems = ssh_config.compile_mesh(nodes, "local", CA)
+    if problems:
+        return None
+    return "\n".join(
+        [mesh["known_hosts"], mesh["config"], *mesh["lines"], *mesh["principals"].values()]
     )
 
 

@@ -16,9 +16,11 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import peer_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import mesh_gate
-from core_support import RUN, open_gate, program, programs, put, recorded
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
+from core_support import RUN, open_gate, program, put, recorded
 
 OTHER = "20261120-103502-other-1f2e"
 REFUSED = mesh_gate.REFUSED
@@ -41,10 +43,10 @@ class Home:
             'echo "$@" >>$LOG; [ $2 = is-active ] && echo active; exit 0',
         )
         self.run_gate = os.path.join(
-            os.path.dirname(open_gate(folder, "node2", ["node1", "node2"])), "gate.py"
+            os.path.dirname(open_gate(folder, "node2", ["node1", "node2"])), zipapp.NAME
         )
         self.site_gate = str(self.base / "mesh/gate.py")
-        put(self.base / "mesh", {"gate.py": programs()["mesh_gate.py"]})
+        put(self.base / "mesh", {"gate.py": Path(mesh_gate.__file__).read_text(encoding="utf-8")})
         mesh_credential.register(str(self.home), str(self.base))
         for run in (RUN, OTHER):
             text = json.dumps(PLAN)
@@ -67,7 +69,7 @@ class Home:
 
     def call(self, words, *arguments, timeout=20):
         """Call a gate as sshd does; return the completed process."""
-        gate = self.run_gate if arguments[:1] == ("--run",) else self.site_gate
+        gate = self.run_gate if arguments[:1] == ("gate",) else self.site_gate
         environment = {
             "SSH_ORIGINAL_COMMAND": words,
             "PATH": self.tools + ":/usr/bin:/bin",
@@ -87,7 +89,7 @@ class Home:
         )
 
     def of_run(self, words, number="1", peer="node1", **options):
-        return self.call(words, "--run", RUN, number, peer, **options)
+        return self.call(words, "gate", RUN, number, peer, **options)
 
     def of_site(self, words, **options):
         return self.call(words, "node1", **options)
@@ -126,7 +128,7 @@ def test_the_verbs(home):
 
 def test_the_beat_goes_on_while_somebody_listens(home):
     environment = {"SSH_ORIGINAL_COMMAND": "beat 1", "PATH": home.tools + ":/usr/bin:/bin"}
-    argv = [sys.executable, "-I", home.run_gate, "--run", RUN, "1", "node1"]
+    argv = [sys.executable, "-I", home.run_gate, "gate", RUN, "1", "node1"]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as call:
         assert set(json.loads(call.stdout.readline())) == {"state", "holds", "ended"}
         call.stdout.close()
@@ -217,7 +219,7 @@ def sound(kind, text):
         words[:1] == ["stop"]
         and len(words) == 3
         and words[1] in ("0", "1")
-        and words[2] in mesh_gate.REASONS
+        and words[2] in peer_gate.REASONS
     )
 
 
@@ -232,9 +234,9 @@ def test_hostile_words_are_refused_and_change_nothing(home, kind, monkeypatch, c
         for text in generated(kind, 1500, 11)
         if not sound(kind, text)
     ]
-    arguments = ["--run", RUN, "1", "node1"] if kind == "run" else ["node1"]
-    monkeypatch.setattr(mesh_gate, "__file__", home.run_gate if kind == "run" else home.site_gate)
-    monkeypatch.setattr(mesh_gate, "PLAN_SECONDS", 0)
+    arguments = ["gate", RUN, "1", "node1"] if kind == "run" else ["node1"]
+    monkeypatch.setattr(mesh_gate, "__file__", home.site_gate)
+    monkeypatch.setattr(peer_gate, "PLAN_SECONDS", 0)
     monkeypatch.setenv("PATH", home.tools + ":/usr/bin:/bin")
     monkeypatch.setattr(
         mesh_gate.subprocess,
@@ -244,7 +246,10 @@ def test_hostile_words_are_refused_and_change_nothing(home, kind, monkeypatch, c
     before, wrong = home.state(), []
     for text in texts:
         monkeypatch.setenv("SSH_ORIGINAL_COMMAND", text) if "\0" not in text else None
-        code = mesh_gate.main(arguments)
+        if kind == "run":
+            code = peer_gate.main(arguments[1:], os.path.dirname(home.run_gate))
+        else:
+            code = mesh_gate.main(arguments)
         wrong += [] if code == REFUSED else [(code, text)]
     assert len(texts) > 1300 and wrong == []
     assert home.state() == before and not out.exists() and recorded(home.tools, "systemctl") == []
@@ -292,7 +297,7 @@ def test_a_key_is_for_its_own_attempt(home):
     assert home.of_run("stop 1 peer", peer="node9").returncode == REFUSED
     assert home.of_run("stop 1 peer", peer="node2").returncode == REFUSED, "itself"
     # Another run has a gate of its own.
-    assert home.call("stop 1 peer", "--run", OTHER, "1", "node1").returncode == REFUSED
+    assert home.call("stop 1 peer", "gate", OTHER, "1", "node1").returncode == REFUSED
     assert home.state() == before and recorded(home.tools, "systemctl") == []
 
 

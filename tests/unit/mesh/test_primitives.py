@@ -16,6 +16,7 @@ import time
 import pytest
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     authorized_keys,
     certificates,
@@ -25,6 +26,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     store,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import ssh_config
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh.certificates import (
+    parse_certificate,
+)
 
 CA = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca"
@@ -106,23 +110,27 @@ def test_span_seconds_refuses(text):
         ssh_config.span_seconds(text)
 
 
-def test_parse_certificate_agrees_with_ssh_keygen(authority, tmp_path):
-    found = certificates.parse_certificate(sign(authority, tmp_path, "-1h:+7d", "trainer,root"))
-    assert found["key_id"] == "local-node1"
-    assert found["principals"] == ["trainer", "root"]
-    assert found["valid_until"] - found["valid_after"] == pytest.approx(7 * 86400 + 3600, abs=61)
-    assert found["valid_until"] == pytest.approx(time.time() + 7 * 86400, abs=62)
-    assert found["public_key"] == primitives.public_key((tmp_path / "id_ed25519.pub").read_text())
-    assert found["ca"] == primitives.public_key((authority / "ca.pub").read_text())
+def test_a_certificate_reads_as_ssh_keygen_made_it(authority, tmp_path):
+    text = sign(authority, tmp_path, "-1h:+7d", "trainer,root")
+    found = parse_certificate(text)
+    assert found.key_id == "local-node1"
+    assert found.principals == ["trainer", "root"]
+    assert found.valid_until - found.valid_after == pytest.approx(7 * 86400 + 3600, abs=61)
+    assert found.valid_until == pytest.approx(time.time() + 7 * 86400, abs=62)
+    assert found.public_key == primitives.public_key((tmp_path / "id_ed25519.pub").read_text())
+    assert found.ca == primitives.public_key((authority / "ca.pub").read_text())
+    assert certificates.read_end(text) == found.valid_until
 
 
-def test_parse_certificate_without_an_end(authority, tmp_path):
-    assert (
-        certificates.parse_certificate(sign(authority, tmp_path, "always:forever"))["valid_until"]
-        == 2**64 - 1
-    )
+def test_a_certificate_without_an_end(authority, tmp_path):
+    text = sign(authority, tmp_path, "always:forever")
+    assert parse_certificate(text).valid_until == certificates.read_end(text) == 2**64 - 1
 
 
+READERS = [parse_certificate, certificates.read_end]
+
+
+@pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize(
     "text",
     [
@@ -133,31 +141,37 @@ def test_parse_certificate_without_an_end(authority, tmp_path):
         "ssh-ed25519-cert-v01@openssh.com " + host_key(1).split()[1],
     ],
 )
-def test_parse_certificate_refuses(text):
+def test_what_is_no_certificate(text, read):
     with pytest.raises(ValueError, match="not a user certificate"):
-        certificates.parse_certificate(text)
+        read(text)
 
 
-def test_parse_certificate_refuses_a_truncated_one(authority, tmp_path):
+@pytest.mark.parametrize("read", READERS)
+def test_a_truncated_certificate_is_refused(authority, tmp_path, read):
     kind, blob = sign(authority, tmp_path, "+1d").split()[:2]
-    for size in (8, 60, 120, 200):
+    for size in (8, 60, 120, 200, len(base64.b64decode(blob)) - 1):
         with pytest.raises(ValueError, match="not a user certificate"):
-            certificates.parse_certificate(
-                f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}"
-            )
+            read(f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}")
 
 
-def test_parse_certificate_refuses_another_kind_of_key(authority, tmp_path):
+@pytest.mark.parametrize("read", READERS)
+def test_a_certificate_of_another_kind_of_key_is_refused(authority, tmp_path, read):
     keygen("-t", "ecdsa", "-N", "", "-f", str(tmp_path / "other"))
     keygen("-s", str(authority / "ca"), "-I", "x", "-n", "trainer", str(tmp_path / "other.pub"))
     text = (tmp_path / "other-cert.pub").read_text()
     with pytest.raises(ValueError, match="type ecdsa-sha2-nistp256-cert-v01"):
-        certificates.parse_certificate(text)
+        read(text)
 
 
-@pytest.mark.parametrize("text", ["", "ssh-rsa", "ssh-dss AAAA x", "# ssh-rsa AAAA"])
-def test_what_is_no_public_key(text):
-    assert primitives.public_key(text) is None
+def test_a_certificate_of_a_host_or_with_a_changed_field_is_refused(authority, tmp_path):
+    kind, encoded = sign(authority, tmp_path, "+1d").split()[:2]
+    blob = base64.b64decode(encoded).replace(b"local-node1", b"local-node2")
+    with pytest.raises(ValueError, match="signature"):
+        parse_certificate(f"{kind} {base64.b64encode(blob).decode()}")
+    keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / "host"))
+    keygen("-s", str(authority / "ca"), "-h", "-I", "x", "-n", "a", str(tmp_path / "host.pub"))
+    with pytest.raises(ValueError, match="type ssh-ed25519-cert-v01"):
+        parse_certificate((tmp_path / "host-cert.pub").read_text())
 
 
 @pytest.mark.parametrize(
@@ -165,6 +179,11 @@ def test_what_is_no_public_key(text):
 )
 def test_needs_renewal(until, wanted):
     assert certificates.needs_renewal(until, 1000) is wanted
+
+
+@pytest.mark.parametrize("text", ["", "ssh-rsa", "ssh-dss AAAA x", "# ssh-rsa AAAA"])
+def test_what_is_no_public_key(text):
+    assert primitives.public_key(text) is None
 
 
 # --- addresses and homes
@@ -312,44 +331,46 @@ def test_home_owners():
 
 
 def test_sound_nodes_have_no_problems():
-    assert ssh_config.problems_of([node(1), node(2)], "local") == []
+    assert ssh_config.find_problems([node(1), node(2)], "local") == []
     assert (
-        ssh_config.problems_of([node(1, address="127.0.0.1")], "local") == []
+        ssh_config.find_problems([node(1, address="127.0.0.1")], "local") == []
     )  # a mesh of one node has no pairs
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "code", "nodes"),
     [
-        ({"name": "node 2"}, "'node 2': an inventory name"),
-        ({"name": "-oProxyCommand=x"}, "an inventory name"),
-        ({"name": "node*"}, "an inventory name"),
-        ({"user": 'a"b'}, "node2: the user name"),
-        ({"address": "10.0.0.2\n  ProxyCommand id"}, "is not an address"),
-        ({"user": "root"}, "users differ (node1 trainer, node2 root)"),
-        ({"address": "127.0.1.1"}, "node2: 127.0.1.1 reaches the node itself only"),
-        ({"address": "0.0.0.0"}, "node2: 0.0.0.0 reaches the node itself only"),
-        ({"site": "other"}, "node2: belongs to the mesh of the site 'other'"),
-        ({"identity": node(1)["identity"]}, "node2: is the same machine as node1"),
-        ({"host_keys": [host_key(9), host_key(1)]}, "node2: holds the host key of node1"),
-        ({"address": "198.51.100.11"}, "node2: has the address and port of node1"),
-        ({"problems": ["has no ssh"]}, "node2: has no ssh"),
+        ({"name": "node 2"}, "trust.node_name", "'node 2'"),
+        ({"name": "-oProxyCommand=x"}, "trust.node_name", "'-oProxyCommand=x'"),
+        ({"name": "node*"}, "trust.node_name", "'node*'"),
+        ({"user": 'a"b'}, "trust.user_name", "node2"),
+        ({"address": "10.0.0.2\n  ProxyCommand id"}, "trust.address", "node2"),
+        ({"user": "root"}, "trust.users_differ", "(node1 trainer, node2 root)"),
+        ({"address": "127.0.1.1"}, "trust.loopback_address", "node2"),
+        ({"address": "0.0.0.0"}, "trust.loopback_address", "node2"),
+        ({"site": "other"}, "trust.other_site", "node2"),
+        ({"identity": node(1)["identity"]}, "trust.same_machine", "node1"),
+        ({"host_keys": [host_key(9), host_key(1)]}, "trust.same_host_key", "node1"),
+        ({"address": "198.51.100.11"}, "trust.same_address", "node1"),
+        ({"problems": ["has no ssh"]}, "trust.node_problem", "node2: has no ssh"),
     ],
 )
-def test_problems_name_the_node(changes, words):
-    assert words in "\n".join(ssh_config.problems_of([node(1), node(2, **changes)], "local"))
+def test_problems_name_the_node(changes, code, nodes):
+    problems = ssh_config.find_problems([node(1), node(2, **changes)], "local")
+    assert nodes in {problem.code: problem.text for problem in problems}[code]
+    assert all("node2" in item.text or "name" in item.code for item in problems)
 
 
 def test_one_address_with_two_ports_is_two_nodes():
     assert (
-        ssh_config.problems_of([node(1), node(2, address="198.51.100.11", port=2222)], "local")
+        ssh_config.find_problems([node(1), node(2, address="198.51.100.11", port=2222)], "local")
         == []
     )
 
 
 def test_a_name_for_an_address_and_the_own_site_are_fine():
     assert (
-        ssh_config.problems_of(
+        ssh_config.find_problems(
             [node(1, address="gpu-a", site="local"), node(2, site="local")], "local"
         )
         == []
@@ -357,48 +378,47 @@ def test_a_name_for_an_address_and_the_own_site_are_fine():
 
 
 def test_two_nodes_without_a_machine_id_are_not_called_one_machine():
-    assert ssh_config.problems_of([node(1, identity=""), node(2, identity="")], "local") == []
+    assert ssh_config.find_problems([node(1, identity=""), node(2, identity="")], "local") == []
 
 
 def test_every_problem_at_once():
     assert (
-        len(ssh_config.problems_of([node(1, problems=["a", "b"]), node(2, site="x")], "local")) == 3
+        len(ssh_config.find_problems([node(1, problems=["a", "b"]), node(2, site="x")], "local"))
+        == 3
     )
 
 
 def test_a_shared_home_wants_consent():
     nodes = [node(1, home="a"), node(2, home="a")]
-    problem = ssh_config.problems_of(nodes, "local")[0]
-    assert problem.startswith("node2: ") and "home directory with node1" in problem
-    assert "ssh_trust_shared_home: true" in problem
-    assert ssh_config.problems_of(nodes, "local", consent=True) == []
+    problem = ssh_config.find_problems(nodes, "local")[0]
+    assert problem.code == "trust.shared_home" and problem.text.startswith("node2: ")
+    assert "with node1" in problem.text and "ssh_trust_shared_home: true" in problem.text
+    assert ssh_config.find_problems(nodes, "local", consent=True) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "code"),
     [
-        ({"site": "a b"}, "trainyard_site"),
-        ({"directory": "../x"}, "directory"),
-        ({"directory": "a b"}, "directory"),
-        ({"directory": "%h"}, "directory"),
-        ({"extra": ["gpu-a"]}, "ssh_trust_from"),
-        ({"extra": ["0.0.0.0/0"]}, "ssh_trust_from"),
-        ({"extra": ["::/0"]}, "ssh_trust_from"),
-        ({"validity": "week"}, "want a span"),
-        ({"renew_before": "+7d"}, "must be shorter"),
+        ({"site": "a b"}, "trust.site_name"),
+        ({"directory": "../x"}, "trust.directory"),
+        ({"directory": "a b"}, "trust.directory"),
+        ({"directory": "%h"}, "trust.directory"),
+        ({"extra": ["gpu-a"]}, "trust.sources"),
+        ({"extra": ["0.0.0.0/0"]}, "trust.sources"),
+        ({"extra": ["::/0"]}, "trust.sources"),
+        ({"validity": "week"}, "trust.validity"),
+        ({"renew_before": "+7d"}, "trust.validity"),
     ],
 )
-def test_compile_refuses_settings(changes, words):
+def test_compile_refuses_settings(changes, code):
     given = dict({"nodes": [node(1), node(2)], "site": "local", "ca": CA}, **changes)
     compiled, problems = ssh_config.compile_mesh(**given)
-    assert compiled is None
-    assert words in problems[0]
+    assert compiled == {} and problems[0].code == code
 
 
 def test_compile_refuses_an_empty_group():
     compiled, problems = ssh_config.compile_mesh([], "local", CA)
-    assert compiled is None
-    assert len(problems) == 1 and "'trainers' is empty" in problems[0]
+    assert compiled == {} and [problem.code for problem in problems] == ["trust.no_nodes"]
 
 
 # --- what is compiled
@@ -603,7 +623,7 @@ def test_the_pattern_matches_the_own_lines_and_no_other():
 def test_the_role_lays_the_mesh_where_probe_and_agent_look_for_it(root):
     variables = yaml.safe_load((root / "roles/ssh_trust/vars/main.yml").read_text())
     assert variables["__ssh_trust_place"] == primitives.DIRECTORY
-    assert mesh_credential.MESH == primitives.DIRECTORY and mesh_credential.GATE == primitives.GATE
+    assert mesh_credential.MESH == primitives.DIRECTORY
 
 
 @pytest.mark.parametrize(
@@ -1012,27 +1032,27 @@ def test_describe_node_says_what_is_wrong(monkeypatch):
 
 
 def test_run_program_is_bounded_and_never_raises():
-    assert primitives.run_program(["sh", "-c", "echo a; echo $LC_ALL >&2; exit 3"]) == (
+    assert commands.run_program(["sh", "-c", "echo a; echo $LC_ALL >&2; exit 3"]) == (
         3,
         "a\n",
         "C\n",
     )
     started = time.monotonic()
-    assert primitives.run_program(["sleep", "30"], timeout=0.2) == (None, "", "")
+    assert commands.run_program(["sleep", "30"], timeout=0.2) == (None, "", "")
     assert time.monotonic() - started < 5
-    assert primitives.run_program(["/nonexistent/ssh"])[0] == 127
-    assert primitives.run_program(["cat"])[0] == 0  # no input is ever waited for
+    assert commands.run_program(["/nonexistent/ssh"])[0] == 127
+    assert commands.run_program(["cat"])[0] == 0  # no input is ever waited for
 
 
 @pytest.mark.parametrize("where", ["", ">&2"], ids=["stdout", "stderr"])
 def test_a_program_that_says_too_much_is_ended(where):
     many = f"head -c 300000000 /dev/zero {where}"
-    code, out, err = primitives.run_program(["sh", "-c", many])
+    code, out, err = commands.run_program(["sh", "-c", many])
     assert (code, out) == (None, "") and 0 < len(err) < 300
-    most = primitives.run_program(
-        ["sh", "-c", "head -c %d /dev/zero %s; exit 3" % (primitives.MOST_BYTES, where)]
+    most = commands.run_program(
+        ["sh", "-c", "head -c %d /dev/zero %s; exit 3" % (commands.MOST_BYTES, where)]
     )
-    assert (most[0], len(most[1] + most[2])) == (3, primitives.MOST_BYTES)
+    assert (most[0], len(most[1] + most[2])) == (3, commands.MOST_BYTES)
     assert login_check.classify_login(code, err) != login_check.classify_login(None, "")
 
 

@@ -14,7 +14,8 @@ import attempt as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
-from core_support import CODE, ROOT, RUN, gang, program, programs, put, recorded, trusted
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
+from core_support import CODE, ROOT, RUN, gang, program, put, recorded, trusted
 
 UNIT = f"trainyard-{RUN}-1.service"
 
@@ -48,7 +49,7 @@ def node(tmp_path, monkeypatch):
             "node": "node2",
             "plan": plans.canonical_bytes(made).decode(),
             "plan_sha256": plans.sha256(made),
-            "programs": programs(),
+            "agent": zipapp.encoded(),
             "keys": trusted(home, ["node1", "node2"], "node2"),
         }
         stop = {"state": "stopped", "node": "node2"}
@@ -80,9 +81,9 @@ def test_started_answers_with_the_digest_on_the_disk(run_module, node):
     }
     calls = recorded(node.bin, "systemd-run")
     assert (
-        len(calls) == 1
+        len(calls) == 2  # the second starts the guard
         and "--unit=" + UNIT in calls[0]
-        and calls[0].endswith(f"agent.py run {node.place} node2")
+        and calls[0].endswith(f"agent.pyz run {node.place} node2")
     )
     assert recorded(node.bin, "systemctl")[0].startswith(
         "/run/user/%d --user list-units" % os.getuid()
@@ -167,7 +168,9 @@ def test_stopped_whatever_holds_the_node(run_module, node, monkeypatch):
     assert result["stopped"] == [RUN, RUN.replace("ppyoloe", "other")]
     assert [call.split()[-1] for call in recorded(node.bin, "systemctl") if " stop " in call] == [
         UNIT,
+        UNIT.replace("trainyard", "yardguard", 1),
         second,
+        second.replace("trainyard", "yardguard", 1),
     ]
 
 
@@ -213,9 +216,8 @@ def test_another_attempt_of_the_run_that_runs_is_stopped_as_a_unit(run_module, n
     running = UNIT.replace("-1.service", "-2.service")
     units(monkeypatch, running)
     run_module(module, dict(node.stop, run_id=RUN, number=1))
-    assert [call.split()[-1] for call in recorded(node.bin, "systemctl") if " stop " in call][
-        -1
-    ] == running
+    stops = [call.split()[-1] for call in recorded(node.bin, "systemctl") if " stop " in call]
+    assert stops[-2:] == [running, running.replace("trainyard", "yardguard", 1)]
 
 
 def test_without_a_user_manager_what_is_named_is_ended_all_the_same(
@@ -237,7 +239,7 @@ def test_what_runs_on_nodes_needs_no_pyyaml():
     code = (
         "import sys; sys.modules['yaml'] = sys.modules['jinja2'] = None; sys.path[:0] ="
         " ['library', 'collections']\nimport attempt,"
-        " attempt_monitor, prune, rehearsal_wait, run_history_info"
+        " attempt_monitor, run_prune, rehearsal_wait, run_history_info"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

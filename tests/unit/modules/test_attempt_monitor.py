@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import attempt_monitor as module
 import pytest
 from ansible.utils.display import Display
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import shipping
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
     ownership,
@@ -54,7 +53,7 @@ def systemctl(state="active", units=()):
 @pytest.fixture
 def look(tmp_path):
     """Write an attempt of node1 (ranks 0 and 1) with these events and files; return what
-    status.look says of it.
+    status.read_status says of it.
     """
     made = compiled(count=2, devices=2)
 
@@ -67,7 +66,7 @@ def look(tmp_path):
                 **{"ranks.jsonl": "".join(json.dumps(event) + "\n" for event in events)},
             ),
         )
-        return status.look(systemctl(state, units), str(tmp_path), run_id, number, node)
+        return status.read_status(systemctl(state, units), str(tmp_path), run_id, number, node)
 
     return call
 
@@ -119,9 +118,9 @@ def test_a_lost_attempt_says_why_and_holds_nothing(look, tmp_path, record, event
     kept = json.loads(open(path, encoding="utf-8").read())
     found = look(events, state="inactive")
     assert found["state"] == "lost"
-    assert status.how_lost(dict(kept, **record), events) == words and found[
+    assert status.describe_loss(dict(kept, **record), events) == words and found[
         "lost"
-    ] == status.how_lost(kept, events)
+    ] == status.describe_loss(kept, events)
     assert look(events, state="active")["lost"] is None
     view = model.Watch()
     view.add("node1", dict(found, lost=words), 1.0)
@@ -200,7 +199,8 @@ def test_what_the_live_view_says_besides(look):
         found["main_figure"],
     ) == (4, "gpu", True, "ap")
     assert (
-        0 < found["disk"]["free"] <= found["disk"]["total"] and status.disk_of("/nowhere") is None
+        0 < found["disk"]["free"] <= found["disk"]["total"]
+        and status.disk_space("/nowhere") is None
     )
 
 
@@ -258,7 +258,7 @@ def test_which_run_is_meant(look, tmp_path):
 
 
 def test_a_node_that_knows_no_run(tmp_path):
-    assert status.look(systemctl(), str(tmp_path), "", 0, "node1") == {
+    assert status.read_status(systemctl(), str(tmp_path), "", 0, "node1") == {
         "found": False,
         "ended": True,
         "state": "none",
@@ -272,11 +272,11 @@ def test_a_run_that_no_directory_tells_of_may_have_left_processes(tmp_path):
         argv, env=dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/3"), stdout=subprocess.PIPE
     ) as process:
         process.stdout.read(2)
-        found = status.look(systemctl(), str(tmp_path), RUN, 0, "node1")
+        found = status.read_status(systemctl(), str(tmp_path), RUN, 0, "node1")
         process.kill()
     assert (found["found"], found["processes"], found["stopped"]) == (False, [process.pid], False)
     put(tmp_path, {f"runs/{RUN}/attempt-1/stop.json": "{}"})
-    found = status.look(systemctl(), str(tmp_path), RUN, 0, "node1")
+    found = status.read_status(systemctl(), str(tmp_path), RUN, 0, "node1")
     assert (found["found"], found["processes"], found["stopped"]) == (False, [], True)
 
 
@@ -416,7 +416,7 @@ def streaming_action(load_plugin, tmp_path, monkeypatch, make_attempt):
     monkeypatch.setattr(
         plugin.log_receiver,
         "ssh_argv",
-        lambda _connection, _python: [sys.executable, "-I", "-c", shipping.BOOT],
+        lambda _connection, _python: plugin.log_receiver.sender_argv(sys.executable),
     )
     monkeypatch.setattr(
         plugin, "REST_SECONDS", 60
@@ -512,7 +512,7 @@ def test_a_stream_that_fails_is_told_once_and_the_follow_goes_on(
     assert "runs" in streaming_action()["stream"]["problem"]
     streaming_action()
     assert streaming_action(ended=True)["state"] == "completed"
-    assert len(told) == 1 and told[0].startswith("the logs of node1 do not")
+    assert len(told) == 1 and told[0].startswith("the logs of node1 are not copied for now")
 
 
 def test_no_log_comes_home_through_a_link(streaming_action, tmp_path):

@@ -27,7 +27,7 @@ def home(run_action, tmp_path):
     def bring(suite, wanted, harm=(), check=False, **there):
         root, asked = attempt(tmp_path / "node", suite, **there)
         patterns = {"best": asked["best"], "last": asked["last"]}
-        files = model_collector.find(root, asked["folders"], patterns, wanted)["files"]
+        files = model_collector.find_checkpoint(root, asked["folders"], patterns, wanted)["files"]
         place = tmp_path / "home" / suite
         place.mkdir(parents=True, exist_ok=True)
         staging = place / checkpoint_copy.STAGING

@@ -15,12 +15,13 @@ import sys
 import time
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import drill_watch, shipping
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import drill_probe
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
     failure_catalogue,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.drills import (
     drill_run,
@@ -28,7 +29,11 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.drills import (
     fault_table,
     invariants,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector, log_stream
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    collector,
+    log_receiver,
+    log_stream,
+)
 from core_support import ROOT, RUN, program, put
 
 TABLE = fault_table.load()
@@ -427,9 +432,7 @@ def test_the_eye_closes_when_nobody_reads_any_more(node_home):
     """Its output is taken to the end: a container's engine reads on when the one who asked is
     gone.
     """
-    with open(drill_watch.__file__, "rb") as handle:
-        source = handle.read()
-    words = [sys.executable, "-I", "-c", drill_watch.BOOT, str(len(source)), RUN, ".trainyard", ""]
+    words = [sys.executable, "-I", "-c", zipapp.BOOT, RUN, ".trainyard", ""]
     with subprocess.Popen(
         words,
         env=dict(os.environ, HOME=str(node_home)),
@@ -437,7 +440,7 @@ def test_the_eye_closes_when_nobody_reads_any_more(node_home):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        process.stdin.write(source)
+        process.stdin.write(zipapp.stdin_bytes("drill_probe"))
         process.stdin.flush()
         assert process.stdout.readline().startswith(b"{")
         try:
@@ -447,14 +450,11 @@ def test_the_eye_closes_when_nobody_reads_any_more(node_home):
 
 
 def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
-    with open(drill_watch.__file__, "rb") as handle:
-        source = handle.read()
     words = [
         sys.executable,
         "-I",
         "-c",
-        drill_watch.BOOT,
-        str(len(source)),
+        zipapp.BOOT,
         RUN,
         ".trainyard",
         "ValueError",
@@ -471,7 +471,7 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         stdout=subprocess.PIPE,
     )
     try:
-        process.stdin.write(source)
+        process.stdin.write(zipapp.stdin_bytes("drill_probe"))
         process.stdin.flush()
 
         def next_look(what):
@@ -530,7 +530,7 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
 def test_the_eye_waits_for_what_is_not_there_yet_and_keeps_what_it_has_seen(node_home):
     place, sign = node_home / ".trainyard/runs" / RUN / "attempt-1", re.compile("Traceback")
     plan, log = (place / "plan.json").read_text(), place / "log/workerlog.0"
-    eye, lines = drill_watch.Attempt(str(place)), log.read_text()
+    eye, lines = drill_probe.Attempt(str(place)), log.read_text()
     (place / "plan.json").write_text(plan[:50])
     log.unlink()
     assert eye.look(sign, {}, set())["steps"] == 0
@@ -731,7 +731,7 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
         stdout=subprocess.PIPE,
     )
     spec = {"attempt_dir": str(there), "follow": True, "interval": 0.02}
-    stream = log_stream.Stream([sys.executable, "-I", "-c", shipping.BOOT], spec, home, "node2")
+    stream = log_stream.Stream(log_receiver.sender_argv(sys.executable), spec, home, "node2")
     stream.start()
 
     def write(text):
@@ -755,7 +755,7 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
         writer.stdout.close()
         stream.finish(10)
     assert log.read_bytes() == (b"\0" * 7 if mode == "wb" else b"") + b"after\n"
-    brought = collector.bring_home(home, [evidence.collect(str(there), "node2")])
+    brought = collector.install_files(home, [evidence.collect(str(there), "node2")])
     assert (
         not brought["mismatches"]
         and [item["file"] for item in brought["files"]].count("log/workerlog.0") == 2

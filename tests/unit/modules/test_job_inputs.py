@@ -18,6 +18,7 @@ import zipfile
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import download, sources
@@ -274,7 +275,7 @@ def test_module_describes_and_remembers(run_action, given, tmp_path):
     )
     for tree in result["trees"]:
         kept = os.path.join(given["cache_dir"], "manifests", tree["digest"])
-        assert manifest.read_json(kept + ".json") == manifest.scan(tree["source"])
+        assert read_json(kept + ".json") == manifest.scan(tree["source"])
         with open(kept + ".files", encoding="utf-8") as handle:
             assert handle.read().splitlines() == [
                 "./" + name for name in sorted(manifest.scan(tree["source"]))
@@ -521,7 +522,7 @@ def test_the_sha256_of_weights_is_compared_and_recorded(run_action, given, web):
         and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
     )
     told = run_action("job_inputs", given)
-    assert [line for line in told["advice"] if right in line] and manifest.read_json(sources.weight_folder(given["cache_dir"], url) + ".json") == {
+    assert [line for line in told["advice"] if right in line] and read_json(sources.weight_folder(given["cache_dir"], url) + ".json") == {
         "url": url, "sha256": right,
     }  # fmt: skip
     assert not run_action(

@@ -225,7 +225,9 @@ def test_a_damaged_journal_stops(settle, folder, text):
     settle()
     (folder / "authority.json").write_text(text)
     assert "authority.json" in settle()["msg"]
-    assert [item["level"] for item in checks.of_trust([], {}, str(folder.parent), 0.0)] == ["stop"]
+    assert [item["level"] for item in checks.judge_trust([], {}, str(folder.parent), 0.0)] == [
+        "stop"
+    ]
 
 
 # --- what check.yml shows
@@ -244,17 +246,18 @@ def levels(found):
 
 
 def test_the_end_of_every_certificate_is_a_note():
-    found = certificate_term.of_mesh(
+    found = certificate_term.judge_mesh(
         ["node1", "node2"], facts(), 1000000.0, 100, ["SHA256:mine"], True
     )
     assert levels(found) == [("note", ["node1"]), ("note", ["node2"])]
     for words in ("1970-01-24 03:33 UTC", "SHA256:mine of alice@desk since 2001-09-09 01:46 UTC"):
         assert words in found[0]["text"]
     assert (
-        certificate_term.of_mesh(["node1", "node2"], facts(), 1000000.0, 100, ["SHA256:mine"]) == []
+        certificate_term.judge_mesh(["node1", "node2"], facts(), 1000000.0, 100, ["SHA256:mine"])
+        == []
     )
     assert (
-        certificate_term.of_mesh(["node1"], facts(), 1000000.0, 100, [], True) == []
+        certificate_term.judge_mesh(["node1"], facts(), 1000000.0, 100, [], True) == []
     )  # one node has no peers
 
 
@@ -262,23 +265,24 @@ def test_the_end_of_every_certificate_is_a_note():
     ("until", "words"), [(1000050.0, "for 50 s more"), (999999.0, "has expired")]
 )
 def test_a_short_or_expired_certificate_is_warned_of(until, words):
-    found = certificate_term.of_mesh(
+    found = certificate_term.judge_mesh(
         ["node1", "node2"], facts(valid_until=until), 1000000.0, 100, ["SHA256:mine"], True
     )
     assert levels(found)[1] == ("warn", ["node2"]) and words in found[1]["text"]
 
 
 def test_another_controllers_authority_and_an_earlier_line_are_named():
-    found = certificate_term.of_mesh(
+    found = certificate_term.judge_mesh(
         ["node1", "node2"], facts(authority=OTHER), 1000000.0, 100, ["SHA256:mine"]
     )
     assert levels(found) == [("warn", ["node2"])] and "bob@tower" in found[0]["text"]
     assert (
-        certificate_term.of_mesh(["node1", "node2"], facts(authority=OTHER), 1000000.0, 100) == []
+        certificate_term.judge_mesh(["node1", "node2"], facts(authority=OTHER), 1000000.0, 100)
+        == []
     )
     assert (
         len(
-            certificate_term.of_mesh(
+            certificate_term.judge_mesh(
                 ["node1", "node2"], facts(carried=True), 1000000.0, 100, ["SHA256:mine"], True
             )
         )
@@ -289,7 +293,7 @@ def test_another_controllers_authority_and_an_earlier_line_are_named():
 @pytest.mark.parametrize("value", ["x", None, True, -1, 1e300, [1]])
 def test_a_nodes_odd_times_are_not_judged(value):
     assert (
-        certificate_term.of_mesh(
+        certificate_term.judge_mesh(
             ["node1", "node2"], facts(valid_until=value), 1000000.0, 100, [], True
         )[1:]
         == []
@@ -298,7 +302,7 @@ def test_a_nodes_odd_times_are_not_judged(value):
 
 def test_a_chosen_node_that_was_taken_back_stops_the_start(settle, folder):
     settle(state="noted", take_back="node2", known=["node2"])
-    found = checks.of_trust(NODES, facts(), str(folder.parent), 0.0)
+    found = checks.judge_trust(NODES, facts(), str(folder.parent), 0.0)
     assert levels(found) == [("stop", ["node2"])] and "take_in=node2" in found[0]["remedy"]
-    assert checks.of_trust(NODES[:1], facts(), str(folder.parent), 0.0) == []
+    assert checks.judge_trust(NODES[:1], facts(), str(folder.parent), 0.0) == []
     assert json.loads((folder / "authority.json").read_text())["taken_back"]["node2"]["since"] > 0

@@ -114,7 +114,7 @@ def test_a_link_stays_a_link(keys, run_module):
 def test_an_earlier_line_goes_when_nothing_runs(keys, run_module, monkeypatch, units, old, left):
     def active(run):
         if units is None:
-            raise store.attempt_dir.AttemptError("no answer")
+            raise store.attempt_dir.AttemptError("attempt.no_user_systemd", "no answer")
         return units
 
     monkeypatch.setattr(store.attempt_dir, "active_units", active)

@@ -14,20 +14,19 @@ import time
 
 import network_check
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import netprobe
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
-    attempt_dir,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import network_listener
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     check_lock,
     node_check,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
 
 # Starts the program as systemd would, without the properties; they are looked at by the test.
 SYSTEMD_RUN = """#!/bin/sh
 echo "$@" >> %(log)s
 for word in "$@"; do last=$word; done
-setsid /usr/bin/env python3 -I "$last/netprobe.py" "$last" >/dev/null 2>&1 &
+setsid /usr/bin/env python3 -I "$last/agent.pyz" listen "$last" >/dev/null 2>&1 &
 for turn in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
   [ -S "$last/control" ] && sleep 0.1 && exit 0
   sleep 0.1
@@ -53,9 +52,7 @@ def node(tmp_path, monkeypatch):
         (bin_dir / name).write_text(text % {"log": tmp_path / "log", "units": tmp_path / "units"})
         (bin_dir / name).chmod(0o755)
     monkeypatch.setenv("PATH", "{}:{}".format(bin_dir, os.environ["PATH"]))
-    monkeypatch.setattr(
-        attempt_dir, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(runtime)}
-    )
+    monkeypatch.setattr(commands, "user_environment", lambda uid: {"XDG_RUNTIME_DIR": str(runtime)})
     return tmp_path
 
 
@@ -69,6 +66,7 @@ def arguments(state, name, **more):
             "nodes": ["node1", "node2"],
             "address": address,
             "interface": "lo",
+            "agent": zipapp.encoded(),
         },
         **more,
     )
@@ -77,7 +75,9 @@ def arguments(state, name, **more):
 def answers(number, runtime):
     """Return whether the listener of a check is there."""
     try:
-        return bool(check_lock.asked(str(runtime), number, do="hello", id=number, **{"from": ""}))
+        return bool(
+            check_lock.ask_listener(str(runtime), number, do="hello", id=number, **{"from": ""})
+        )
     except (OSError, ValueError):
         return False
 
@@ -105,7 +105,7 @@ def test_listen_connect_close(node, run_module):
     assert (
         said["listening"]["planned"] == [port]
         and said["interface"] == {"name": "lo", "mtu": 65536}
-        and said["hcas"] == node_check.hcas()
+        and said["hcas"] == node_check.list_hcas()
     )
     directory = node / "r" / "yardcheck-0a1b1"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
@@ -155,7 +155,7 @@ def test_an_earlier_checks_listener_is_waited_for(node, run_module):
     assert (
         said["rival"] is None
         and said["listening"]
-        and 0.7 <= time.monotonic() - started < check_lock.PATIENCE
+        and 0.7 <= time.monotonic() - started < check_lock.PATIENCE_SECONDS
     )
     assert "stop yardcheck-99" not in (node / "log").read_text() and os.listdir(node / "r") == [
         "yardcheck-0a1b1"
@@ -164,7 +164,7 @@ def test_an_earlier_checks_listener_is_waited_for(node, run_module):
 
 
 def test_an_abandoned_listener_is_ended_and_its_check_knows(node, run_module, monkeypatch):
-    monkeypatch.setattr(check_lock, "PATIENCE", 0.5)
+    monkeypatch.setattr(check_lock, "PATIENCE_SECONDS", 0.5)
     (node / "units").write_text(
         OTHER
         + "yardlimits-77.service loaded active running probe\nyardcheck-98.service loaded failed"
@@ -208,7 +208,7 @@ def test_word_that_nobody_fetches_does_not_stay(node, run_module):
 
 
 def test_who_waits_in_vain_says_for_whom_and_starts_nothing(node, run_module, monkeypatch):
-    monkeypatch.setattr(check_lock, "LONGEST", 0.5)
+    monkeypatch.setattr(check_lock, "LONGEST_SECONDS", 0.5)
     (node / "units").write_text(OTHER)
     said = run_module(network_check, arguments("listening", "node1"))
     assert (
@@ -230,14 +230,14 @@ def test_who_waits_in_vain_says_for_whom_and_starts_nothing(node, run_module, mo
 
 
 def test_two_checks_do_not_start_at_one_moment(node, run_module, monkeypatch):
-    monkeypatch.setattr(check_lock, "LONGEST", 0.5)
+    monkeypatch.setattr(check_lock, "LONGEST_SECONDS", 0.5)
     place = os.open(node / "r", os.O_RDONLY)
     fcntl.flock(place, fcntl.LOCK_EX)
     assert (
         run_module(network_check, arguments("listening", "node1"))["rival"]["id"] == ""
         and not (node / "log").exists()
     )
-    monkeypatch.setattr(check_lock, "LONGEST", 15)
+    monkeypatch.setattr(check_lock, "LONGEST_SECONDS", 15)
     threading.Timer(0.6, os.close, (place,)).start()
     assert run_module(network_check, arguments("listening", "node1"))["rival"] is None
     run_module(network_check, arguments("closed", "node1"))
@@ -255,7 +255,7 @@ def test_a_port_that_another_users_check_holds_is_its_rival(node, run_module, tm
         "expected": ["x"],
         "directory": str(tmp_path),
     }
-    theirs = netprobe.Listener(spec)
+    theirs = network_listener.Listener(spec)
     threading.Thread(target=theirs.serve, daemon=True).start()
     said = run_module(network_check, arguments("listening", "node1", ports=theirs.planned))
     theirs.over.set()
@@ -282,7 +282,7 @@ def test_a_port_that_another_users_check_holds_is_its_rival(node, run_module, tm
     ],
 )
 def test_when_a_listener_is_abandoned(number, holder, waited, said, end):
-    assert check_lock.abandoned(number, holder, waited, said) is end
+    assert check_lock.is_abandoned(number, holder, waited, said) is end
 
 
 @pytest.mark.parametrize(

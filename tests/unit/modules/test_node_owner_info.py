@@ -21,7 +21,7 @@ HELD = [
 
 def test_who_holds_the_node(run_module, monkeypatch):
     monkeypatch.setattr(
-        ownership, "holders", lambda run, base: HELD if base.endswith("/.trainyard") else []
+        ownership, "list_owners", lambda run, base: HELD if base.endswith("/.trainyard") else []
     )
     assert run_module(module, {}) == {
         "changed": False,
@@ -34,6 +34,6 @@ def test_a_node_whose_systemd_is_silent_is_not_free(run_module, monkeypatch):
     def refuse(_run, _base):
         raise attempt_dir.AttemptError("attempt.no_user_systemd", "systemd does not answer")
 
-    monkeypatch.setattr(ownership, "holders", refuse)
+    monkeypatch.setattr(ownership, "list_owners", refuse)
     found = run_module(module, {})
     assert found["failed"] and found["msg"] == "systemd does not answer" and "held" not in found

@@ -132,7 +132,7 @@ def node(monkeypatch, tmp_path):
         "show": (0, "MainPID=0"),
     }
     there = {f"/var/lib/systemd/linger/{user}"}
-    monkeypatch.setattr(node_requirements, "read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(node_requirements, "read_text", lambda path: files.get(path, ""))
     monkeypatch.setattr(node_requirements.os.path, "exists", lambda path: path in there)
 
     def ask(argv):

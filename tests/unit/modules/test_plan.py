@@ -23,7 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import comp
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness, render
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import checks, proof_cache
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
-from unit.modules.test_resume_point import POINT
+from unit.modules.test_checkpoint_fetch import POINT
 
 
 def refused(**arguments):
@@ -724,7 +724,7 @@ def test_what_keeps_from_bringing():
         "ecc",
         "driver",
     )
-    found = checks.of_bringing(
+    found = checks.demote_for_sync(
         [
             finding(f"{name}.x", "x")
             for name in ("reach", "plan", "machine", "placement", "disk", "environment", *starts)
@@ -738,7 +738,7 @@ def test_what_keeps_from_bringing():
         "disk",
         "environment",
     ]
-    assert checks.of_bringing([finding("port.taken", "x", level="note")])[0]["level"] == "note"
+    assert checks.demote_for_sync([finding("port.taken", "x", level="note")])[0]["level"] == "note"
 
 
 def test_code_that_no_node_has_told_of_gives_no_plan_and_hides_nothing(run_action):
@@ -817,7 +817,7 @@ def test_what_a_start_would_bring_is_no_obstacle_and_is_said_by_a_check(run_acti
 
 def test_an_environment_that_somebody_has_changed_is_not_said_to_be_brought():
     todo = {"environment": ["node1", "node2"], "code": ["node1"]}
-    said = checks.of_todo(
+    said = checks.describe_todo(
         todo,
         [
             finding("environment.version_changed", "changed", nodes="node1"),
@@ -877,7 +877,7 @@ def test_what_was_proven_is_not_repeated_for_a_while(run_action, tmp_path, kept)
     )
     made = run_action("plan", arguments)
     if kept:
-        proof_cache.keep(str(tmp_path), kept, proof_cache.keys(made["plan"], arguments["facts"], arguments["allowed"])[kept], time.time() - 3000, {"findings": [
+        proof_cache.save_proof(str(tmp_path), kept, proof_cache.proof_keys(made["plan"], arguments["facts"], arguments["allowed"])[kept], time.time() - 3000, {"findings": [
             finding("network.slow", "is slow", level="warn"), finding("network.measured", "10 Gbit/s", level="note")]})  # fmt: skip
         made = run_action("plan", arguments)
         assert [item["text"] for item in made["findings"]] == [

@@ -27,10 +27,10 @@ def judge(monkeypatch, *found):
 
 
 def kept(given, folder, now=None):
-    key = proof_cache.keys(given["plan"], given["facts"])[given["kind"]]
+    key = proof_cache.proof_keys(given["plan"], given["facts"])[given["kind"]]
     path = proof_cache.path_of(str(folder), given["kind"], key)
     return (
-        proof_cache.valid(
+        proof_cache.read_proof(
             str(folder), given["kind"], key, 1, os.path.getmtime(path) if now is None else now
         )
         if os.path.exists(path)
@@ -105,37 +105,37 @@ def test_a_stop_fails_with_all_of_it_and_keeps_nothing(run_action, monkeypatch, 
 
 def test_a_proof_holds_for_its_hours_its_boots_and_its_plan(tmp_path, given):
     made, facts = given["plan"], given["facts"]
-    keys = proof_cache.keys(made, facts)
+    keys = proof_cache.proof_keys(made, facts)
     for kind in proof_cache.KINDS:
-        proof_cache.keep(str(tmp_path), kind, keys[kind], 1000.0, {})
-        assert proof_cache.valid(str(tmp_path), kind, keys[kind], 1, 1000.0 + 3599)
-        assert not proof_cache.valid(str(tmp_path), kind, keys[kind], 1, 1000.0 + 3601)
-        assert not proof_cache.valid(str(tmp_path), kind, keys[kind], 0, 1000.0)
-        assert not proof_cache.valid(
+        proof_cache.save_proof(str(tmp_path), kind, keys[kind], 1000.0, {})
+        assert proof_cache.read_proof(str(tmp_path), kind, keys[kind], 1, 1000.0 + 3599)
+        assert not proof_cache.read_proof(str(tmp_path), kind, keys[kind], 1, 1000.0 + 3601)
+        assert not proof_cache.read_proof(str(tmp_path), kind, keys[kind], 0, 1000.0)
+        assert not proof_cache.read_proof(
             str(tmp_path), kind, keys[kind], 1, 999.0
         )  # written by a clock that was ahead
     booted = copy.deepcopy(facts)
     booted["node2"]["boot"] = "another"
-    assert not set(proof_cache.keys(made, booted).values()) & set(keys.values())
+    assert not set(proof_cache.proof_keys(made, booted).values()) & set(keys.values())
     other = dict(made, argv=made["argv"] + ["-x"])
     assert (
-        proof_cache.keys(other, facts)["network"] == keys["network"]
-        and proof_cache.keys(other, facts)["rehearsal"] != keys["rehearsal"]
+        proof_cache.proof_keys(other, facts)["network"] == keys["network"]
+        and proof_cache.proof_keys(other, facts)["rehearsal"] != keys["rehearsal"]
     )
     for allowed in ({"bandwidth": 10}, {"matrix": True}):
-        asked = proof_cache.keys(made, facts, allowed)
+        asked = proof_cache.proof_keys(made, facts, allowed)
         assert asked["network"] != keys["network"] and asked["rehearsal"] == keys["rehearsal"]
     upgraded = copy.deepcopy(facts)
     upgraded["node1"]["installed"] = {"own": {"packages": {"paddlepaddle": "3.3.1"}}}
-    assert proof_cache.keys(made, upgraded)["rehearsal"] != keys["rehearsal"]
+    assert proof_cache.proof_keys(made, upgraded)["rehearsal"] != keys["rehearsal"]
     slower = copy.deepcopy(upgraded)
     slower["node1"]["installed"]["own"]["seconds"] = (
         0.032  # how long a look took, and how deep it was, is no other Python
     )
-    assert proof_cache.keys(made, slower) == proof_cache.keys(made, upgraded)
+    assert proof_cache.proof_keys(made, slower) == proof_cache.proof_keys(made, upgraded)
     moved = copy.deepcopy(made)
     moved["nodes"][1]["address"] = "10.0.0.9"
-    assert proof_cache.keys(moved, facts)["network"] != keys["network"]
+    assert proof_cache.proof_keys(moved, facts)["network"] != keys["network"]
 
 
 def test_a_state_directory_that_cannot_be_written_costs_only_the_memory(
@@ -148,7 +148,7 @@ def test_a_state_directory_that_cannot_be_written_costs_only_the_memory(
 
 
 def test_old_proofs_go(monkeypatch, tmp_path):
-    monkeypatch.setattr(proof_cache, "KEPT", 3)
+    monkeypatch.setattr(proof_cache, "MOST_PROOFS", 3)
     for number in range(6):
-        proof_cache.keep(str(tmp_path), "network", "%064x" % (number << 200), 1.0, {})
+        proof_cache.save_proof(str(tmp_path), "network", "%064x" % (number << 200), 1.0, {})
     assert len(os.listdir(tmp_path / "proofs")) == 3

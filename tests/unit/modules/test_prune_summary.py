@@ -8,7 +8,7 @@ import re
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import prune_report
-from unit.modules.test_prune import NOW, entry, place, run_id
+from unit.modules.test_run_prune import NOW, entry, place, run_id
 
 # A name and its size.
 SIZE = re.compile(r"[a-z]\w* [\d.]+ [KG]?i?B")
@@ -20,8 +20,10 @@ def test_what_is_shown():
         "node2": None,
         "home": place(entry(9, bytes=2048), entry(1, bytes=0), unfinished=[".pruning-x"]),
     }
-    found = prune_rules.decide(prune_rules.rule_of(keep=1), looks, "lab", NOW)
-    lines = prune_report.plan_lines(prune_rules.rule_of(keep=1), looks, found, NOW, ["node2"])
+    found = prune_rules.decide(prune_rules.build_rule(keep=1), looks, "lab", NOW)
+    lines = prune_report.describe_choice(
+        prune_rules.build_rule(keep=1), looks, found, NOW, ["node2"]
+    )
     assert lines[0].startswith("rule: ") and "newest 1 of their job" in lines[0]
     assert lines[2].split()[:10] == [run_id(9), *"9 days ago".split()] + [
         *["node1", "3.0", "GiB,"],
@@ -35,7 +37,7 @@ def test_what_is_shown():
         "code, data, weights",
     ):
         assert words in text
-    last = prune_report.last_line(looks, found, {}, False, ["node2"])
+    last = prune_report.verdict_line(looks, found, {}, False, ["node2"])
     removal, confirm, silent = last.split("; ")
     assert removal.startswith("WOULD REMOVE 1 run ")
     assert SIZE.findall(removal) == ["free 3.0 GiB", "node1 3.0 GiB", "home 2.0 KiB"]
@@ -45,10 +47,10 @@ def test_what_is_shown():
         "node1": {"removed": ["a"], "freed": 512, "problems": []},
         "home": {"removed": ["a", "b"], "freed": 512, "problems": ["x"]},
     }
-    removal, kept = prune_report.last_line(looks, found, done, True).split("; ")
+    removal, kept = prune_report.verdict_line(looks, found, done, True).split("; ")
     assert removal.startswith("REMOVED 2 runs, 1.0 KiB ") and kept.startswith("1 not")
     assert SIZE.findall(removal) == ["node1 512 B", "home 512 B"]
-    assert prune_report.last_line({}, {"remove": {}}, {}, False) == "NOTHING to remove"
+    assert prune_report.verdict_line({}, {"remove": {}}, {}, False) == "NOTHING to remove"
 
 
 @pytest.mark.parametrize(

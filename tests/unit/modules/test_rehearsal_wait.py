@@ -28,7 +28,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from core_support import ROOT, RUN, gang
 
-SCRIPT = (ROOT / "plugins" / "module_utils" / "agent" / "rehearse.py").read_text(encoding="utf-8")
+SCRIPT = (ROOT / "plugins/module_utils/agent/rehearsal_rank.py").read_text(encoding="utf-8")
 
 
 def made_for(count=2, devices=1, **more):
@@ -447,8 +447,8 @@ def test_the_script_lies_beside_the_trainings_and_the_code_stays_as_it_is(rehear
 
 def test_a_rehearsal_is_no_run(rehearsed):
     base, place, _made = rehearsed
-    assert attempt_dir.runs_on(base) == [] and attempt_dir.rehearsals_on(base) == [(RUN, 0)]
-    assert status.look(Systemd(0), base, "", 0, "node2")["found"] is False
+    assert attempt_dir.list_attempts(base) == [] and attempt_dir.list_rehearsals(base) == [(RUN, 0)]
+    assert status.read_status(Systemd(0), base, "", 0, "node2")["found"] is False
 
     def held(argv):
         return (
@@ -457,7 +457,7 @@ def test_a_rehearsal_is_no_run(rehearsed):
             else (0, "active", "")
         )
 
-    assert status.look(held, base, "", 0, "node2")["found"] is False
+    assert status.read_status(held, base, "", 0, "node2")["found"] is False
     older = "20251120-103501-ppyoloe-0001"
     os.makedirs(attempt_dir.attempt_dir(base, older, 1))
     for name in ("plan.json", "attempt.json"):
@@ -467,7 +467,7 @@ def test_a_rehearsal_is_no_run(rehearsed):
             os.path.join(attempt_dir.attempt_dir(base, older, 1), name), "w", encoding="utf-8"
         ) as handle:
             handle.write(text)
-    assert status.look(held, base, "", 0, "node2")["run"] == older
+    assert status.read_status(held, base, "", 0, "node2")["run"] == older
 
 
 def test_read_and_removed(rehearsed):
@@ -536,7 +536,7 @@ def test_what_an_earlier_controller_left_goes_when_it_is_old(rehearsed):
             handle.write("{}")
         os.utime(place, (time.time() - age, time.time() - age))
     node_rehearsal.finish(Systemd(0), base, RUN, "node2", 1, "", False)
-    assert attempt_dir.rehearsals_on(base) == [("20261120-103501-x-0002", 0)]
+    assert attempt_dir.list_rehearsals(base) == [("20261120-103501-x-0002", 0)]
 
 
 @pytest.mark.parametrize("held", [True, False])

@@ -128,10 +128,10 @@ def test_the_end_of_a_long_log_is_enough(tmp_path):
         tmp_path, {"log": STEP % (0, 0, 1) + "x" * 5000 + "\n" + STEP % (1, 0, 2) + EVALUATED % 500}
     )
     table = parser.Table(compiled()["suite"]["logs"])
-    assert history.of_log(str(tmp_path), "log", table)["steps"] == 2
-    found = history.of_log(str(tmp_path), "log", table, most=1000)
+    assert history.read_log_history(str(tmp_path), "log", table)["steps"] == 2
+    found = history.read_log_history(str(tmp_path), "log", table, most=1000)
     assert (found["steps"], [item["ap"] for item in found["evaluations"]]) == (1, [0.5])
-    assert history.of_log(str(tmp_path), "none", table) is None
+    assert history.read_log_history(str(tmp_path), "none", table) is None
 
 
 @pytest.mark.parametrize("wrong", [7, [7], [{"number": 1}], [{"number": [], "started": 1}]])

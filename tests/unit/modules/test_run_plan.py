@@ -5,7 +5,6 @@ agree, and only where they are what they should be.
 
 from __future__ import annotations
 
-import base64
 import copy
 import hashlib
 import json
@@ -58,7 +57,7 @@ def bring(here):
         return {
             "changed": changed,
             "warnings": problems,
-            "lacking": plan_directory.lacking(str(here)),
+            "lacking": plan_directory.missing_files(str(here)),
         }
 
     return call
@@ -80,7 +79,9 @@ def test_what_the_nodes_agree_on_is_taken_with_the_shipped_tables(bring, here):
     result = bring({"node1": (TEXT, JOB), "node2": (TEXT, JOB)})
     assert (result["changed"], result["lacking"]) == (True, {})
     taken = json.loads((here / "plan.json").read_text())
-    assert taken == json.loads(json.dumps(dict(PLAN, suite=plan_directory.shipped(PLAN["suite"]))))
+    assert taken == json.loads(
+        json.dumps(dict(PLAN, suite=plan_directory.shipped_suite(PLAN["suite"])))
+    )
     assert (
         taken["suite"]["logs"] == suite_file.load("paddledetection")["logs"]
         and taken["suite"]["checkpoints"] == PLAN["suite"]["checkpoints"]
@@ -184,12 +185,9 @@ def test_what_is_no_job_is_not_taken(bring, here, data):
         "job.json" in bring({"node1": (TEXT, data)})["lacking"]
         and not (here.parent / "job.json").exists()
     )
-    assert (
-        plan_directory.job_in(base64.b64encode(data).decode()) is None
-        and plan_directory.job_in("?") is None
-        and plan_directory.job_in(None) is None
-    )
-    assert plan_directory.job_in(base64.b64encode(JOB).decode())["suite"] == "paddledetection"
+    with pytest.raises(plan_directory.PlanProblem):
+        plan_directory.read_job(data)
+    assert plan_directory.read_job(JOB)["suite"] == "paddledetection"
 
 
 @pytest.mark.parametrize("planted", [".incoming", ".incoming/node1", ".incoming/node1/plan.json"])
@@ -262,15 +260,9 @@ def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):
     """
     put(here, {"plan.json": '{"ours": 1}', "../job.json": "{}"})
     task = {"import_role": {"name": "collect", "tasks_from": "plan"}}
-    known = {
-        "launch_run": {"run_id": RUN, "number": 1, "nodes": ["node1"]},
-        "collect_runs_dir": str(tmp_path / "runs"),
-    }
-    plays = [
-        {"hosts": "localhost", "gather_facts": False, "tasks": [{"set_fact": known}]},
-        {"hosts": "node1", "gather_facts": False, "tasks": [task]},
-    ]
-    plays[1]["vars"] = {
+    plays = [{"hosts": "node1", "gather_facts": False, "tasks": [task]}]
+    plays[0]["vars"] = {
+        "run_attempt": {"run_id": RUN, "number": 1, "nodes": ["node1"]},
         "collect_runs_dir": str(tmp_path / "runs"),
         "ansible_ssh_executable": "/bin/false",
     }

@@ -39,8 +39,8 @@ def test_keys_of_a_scan():
         f"# 198.51.100.11:22 SSH-2.0-OpenSSH_9.2\n198.51.100.11 {ONE}\n\n198.51.100.11 ssh-dss"
         " AAAA\ngarbage\n"
     )
-    assert core.keys_of(text) == ({"ssh-ed25519": {ONE}}, False)
-    assert core.keys_of(f"@cert-authority *.lan {TWO}\n@revoked * {ONE}\n") == ({}, True)
+    assert core.parse_keys(text) == ({"ssh-ed25519": {ONE}}, False)
+    assert core.parse_keys(f"@cert-authority *.lan {TWO}\n@revoked * {ONE}\n") == ({}, True)
 
 
 def test_pinned_keys_reads_hashed_names_ports_and_several_files(tmp_path):
@@ -164,13 +164,13 @@ def test_with_lines_keeps_what_is_there():
         "node3": {"status": "unknown", "keys": [TWO]},
     }
     assert (
-        core.with_lines("# mine", nodes, verdicts)
+        core.add_lines("# mine", nodes, verdicts)
         == f"# mine\n198.51.100.11 {ONE}\n[198.51.100.12]:2222 {TWO}\n"
     )
-    assert core.with_lines("# mine\n", nodes, verdicts).startswith("# mine\n198.51.100.11 ")
-    assert core.with_lines("# mine", nodes[2:], verdicts) == "# mine"
-    again = core.with_lines("", nodes, verdicts)
-    assert core.with_lines(again, nodes, verdicts) == again
+    assert core.add_lines("# mine\n", nodes, verdicts).startswith("# mine\n198.51.100.11 ")
+    assert core.add_lines("# mine", nodes[2:], verdicts) == "# mine"
+    again = core.add_lines("", nodes, verdicts)
+    assert core.add_lines(again, nodes, verdicts) == again
 
 
 # --- the module

@@ -11,6 +11,7 @@ import pwd
 import pytest
 import ssh_mesh_check
 import yaml
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 
 IDENTITIES = {name: primitives.identity(f"id-{name}", name) for name in ("node1", "node2", "node3")}
@@ -42,7 +43,7 @@ def answers(monkeypatch):
         name = argv[argv.index("--") + 1]
         return given.get(name, (0, f"id-{name}\n{name}\n", ""))
 
-    monkeypatch.setattr(primitives, "run_program", run)
+    monkeypatch.setattr(commands, "run_program", run)
     return given, ran
 
 

@@ -9,9 +9,9 @@ import pwd
 import pytest
 import ssh_mesh_node
 import yaml
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     node_description,
-    primitives,
     store,
 )
 
@@ -33,7 +33,7 @@ def home(tmp_path, monkeypatch):
         "getpwuid",
         lambda uid: pwd.struct_passwd((*account[:5], str(tmp_path), account[6])),
     )
-    monkeypatch.setattr(primitives, "run_program", lambda argv, timeout=20: (0, "[]", ""))
+    monkeypatch.setattr(commands, "run_program", lambda argv, timeout=20: (0, "[]", ""))
     return tmp_path
 
 

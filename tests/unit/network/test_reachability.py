@@ -10,7 +10,7 @@ import json
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import topology
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.network import (
     link_quality,
@@ -40,7 +40,7 @@ def said(found, level="stop"):
 @pytest.mark.parametrize("count", [2, 3, 4, 64])
 def test_ring_and_star_are_linear_and_every_round_is_a_permutation(count):
     names = ["n%d" % number for number in range(count)]
-    wanted = {name: topology.targets(names, name) for name in names}
+    wanted = {name: node_check.peers_of(names, name) for name in names}
     assert all(
         name not in peers and len(set(peers)) == len(peers) <= 3 for name, peers in wanted.items()
     )
@@ -50,36 +50,42 @@ def test_ring_and_star_are_linear_and_every_round_is_a_permutation(count):
         for at, name in enumerate(names)
     )  # the ring, both ways
     for rounds in (
-        [topology.rounds(names, name) for name in names],
-        [topology.rounds(names, name, matrix=True) for name in names],
+        [node_check.receivers_of(names, name) for name in names],
+        [node_check.receivers_of(names, name, matrix=True) for name in names],
     ):
         for turn in zip(*rounds):
             assert sorted(turn) == sorted(names) and all(
                 name != to for name, to in zip(names, turn)
             )
     assert all(
-        sorted(topology.targets(names, name, matrix=True) + [name]) == sorted(names)
+        sorted(node_check.peers_of(names, name, matrix=True) + [name]) == sorted(names)
         for name in names
     )
 
 
 def test_the_ports_that_ranks_meet_at():
     made = compiled(count=2, devices=8)
-    assert reachability.planned(made) == [17000, 17007] and reachability.needed(made) == [17000]
+    assert reachability.listening_ports(made) == [17000, 17007] and reachability.meeting_ports(
+        made
+    ) == [17000]
     made = compiled(
         count=2, devices=2, accelerator="gpu", job={"launcher": "paddle", "rendezvous": "master"}
     )
-    assert reachability.planned(made) == [17000, 17001, 17064] and reachability.needed(made) == [
+    assert reachability.listening_ports(made) == [
+        17000,
+        17001,
+        17064,
+    ] and reachability.meeting_ports(made) == [
         17000,
         17001,
         17064,
     ]
     made["launcher"]["name"] = "mpirun"
     assert (
-        reachability.needed(made) == []
+        reachability.meeting_ports(made) == []
     )  # Open MPI takes ephemeral ports; on CPU MindSpore's scheduler listens on the start port
     made["scheduler"] = {"node": "node1"}
-    assert 17000 in reachability.needed(made)
+    assert 17000 in reachability.meeting_ports(made)
 
 
 # --- real answers
@@ -471,7 +477,7 @@ def test_unequal_mtu_is_a_warning():
     ],
 )  # fmt: skip
 def test_interface_lists_are_read_as_nccl_reads_them(text, exact, meant):
-    assert interfaces.chosen(text, ["lo", "eth0", "eth1", "ib0"], exact) == meant
+    assert interfaces.match_names(text, ["lo", "eth0", "eth1", "ib0"], exact) == meant
 
 
 SECOND = {"node1": "192.168.9.1", "node2": "192.168.9.2"}
@@ -500,7 +506,10 @@ def test_a_forced_interface(env, extra, levels):
     for name, address in extra.items():
         arguments["facts"][name]["addresses"].append({"interface": "ib0", "address": address})
     made = core.compile_plan(**copy.deepcopy(arguments))
-    assert sorted(item["level"] for item in interfaces.forced(made, arguments["facts"])) == levels
+    assert (
+        sorted(item["level"] for item in interfaces.judge_forced(made, arguments["facts"]))
+        == levels
+    )
 
 
 def test_a_forced_adapter_must_be_there_and_active():
@@ -509,12 +518,12 @@ def test_a_forced_adapter_must_be_there_and_active():
         "node1": [{"name": "mlx5_0", "port": "1", "state": "4: ACTIVE"}],
         "node2": [{"name": "mlx5_0", "port": "1", "state": "1: DOWN"}],
     }
-    assert interfaces.adapters(made, rows) == []
+    assert interfaces.judge_adapters(made, rows) == []
     made["env"]["NCCL_IB_HCA"] = "=mlx5_0:1"
-    assert [item["nodes"] for item in interfaces.adapters(made, rows)] == [["node2"]]
+    assert [item["nodes"] for item in interfaces.judge_adapters(made, rows)] == [["node2"]]
     made["env"]["NCCL_IB_HCA"] = "mlx4"
-    assert [item["nodes"] for item in interfaces.adapters(made, dict(rows, node2=None))] == [
+    assert [item["nodes"] for item in interfaces.judge_adapters(made, dict(rows, node2=None))] == [
         ["node1"]
     ]
     made["env"]["NCCL_IB_DISABLE"] = "1"
-    assert interfaces.adapters(made, rows) == []
+    assert interfaces.judge_adapters(made, rows) == []

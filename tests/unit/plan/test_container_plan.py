@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import agent
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import launcher
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     containers,
     python_env,
@@ -17,8 +17,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import comp
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 from core_support import (
     ENVIRONMENT,
-    ROOT,
     RUN,
+    agent_archive,
     attempt_files,
     compiled,
     gang,
@@ -27,7 +27,7 @@ from core_support import (
     recorded,
 )
 
-AGENT = str(ROOT / "plugins" / "module_utils" / "agent" / "agent.py")
+AGENT = agent_archive()
 IMAGE = {
     "container": "mine/paddle:2.6.2",
     "mounts": ["/data"],
@@ -122,8 +122,11 @@ def test_the_agent_starts_what_containers_would_and_adds_nothing(tmp_path):
     wanted = containers.container_command(
         mine["container"], str(tmp_path / "work"), f"trainyard-{RUN}-1", ["python", "x"], given
     )
-    assert agent.inside(mine, str(tmp_path), ["python", "x"], given) == wanted
-    assert agent.inside({}, str(tmp_path), ["python", "x"], given) == (["python", "x"], given)
+    assert launcher.wrap_command(mine, str(tmp_path), ["python", "x"], given) == wanted
+    assert launcher.wrap_command({}, str(tmp_path), ["python", "x"], given) == (
+        ["python", "x"],
+        given,
+    )
 
 
 @pytest.mark.parametrize("engine", ["podman", "docker"])

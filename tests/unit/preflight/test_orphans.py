@@ -15,15 +15,29 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import orphans
-from core_support import RUN
 
-OTHER = RUN.replace("ppyoloe", "other")
+# Other tests run on this machine at the same time, each with processes of its own.
+RUN = f"20261120-103501-orphans{os.getpid()}-1f2e"
+OTHER = f"20261120-103501-other{os.getpid()}-1f2e"
+OWN = f"TRAINYARD_TEST=orphans-{os.getpid()}"
 SLEEP = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"]
 STUBBORN = [
     sys.executable,
     "-c",
     "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(60)",
 ]
+
+
+@pytest.fixture(autouse=True)
+def only_own_processes(monkeypatch):
+    """Hide the processes that these tests have not started."""
+    monkeypatch.setenv(*OWN.split("="))
+    every = processes.pids
+    monkeypatch.setattr(
+        processes,
+        "pids",
+        lambda: [pid for pid in every() if OWN.encode() in processes.environment_of(pid)],
+    )
 
 
 def look(units=()):
@@ -83,7 +97,7 @@ def test_a_unit_that_started_since_the_units_were_listed_holds_its_processes(mar
     place = (
         f"1:name=systemd:/user.slice/user@1000.service/app.slice/{attempt_dir.unit_name(RUN, 1)}\n"
     )
-    monkeypatch.setattr(orphans, "text_of", lambda path: place)
+    monkeypatch.setattr(orphans, "read_text", lambda path: place)
     assert process.pid not in mine(look())
 
 
@@ -253,10 +267,3 @@ def test_who_ends_a_run_does_not_end_itself(marked):
         env=dict(os.environ, TRAINYARD_ATTEMPT=RUN + "/1"), capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     assert done.stdout == "[]\n"
-
-
-@pytest.mark.parametrize(
-    "seconds, words", [(40, "40 s"), (720, "12 min"), (10800, "3 h"), (200000, "2 days")]
-)
-def test_an_age_in_words(seconds, words):
-    assert processes.age(seconds) == words

@@ -63,17 +63,17 @@ def server():
     ],
 )
 def test_the_ports_that_each_launcher_listens_on(launcher, kind, nodes, meeting, expected):
-    need = ports.needs(launcher, kind, nodes, meeting, START, 2)
+    need = ports.port_needs(launcher, kind, nodes, meeting, START, 2)
     assert (need["listened"], need["others"], len(need["pool"])) == expected
     job = {"launcher": launcher, "rendezvous": meeting, "start_port": None}
     chosen = [{"accelerator": kind, "devices": ["0", "1"]}] * nodes
-    assert ports.wanted(job, {"start_port": START}, chosen) == sorted(
+    assert ports.ports_to_probe(job, {"start_port": START}, chosen) == sorted(
         set(need["listened"] + need["others"] + need["pool"])
     )
 
 
 def test_the_pool_is_what_the_launcher_is_told():
-    need = ports.needs("paddle", "cpu", 2, "master", START, 2)
+    need = ports.port_needs("paddle", "cpu", 2, "master", START, 2)
     said = launchers.rendezvous("paddle", "master")["env"]["PORT_RANGE"].format(
         **launchers.template_values(["a"], ["0", "1"], "", START, 0)
     )
@@ -280,22 +280,23 @@ def test_other_reasons_are_said(error, words):
 
 
 def test_no_other_start_port_is_promised_where_none_is_known():
-    assert ports.next_start(START, 4, [dict(FREE, used=list(range(10000, 20000)))]) is None
-    assert ports.next_start(19999, 2, [dict(FREE, used=list(range(20000, 22000)))]) == 10000
+    assert ports.find_start_port(START, 4, [dict(FREE, used=list(range(10000, 20000)))]) is None
+    assert ports.find_start_port(19999, 2, [dict(FREE, used=list(range(20000, 22000)))]) == 10000
 
 
 def test_a_start_port_that_is_proposed_has_no_port_in_the_kernels_range():
-    assert ports.next_start(32765, 2, [FREE]) == 32766
-    assert ports.next_start(32766, 2, [FREE]) == 10000
+    assert ports.find_start_port(32765, 2, [FREE]) == 32766
+    assert ports.find_start_port(32766, 2, [FREE]) == 10000
     assert (
-        ports.next_start(32765, 2, [FREE, dict(FREE, ephemeral=[[32000, 60999]])]) == 10000
+        ports.find_start_port(32765, 2, [FREE, dict(FREE, ephemeral=[[32000, 60999]])]) == 10000
     )  # another node's, too
 
 
-def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_it():
+# The second is that of an older release.
+@pytest.mark.parametrize("program", ["agent.pyz listen", "netprobe.py"])
+def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_it(program):
     command = (
-        "/usr/bin/python3 -I /run/user/1000/yardcheck-5f2a/netprobe.py"
-        " /run/user/1000/yardcheck-5f2a"
+        f"/usr/bin/python3 -I /run/user/1000/yardcheck-5f2a/{program} /run/user/1000/yardcheck-5f2a"
     )
     told = {
         "node%d" % at: {"ports": dict(FREE, taken=[taken(START, command=command)])} for at in (1, 2)
@@ -303,5 +304,5 @@ def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_i
     assert ports.judge(compiled(count=2), told, {}) == []
     alone = compiled(count=1, job={"launcher": "msrun"})  # nobody waits where there is no network
     assert [item["level"] for item in ports.judge(alone, {"node1": told["node1"]}, {})] == ["stop"]
-    told["node1"]["ports"]["taken"][0]["command"] = "python netprobe.py"
+    told["node1"]["ports"]["taken"][0]["command"] = f"python {program}"
     assert [item["level"] for item in ports.judge(compiled(count=2), told, {})] == ["stop"]

@@ -94,8 +94,8 @@ def test_a_link_is_not_a_run_at_home(tmp_path):
     put(tmp_path / "elsewhere", {"attempt-1/plan.json": "{}"})
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / FAKE).symlink_to(tmp_path / "elsewhere")
-    assert run_choice.numbers_at_home(str(tmp_path / "runs"), FAKE) == []
-    assert run_choice.numbers_at_home(str(tmp_path), "elsewhere") == []
+    assert run_choice.controller_attempts(str(tmp_path / "runs"), FAKE) == []
+    assert run_choice.controller_attempts(str(tmp_path), "elsewhere") == []
 
 
 def test_a_node_alone_does_not_use_up_the_numbers():
@@ -109,7 +109,7 @@ def test_a_stop_of_what_holds_the_nodes_goes_to_names_of_the_inventory(tmp_path)
         "node2": status(ended=False),
         "node3": status(ended=False),
     }
-    assert run_choice.holding(str(tmp_path), SITE, answers) == [
+    assert run_choice.running_attempts(str(tmp_path), SITE, answers) == [
         [RUN, 1, SITE],
         [FAKE, 99, ["node1"]],
     ]
@@ -164,10 +164,10 @@ def test_a_lone_claim_counts_with_a_second_node_or_with_the_controllers_record()
         }
 
     answers = {"node1": said(3), "node2": said(3), "node3": said(2)}
-    kept, notes = run_choice.believed(answers, answers, [2], ["node1", "node2", "node3"])
+    kept, notes = run_choice.split_claims(answers, answers, [2], ["node1", "node2", "node3"])
     assert sorted(kept) == ["node1", "node2", "node3"] and notes == []
     answers["node2"] = said(2)
-    kept, notes = run_choice.believed(answers, answers, [2], ["node1", "node2", "node3"])
+    kept, notes = run_choice.split_claims(answers, answers, [2], ["node1", "node2", "node3"])
     assert sorted(kept) == ["node2", "node3"] and len(notes) == 1
-    kept, notes = run_choice.believed(answers, answers, [2, 3], ["node1", "node2", "node3"])
+    kept, notes = run_choice.split_claims(answers, answers, [2, 3], ["node1", "node2", "node3"])
     assert sorted(kept) == ["node1", "node2", "node3"] and notes == []

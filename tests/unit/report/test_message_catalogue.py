@@ -24,12 +24,15 @@ TAKE_CODE = (
     "BrokenFile",
     "CheckpointError",
     "EvidenceError",
+    "MeshProblem",
+    "MeshRefused",
     "ReplacementRefused",
     "ResumePostponed",
     "ResumeRefused",
     "_Line",
     "_Refusal",
     "_build_verdict",
+    "_describe_twins",
     "_list_candidates",
     "describe_skipped",
 )
@@ -93,7 +96,8 @@ def is_code(value):
 def codes_in(tree):
     """Return (codes, other arguments): how one module names message codes.
 
-    A code is a literal in a call, in an assignment to `code` or in a table CODE_OF_...
+    A code is a literal in a call, in an assignment to `code`, at the key `code` of a mapping or in
+    a table CODE_OF_...
     """
     codes, others = set(), []
     for node in ast.walk(tree):
@@ -103,6 +107,14 @@ def codes_in(tree):
                 codes.add(argument.value)
             elif argument is not None:
                 others.append(ast.unparse(argument))
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values):
+                if (
+                    key is not None
+                    and literals(key) == {"code"}
+                    and isinstance(value, ast.Constant)
+                ):
+                    codes.add(value.value)
         elif isinstance(node, ast.Assign):
             target, value = first_element(node.targets[0]), node.value
             if name_of(target) == "code":

@@ -178,7 +178,7 @@ def test_a_listener_of_the_run_itself_is_no_stop(port, monkeypatch, tmp_path):
         stopping.sockets, "owners", lambda taken, rows: {port: owner for port in taken}
     )
     put(attempt_dir.attempt_dir(str(tmp_path), RUN, 1), {"plan.json": json.dumps(planned(port))})
-    found = stopping.occupied(None, str(tmp_path), RUN, 1, "node2", settle=0)
+    found = stopping.find_occupied(None, str(tmp_path), RUN, 1, "node2", settle=0)
     assert [item["own"] for item in found] == [True]
     said = {"stopped": [RUN], "ended": [], "left": [], "occupied": found}
     told = summarize_stop({"node2": said}, {}, RUN, ["node2"])
@@ -198,7 +198,7 @@ def test_devices_that_the_run_still_has(tmp_path, monkeypatch):
         for device, run in (("0", RUN), ("1", None), ("7", None))
     ]
     monkeypatch.setattr(stopping.devices, "look", lambda run, base, asked: {"processes": rows})
-    found = stopping.occupied(None, str(tmp_path), RUN, 1, "node2", settle=0)
+    found = stopping.find_occupied(None, str(tmp_path), RUN, 1, "node2", settle=0)
     assert [(item["what"], item["own"]) for item in found if item["what"].startswith("device")] == [
         ("device 0", True),
         ("device 1", False),

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""End of an attempt's unit on one node: exit.json, the peers, containers and leftovers.
+
+systemd calls it after the unit's last process has ended, however that came (ExecStopPost).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+
+from . import attempt_files, launcher, memory_killer, openmpi, peers
+
+SPARE_SECONDS = 5
+
+
+def ask_for_time(seconds):
+    """Have systemd wait so many seconds from now for this part of the unit's end.
+
+    Without that it has TimeoutStopSec, as the ranks have (sd_notify(3)).
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        if address[0] == "@":
+            address = "\0" + address[1:]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection:
+            connection.sendto(b"EXTEND_TIMEOUT_USEC=%d" % int(seconds * 1e6), address)
+
+
+def call_safely(function, *arguments):
+    """Call one part of an end and return its result.
+
+    A part may fail on what the training has left in its attempt's directory. Then report that and
+    return None, because the other parts must come all the same.
+    """
+    try:
+        return function(*arguments)
+    except Exception as error:
+        attempt_files.print_if_possible(
+            f"trainyard: {function.__name__}: {type(error).__name__}: {error}"
+        )
+        return None
+
+
+def finish(attempt, node, config=""):
+    """Write exit.json from systemd's variables, and stop the peers on failure.
+
+    The variables are $SERVICE_RESULT, $EXIT_CODE and $EXIT_STATUS, see systemd.exec(5).
+    """
+    call_safely(ask_for_time, peers.PEER_SECONDS + launcher.REMOVE_SECONDS + 2 * SPARE_SECONDS)
+    stop_note = attempt_files.read_stop(attempt)
+    result = {
+        "service_result": os.environ.get("SERVICE_RESULT"),
+        "exit_code": os.environ.get("EXIT_CODE"),
+        "exit_status": os.environ.get("EXIT_STATUS"),
+        "time": time.time(),
+        "stopped_by": stop_note.get("by"),
+        "stopped_from": stop_note.get("from"),
+        "stop_reason": stop_note.get("reason"),
+        "oom_kills": call_safely(memory_killer.count_kills_since_start, attempt),
+        "peers": {},
+    }
+    # First of all: the peers may take a while, and this must not be lost.
+    attempt_files.write_if_possible(attempt, "exit.json", result)
+    call_safely(stop_guard, attempt)
+    if not (
+        stop_note
+        or (result["service_result"] == "success" and attempt_files.launcher_succeeded(attempt))
+    ):
+        result["peers"] = call_safely(peers.stop_peers, attempt, node, config) or {}
+        attempt_files.write_if_possible(attempt, "exit.json", result)
+    call_safely(
+        launcher.remove_containers, attempt, node
+    )  # after the peers: an engine may take its time
+    if os.path.exists(os.path.join(attempt, "mpi.json")):
+        call_safely(openmpi.sweep, attempt)
+    return 0
+
+
+def stop_guard(attempt):
+    """End the guard of this attempt without waiting for it.
+
+    It ends automatically unless it is stuck.
+    """
+    try:
+        record = attempt_files.read_json(attempt, "attempt.json")
+        if record["attempt"]:  # a rehearsal has no guard
+            unit = record["unit"].replace("trainyard-", "yardguard-", 1)
+            argv = ["systemctl", "--user", "stop", "--no-block", unit]
+            subprocess.call(
+                argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SPARE_SECONDS
+            )
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+        pass

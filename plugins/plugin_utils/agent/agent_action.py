@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Base class of the action plugins whose module starts a program of agent.pyz on a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.plugins.action import ActionBase
+
+from ..gate import answer_gate
+from . import zipapp
+
+
+class AgentAction(answer_gate.Gated, ActionBase):
+    """Result of the module, which gets the archive as its argument `agent`.
+
+    It travels with the task that starts the program, so that it costs no task of its own.
+    """
+
+    TRANSFERS_FILES = False
+    # The value of the argument `state` that starts a program.
+    STATE = ""
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the module's result."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        if arguments.get("state") == self.STATE:
+            arguments["agent"] = zipapp.encoded()
+        result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
+        return result
