@@ -13,7 +13,7 @@ description:
   - Runs on the controller and changes nothing.
 options:
   path: {description: "The attempt's directory on the controller.", type: path, required: true}
-  files: {description: "{path: [kind, size, sha256]}, as M(checkpoint_info) or M(resume_point) returned them.", type: dict, required: true}
+  files: {description: "{path: [kind, size, sha256]}, as M(checkpoint_info) or M(checkpoint_candidates_info) returned them.", type: dict, required: true}
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard

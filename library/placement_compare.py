@@ -9,7 +9,7 @@ module: placement_compare
 short_description: Choose the nodes that name their files
 description:
   - Compares what the nodes know of code, data and weights that lie there already, and returns the nodes that differ and one that agrees with most.
-  - M(placement) with C(state=named) then names the files of these nodes.
+  - M(tree_files_info) then names the files of these nodes.
   - Runs on the controller and changes nothing.
 options:
   facts: {description: "{node: facts}, as M(node_info) returned them.", type: dict, required: true}

@@ -15,7 +15,7 @@ options:
   keep: {description: "So many of each job's newest runs stay; empty for no such rule.", type: str, default: ""}
   older_than: {description: "Only runs that began longer ago are removed: V(12h), V(30d), V(8w).", type: str, default: ""}
   run: {description: The one run that is removed., type: str, default: ""}
-  looks: {description: "{place: what M(prune) returned there with C(state=looked), if anything}.", type: dict, required: true}
+  looks: {description: "{place: what M(runs_info) returned there, if anything}.", type: dict, required: true}
   site: {description: The site's name; runs of other sites stay., type: str, required: true}
 attributes:
   check_mode: {support: full, description: Reads only.}

@@ -14,10 +14,10 @@ options:
   keep: {description: "So many of each job's newest runs stay; empty for no such rule.", type: str, default: ""}
   older_than: {description: "Only runs that began longer ago are removed: V(12h), V(30d), V(8w).", type: str, default: ""}
   run: {description: The one run that is removed., type: str, default: ""}
-  looks: {description: "{place: what M(prune) returned there with C(state=looked), if anything}.", type: dict, required: true}
+  looks: {description: "{place: what M(runs_info) returned there, if anything}.", type: dict, required: true}
   asked: {description: Places that were asked; some may not have answered., type: list, elements: str, required: true}
   decided: {description: What M(prune_choice) returned., type: dict, required: true}
-  done: {description: "{place: what M(prune) returned there with C(state=removed), if anything}.", type: dict, default: {}}
+  done: {description: "{place: what M(run_prune) returned there, if anything}.", type: dict, default: {}}
   confirmed: {description: Whether the runs were to be removed., type: bool, default: false}
 attributes:
   check_mode: {support: full, description: Reads only.}

@@ -15,7 +15,7 @@ options:
   runs_dir: {description: Where the controller keeps its runs., type: path, required: true}
   run_id: {description: The run., type: str, required: true}
   rule: {description: The suite table's C(resume)., type: dict, required: true}
-  found: {description: "{node: what M(resume_point) returned there with C(state=found)}.", type: dict, required: true}
+  found: {description: "{node: the C(found) that M(checkpoint_candidates_info) returned there}.", type: dict, required: true}
   silent: {description: Nodes that gave no answer., type: list, elements: str, default: []}
   tries: {description: The number of this try of a restart; 0 where a person asks., type: int,
     default: 0}

@@ -11,7 +11,7 @@ description:
   - Fails where two nodes have one product directory, since each would write over the other's runs, environments and trees.
   - Runs on the controller and changes nothing.
 options:
-  facts: {description: "{node: what M(placement) returned there with C(state=base)}.", type: dict, required: true}
+  facts: {description: "{node: the C(found) that M(product_directory_info) returned there}.", type: dict, required: true}
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard

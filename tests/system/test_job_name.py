@@ -71,7 +71,7 @@ def test_the_answers_about_a_run_pass_the_gate_whatever_its_job_is_called(made, 
     found = prune_scan.scan_runs(
         str(tmp_path / "runs"), lambda run: prune_scan.describe_node_run(str(tmp_path), run, {})
     )
-    (kept,) = gated("prune", {"look": found})["look"]["runs"]
+    (kept,) = gated("runs_info", {"look": found})["look"]["runs"]
     assert (kept["job"], kept["odd"]) == (f"{name}/paddledetection/{config}", "")
 
 

@@ -310,7 +310,7 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
         restart_policy.decide(
             {"attempts": [{"number": 1, "verdict": decided, "ranks": ended}], "run": RUN}, 3, True
         )
-        json.dumps(log_index.make(str(whole), said, []))
+        json.dumps(log_index.build_index(str(whole), said, []))
 
     every("rank_logs_info", honest[part], judge, (part,))
 
@@ -385,7 +385,7 @@ def test_what_a_node_says_of_its_runs_is_judged_before_anything_is_removed():
         prune_report.describe_choice(rule, looks, decided, 1e9)
         prune_report.verdict_line(looks, decided, {}, True)
 
-    every("prune", honest, judge)
+    every("runs_info", honest, judge)
 
 
 def test_what_a_node_says_of_a_checkpoint_is_judged():
@@ -412,7 +412,7 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
             best, skipped = resume_choice.choose({HONEST: honest["found"], LIAR: lied["found"]})
             assert best["digest"] and resume_choice.describe_choice(best, skipped)
 
-    every("resume_point", honest, judge)
+    every("checkpoint_candidates_info", honest, judge)
 
 
 def test_what_a_node_says_of_a_run_is_judged():

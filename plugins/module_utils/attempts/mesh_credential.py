@@ -405,8 +405,8 @@ def tidy(home, base, node, units, now):
     They are left after a reboot, for instance. A line whose unit is not there goes in any case,
     whatever the files of the attempt say: the training can write them. Of a key that was made and
     not used yet, the start may be under way, so it stays for a day. The caller has the lock of the
-    starts (attempt_dir.lock_node), so that no start is between its lines and its unit. units: names
-    of the units that are active now. now: unix seconds.
+    starts (attempt_dir.lock_node), so that no start is between its lines and its unit. units: the
+    names of the units that are active now. now: unix seconds.
     """
     removed = []
     lines = {(item["run"], item["number"]) for item in run_lines(home) if item["node"] == node}

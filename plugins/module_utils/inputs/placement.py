@@ -127,7 +127,7 @@ def _has_read(nonces, reader, writer):
 def judge(nodes, facts, allowed):
     """Return the findings about places and product directories.
 
-    allowed: {named: {node: {key: result of placement's `named`}}} where files were asked for by
+    allowed: {named: {node: {key: `places` of tree_files_info}}} where files were asked for by
     name.
     """
     answers = {}

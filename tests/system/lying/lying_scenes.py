@@ -89,7 +89,11 @@ SCENES = {
         Scene("sync", "sync", JOB, fatal=True, spared=("node_info", "ssh_mesh_node")),
         Scene("trust", "trust", ("-e", "trust_accept=true"), ready=True, fatal=True),
         Scene(
-            "provision", "provision", ready=True, fatal=True, spared=("placement", "ssh_mesh_node")
+            "provision",
+            "provision",
+            ready=True,
+            fatal=True,
+            spared=("product_directory_info", "ssh_mesh_node"),
         ),
         Scene("plan", "train", (*JOB, *QUICK, "--check"), ready=True, fatal=True),
         Scene("train", "train", (*JOB, *QUICK), ready=True, trains=True, fatal=True),

@@ -150,7 +150,13 @@ def test_the_gate_lets_nothing_through_that_ansible_obeys_or_a_terminal_executes
                 told += 1
                 _through, why = lying_gate.said(module, answer, lie)
                 broken.update({lie["label"]: why} if why else {})
-    assert modules >= {"attempt_monitor", "rank_logs_info", "checkpoint_info", "attempt", "prune"}
+    assert modules >= {
+        "attempt_monitor",
+        "rank_logs_info",
+        "checkpoint_info",
+        "attempt",
+        "runs_info",
+    }
     report(told, broken)
 
 

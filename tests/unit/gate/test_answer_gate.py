@@ -226,9 +226,10 @@ def test_a_checkpoint_to_go_on_from_passes():
             ],
         },
     }
-    assert fields("resume_point", answer) == []
+    assert fields("checkpoint_candidates_info", answer) == []
     assert fields(
-        "resume_point", dict(answer, found=dict(answer["found"], point=dict(point, path="../x")))
+        "checkpoint_candidates_info",
+        dict(answer, found=dict(answer["found"], point=dict(point, path="../x"))),
     )
 
 
@@ -282,7 +283,11 @@ def test_one_bound_for_the_parts_of_a_name(length):
         "first": "node1", "files": {name: ["f", 3, "0" * 64]}, "bytes": 3, "digest": "0" * 64,
     }  # fmt: skip
     taken = (
-        fields("resume_point", {"changed": False, "found": {"point": point, "skipped": []}}) == []
+        fields(
+            "checkpoint_candidates_info",
+            {"changed": False, "found": {"point": point, "skipped": []}},
+        )
+        == []
     )
     assert (
         taken
@@ -481,7 +486,8 @@ CONTROLLERS = set(
         "plan",
         "proof",
         "prune_choice",
-        "prune_controller",
+        "controller_run_prune",
+        "controller_runs_info",
         "prune_summary",
         "log_index",
         "hccl_rank_table",

@@ -239,7 +239,7 @@ def test_what_runs_on_nodes_needs_no_pyyaml():
     code = (
         "import sys; sys.modules['yaml'] = sys.modules['jinja2'] = None; sys.path[:0] ="
         " ['library', 'collections']\nimport attempt,"
-        " attempt_monitor, prune, rehearsal_wait, run_history_info"
+        " attempt_monitor, run_prune, rehearsal_wait, run_history_info"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -23,7 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import comp
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness, render
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import checks, proof_cache
 from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
-from unit.modules.test_resume_point import POINT
+from unit.modules.test_checkpoint_fetch import POINT
 
 
 def refused(**arguments):

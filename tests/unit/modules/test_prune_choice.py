@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""prune_choice: the rule over what all places returned; test_prune.py has the rules themselves."""
+"""prune_choice: the rule over what all places returned. test_run_prune.py has the rules."""
 
 from __future__ import annotations
 
-from unit.modules.test_prune import entry, place, run_id
+from unit.modules.test_run_prune import entry, place, run_id
 
 
 def test_the_module_names_a_run_that_nobody_knows(run_action):

@@ -8,7 +8,7 @@ import re
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import prune_report
-from unit.modules.test_prune import NOW, entry, place, run_id
+from unit.modules.test_run_prune import NOW, entry, place, run_id
 
 # A name and its size.
 SIZE = re.compile(r"[a-z]\w* [\d.]+ [KG]?i?B")

@@ -13,7 +13,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import mani
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 from core_support import ROOT, RUN, put
-from unit.modules.test_resume_point import RULE, TRUE
+from unit.modules.test_checkpoint_fetch import RULE, TRUE
 
 
 def test_the_nodes_and_the_controllers_checkpoints_are_compared(run_action, tmp_path):

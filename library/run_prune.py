@@ -1,42 +1,42 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Describe the runs of a node, or remove some of them."""
+"""Remove runs from a node."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: prune
-short_description: Describe the runs of a node, or remove some of them
+module: run_prune
+short_description: Remove runs from a node
 description:
-  - C(looked) describes the runs of this node. C(removed) looks once more, and removes the runs of O(names).
-  - What runs or is held stays, and so does what is not understood from top to bottom. M(prune_choice) applies the rule.
-  - M(prune_controller) does the same on the controller.
+  - Looks at each run once more before it removes it. A run that is active or held stays, and so
+    does what is not understood from top to bottom.
+  - M(runs_info) describes the runs and M(prune_choice) applies the rule. M(controller_run_prune)
+    removes runs from the controller.
 options:
-  state: {description: What is done., type: str, choices: [looked, removed], required: true}
-  folder: {description: "The product's directory; relative paths start at the user's home.", type: str, default: .trainyard}
-  names: {description: Runs to remove here (C(removed) only)., type: list, elements: str, default: []}
+  folder:
+    description: The product's directory. A relative path starts at the user's home.
+    type: str
+    default: .trainyard
+  names:
+    description: The ids of the runs to remove.
+    type: list
+    elements: str
+    required: true
 attributes:
   check_mode: {support: full, description: Removes nothing.}
 author: Trainyard
 """
 
 EXAMPLES = r"""
-- name: Look at the node's runs
-  prune:
-    state: looked
-  register: looked
-
-- name: Remove what may go
-  prune:
-    state: removed
+- name: Remove the chosen runs
+  run_prune:
     names: "{{ chosen.remove[inventory_hostname] | default([]) }}"
 """
 
 RETURN = r"""
-look: {description: "runs, strange, unfinished, bytes; see plugins/module_utils/runs/prune_scan.py.", type: dict, returned: looked}
-removed: {description: Runs that are gone., type: list, elements: str, returned: removed}
-freed: {description: Bytes., type: int, returned: removed}
-problems: {description: What was left, and why., type: list, elements: str, returned: removed}
+removed: {description: Ids of the runs that are gone., type: list, elements: str, returned: success}
+freed: {description: Freed bytes., type: int, returned: success}
+problems: {description: "What was left, and why.", type: list, elements: str, returned: success}
 """
 
 import os
@@ -57,16 +57,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
 )
 
 
-def on_node(given, run, write):
-    """Return the result of a state."""
+def prune(given, run, write):
+    """Remove runs, and return the module's result. See RETURN."""
     base = os.path.join(os.path.expanduser("~"), os.path.expanduser(given["folder"]))
     folder = os.path.join(base, "runs")
-    if given["state"] == "looked":
-        running = prune_scan.find_held(run)
-        found = prune_scan.scan_runs(
-            folder, lambda name: prune_scan.describe_node_run(base, name, running)
-        )
-        return {"changed": False, "look": printable_data(found)}
     if not write:
         return {"changed": bool(given["names"]), "removed": [], "freed": 0, "problems": []}
     # no start may come between the look and the removal
@@ -83,9 +77,8 @@ def on_node(given, run, write):
 def main():
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["looked", "removed"], "required": True},
             "folder": {"type": "str", "default": ".trainyard"},
-            "names": {"type": "list", "elements": "str", "default": []},
+            "names": {"type": "list", "elements": "str", "required": True},
         },
         supports_check_mode=True,
     )
@@ -93,7 +86,7 @@ def main():
     run = command_runner(module)
     given = module.params
     try:
-        module.exit_json(**on_node(given, run, not module.check_mode))
+        module.exit_json(**prune(given, run, not module.check_mode))
     except (attempt_dir.AttemptError, OSError, ValueError) as error:
         module.fail_json(**describe_failure(error))
 

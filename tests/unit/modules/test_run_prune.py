@@ -11,8 +11,9 @@ import re
 import sys
 import time
 
-import prune as module
 import pytest
+import run_prune as module
+import runs_info
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import (
     prune_scan,
@@ -476,11 +477,11 @@ def test_the_module(run_module, tmp_path, quiet, marked, check):
     lay(tmp_path, 9)
     lay(tmp_path, 8)
     marked(f"{run_id(8)}/1")
-    found = run_module(module, {"state": "looked", "folder": str(tmp_path)})["look"]
+    found = run_module(runs_info, {"folder": str(tmp_path)})["look"]
     assert [bool(run["held"]) for run in found["runs"]] == [False, True]
     result = run_module(
         module,
-        {"state": "removed", "folder": str(tmp_path), "names": [run_id(9), run_id(8)]},
+        {"folder": str(tmp_path), "names": [run_id(9), run_id(8)]},
         check,
     )
     assert result["changed"] is True and sorted(os.listdir(tmp_path / "runs")) == (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""prune_controller: the runs that the controller keeps, and which of them stay."""
+"""controller_run_prune: the runs that the controller keeps, and which of them stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prun
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import stream_lock
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import controller_runs
 from core_support import ROOT, put
-from unit.modules.test_prune import PLAN, run_id
+from unit.modules.test_run_prune import PLAN, run_id
 
 
 def test_what_home_says_of_a_run(tmp_path):
@@ -72,20 +72,16 @@ def test_what_is_being_brought_home_is_in_use(tmp_path, run_action):
     assert controller_runs.held_runs(str(tmp_path)) == {}
     lock = stream_lock.Lock(str(tmp_path / name / "attempt-1"), "node1")
     try:
-        look = run_action("prune_controller", {"state": "looked", "runs_dir": str(tmp_path)})[
-            "look"
-        ]
+        look = run_action("controller_runs_info", {"runs_dir": str(tmp_path)})["look"]
         (held,) = [run["held"] for run in look["runs"]]
         assert "its logs" in held
-        result = run_action(
-            "prune_controller", {"state": "removed", "runs_dir": str(tmp_path), "names": [name]}
-        )
+        result = run_action("controller_run_prune", {"runs_dir": str(tmp_path), "names": [name]})
         assert (result["removed"], result["problems"]) == ([], [f"{name} stays: {held}"])
     finally:
         lock.close()
-    assert run_action(
-        "prune_controller", {"state": "removed", "runs_dir": str(tmp_path), "names": [name]}
-    )["removed"] == [name]
+    assert run_action("controller_run_prune", {"runs_dir": str(tmp_path), "names": [name]})[
+        "removed"
+    ] == [name]
 
 
 def test_the_real_runs_are_understood():
@@ -100,7 +96,7 @@ def test_the_real_runs_are_understood():
 def test_a_run_that_was_begun_after_the_look_stays(tmp_path, run_action):
     name, asked = (
         run_id(9),
-        {"state": "removed", "runs_dir": str(tmp_path), "names": [run_id(9)]},
+        {"runs_dir": str(tmp_path), "names": [run_id(9)]},
     )
     put(
         tmp_path / name,
@@ -109,15 +105,15 @@ def test_a_run_that_was_begun_after_the_look_stays(tmp_path, run_action):
             "run.json": json.dumps({"run": name, "started": time.time(), "attempts": []}),
         },
     )
-    (problem,) = run_action("prune_controller", asked)["problems"]
+    (problem,) = run_action("controller_run_prune", asked)["problems"]
     assert problem.startswith(f"{name} stays: ") and "begun" in problem
     put(tmp_path / name, {"run.json": json.dumps({"run": name, "started": 5, "attempts": []})})
-    assert run_action("prune_controller", asked)["removed"] == [name]
+    assert run_action("controller_run_prune", asked)["removed"] == [name]
 
 
 def test_check_mode_removes_nothing(tmp_path, run_action):
     name = run_id(9)
     put(tmp_path / name, {"plan.json": json.dumps(PLAN), "run.json": json.dumps({"run": name})})
-    asked = {"state": "removed", "runs_dir": str(tmp_path), "names": [name]}
-    result = run_action("prune_controller", asked, check=True)
+    asked = {"runs_dir": str(tmp_path), "names": [name]}
+    result = run_action("controller_run_prune", asked, check=True)
     assert result["changed"] is True and (tmp_path / name).exists()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Prune the runs of the controller. Documented in library/prune_controller.py."""
+"""Remove runs from the controller. Documented in library/controller_run_prune.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable_data
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import prune_scan
-from ansible_collections.trainyard.cluster.plugins.modules.prune_controller import DOCUMENTATION
+from ansible_collections.trainyard.cluster.plugins.modules.controller_run_prune import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
@@ -18,21 +18,20 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import cont
 
 
 class ActionModule(ControllerAction):
-    """Describe or remove runs in the controller's directory of runs."""
+    """Remove runs from the controller's directory of runs."""
 
     ARGUMENTS = arguments_of(DOCUMENTATION)
     FAILURES = (OSError, ValueError)
 
     def execute(self, arguments: Arguments) -> Result:
-        """Return the result of the state."""
+        """Return what was removed, and what stays."""
         runs_dir, names = arguments["runs_dir"], arguments["names"]
-        describe = functools.partial(controller_runs.describe_run, runs_dir)
-        held = functools.partial(controller_runs.held_runs, runs_dir)
-        if arguments["state"] == "looked":
-            in_use = held()
-            found = prune_scan.scan_runs(runs_dir, lambda name: describe(name, in_use))
-            return {"changed": False, "look": printable_data(found)}
         if self.check_mode:
             return {"changed": bool(names), "removed": [], "freed": 0, "problems": []}
-        removal = prune_scan.remove_runs(runs_dir, names, lambda name: describe(name, {}), held)
+        removal = prune_scan.remove_runs(
+            runs_dir,
+            names,
+            lambda name: controller_runs.describe_run(runs_dir, name, {}),
+            functools.partial(controller_runs.held_runs, runs_dir),
+        )
         return dict(printable_data(removal), changed=bool(removal["removed"]))

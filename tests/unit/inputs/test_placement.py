@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 
-import placement as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
@@ -467,27 +466,6 @@ def test_the_outline_holds_the_config_chain_and_its_digest_every_file(tmp_path):
     )
     with pytest.raises(manifest.ManifestError, match="the code is not there"):
         remote_outline.describe_tree(str(tmp_path / "base"), root + "x", "configs/a.yml", [])
-
-
-# --- the module
-
-
-def test_the_module_reads_and_refuses(run_module, site):
-    _look, root, base = site
-    place = {"key": "data/coco", "path": root("node1"), "placement": "shared"}
-    for node, keys in (("node1", ["data/coco"]), ("node2", [])):  # one node reads what is shared
-        found = run_module(
-            module,
-            {
-                "state": "full",
-                "base": base(node),
-                "node": node,
-                "nodes": ["node1", "node2"],
-                "places": [place],
-            },
-        )
-        assert sorted(found["places"]) == keys and not found["changed"]
-    assert run_module(module, {"state": "outline"})["failed"]
 
 
 def test_the_check_judges_placement(site):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resume_point module: found, brought by real rsync from the node itself or from others; and what a point adds to a plan."""
+"""checkpoint_fetch: copied by real rsync from the node itself or from others; and what a point adds to a plan."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import checkpoint_fetch as module
 import pytest
-import resume_point as module
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
@@ -54,20 +54,6 @@ TRUE = dict(
 )
 
 
-# --- found
-
-
-def test_found_on_a_node(run_module, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    asked = {"state": "found", "run_id": RUN, "rule": RULE}
-    assert run_module(module, asked)["found"] == {"point": None, "skipped": []}
-
-
-def test_what_is_no_run_is_refused(run_module):
-    refused = run_module(module, {"state": "found", "run_id": "../../etc"})
-    assert refused["code"] == "attempt.bad_run_id"
-
-
 # --- brought
 
 
@@ -104,7 +90,7 @@ def holder(tmp_path, monkeypatch):
 
 def bring(run_module, point, *sources, **more):
     given = dict(point, sources=[{"source": name, "path": path} for name, path in sources])
-    return run_module(module, {"state": "brought", "node": "node1", "point": given}, **more)
+    return run_module(module, {"node": "node1", "point": given}, **more)
 
 
 def place_of(tmp_path, point):
