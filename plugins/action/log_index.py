@@ -28,7 +28,8 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Return what is missing, or take in what was fetched."""
-        run_dir, nodes, refused = arguments["run_dir"], arguments["nodes"], {}
+        run_dir, nodes = arguments["run_dir"], arguments["nodes"]
+        refused: dict[str, str] = {}
         if not arguments["strict"]:
             nodes, refused = collector.split_entries(nodes)
         for node, why in refused.items():

@@ -160,7 +160,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             self._display.warning(printable(note))
         for name in chosen["silent"]:
             self._display.warning(
-                f"{name} does not answer: of its logs, what came home before is shown"
+                f"{name} does not answer: its logs are shown as far as they were copied before"
             )
         followed = []
         if self._asks["follow"]:
@@ -181,7 +181,8 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
         Return {offsets}: how far each log has been shown.
         """
-        home, asks, offsets = self._home(), self._asks, {}
+        home, asks = self._home(), self._asks
+        offsets: dict[str, int] = {}
         logs = home.logs()
         here = {log.home for log in logs}
         every = list(logs)
@@ -213,7 +214,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         if self._chosen_run["goes_on"]:
             state = "goes on"
         head = f"run {home.run}, attempt {home.number}: {state}"
-        return [head, "", *log_view.describe_logs(home.index, logs, home.shown)]
+        return [head, "", *log_view.describe_logs(home.index or {"ranks": []}, logs, home.shown)]
 
     def _ends(
         self, home: archive.LocalAttempt, logs: list[Any]
@@ -293,7 +294,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     def _warn_of_logs(self, node: str, problem: str | None) -> None:
         if problem:
-            self._display.warning(f"the logs of {node} did not come home to their end: {problem}")
+            self._display.warning(f"the logs of {node} were not copied to their end: {problem}")
 
     def _followed(self) -> Result:
         """Print this node's lines as they come, until the run has ended here."""
@@ -307,13 +308,14 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         def show(name: str, lines: list[bytes]) -> None:
             self._display.display("\n".join(view.lines(labels[name], lines)))
 
+        folder: str = C.DEFAULT_LOCAL_TMP  # type: ignore[attr-defined]
         follower = log_follower.Follower(
             home.path,
             node,
             labels,
             self._given["offsets"],
             show,
-            os.path.join(C.DEFAULT_LOCAL_TMP, f"ended-{home.run}-{home.number}"),
+            os.path.join(folder, f"ended-{home.run}-{home.number}"),
             quota.Quota.of_host(self.task_vars, node),
         )
         problem = follower.follow(*self._sender(True), self._over, _end_with_parent())

@@ -265,7 +265,7 @@ _RANK_RULES = (
     ),
     _rule(_RankEvidence.has_own_error, PRIMARY, "its log holds an error of its own"),
     _rule(_RankEvidence.is_stopped_by_product, STOPPED, "was stopped with the attempt"),
-    _rule(_RankEvidence.is_out_of_memory, OOM, "the kernel killed it for want of memory"),
+    _rule(_RankEvidence.is_out_of_memory, OOM, "the kernel killed it because memory was short"),
     _Rule(
         _RankEvidence.is_killed,
         KILLED,

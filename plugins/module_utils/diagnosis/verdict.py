@@ -577,7 +577,7 @@ class _Case:
             if unit and (unit.get("oom_kills") or unit.get("service_result") == "oom-kill"):
                 count = unit.get("oom_kills") or "some"
                 lines.append(
-                    f"{name}: the kernel killed {count} of its processes for want of memory"
+                    f"{name}: the kernel killed {count} of its processes because memory was short"
                     f" (exit.{name}.json)"
                 )
         return lines
@@ -655,7 +655,7 @@ def _what(candidate):
         return _quote_error(candidate["error"])
     if candidate["weight"] == OOM and candidate["signal"] == "SIGKILL":
         # a launcher's weight may stand for a child of it
-        return "was killed by the kernel for want of memory"
+        return "was killed by the kernel because memory was short"
     if candidate["rank"] is None:
         if candidate.get("started"):
             return "ended after its ranks had started"

@@ -93,7 +93,7 @@ def _no_run_text(
     wanted = "any run"
     if run:
         wanted = "the run " + run
-    text = f"no node knows {wanted}, and it is not at home"
+    text = f"no node knows {wanted}, and the controller has no copy"
     known = set(run_choice.known_runs(answers)) | set(local[-5:])
     if known:
         text += "; known: " + ", ".join(sorted(known, reverse=True))

@@ -192,7 +192,7 @@ def describe_difference(found: Digest | None, item: Json) -> str | None:
     reported.
     """
     if found is None:
-        return "was not brought"
+        return "was not copied"
     if found.prefix_sha256 == item["sha256"]:
         return None
     return (

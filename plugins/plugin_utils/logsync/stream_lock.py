@@ -36,7 +36,7 @@ class Lock:
             time.sleep(0.1)
             self.descriptor = self._try()
         if self.descriptor is None:
-            raise Busy(f"another process brings the logs of {node} home")
+            raise Busy(f"another process copies the logs of {node} to the controller")
 
     def _try(self) -> int | None:
         descriptor = open_lock(self.path)

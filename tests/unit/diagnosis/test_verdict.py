@@ -949,7 +949,9 @@ def test_what_the_memory_killer_left_behind(said, kills, cause):
     ]
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("failed", 3, cause)
-    counted = "node2: the kernel killed 1 of its processes for want of memory (exit.node2.json)"
+    counted = (
+        "node2: the kernel killed 1 of its processes because memory was short (exit.node2.json)"
+    )
     assert (counted in result["evidence"]) is bool(kills)
 
 

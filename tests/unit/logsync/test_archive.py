@@ -112,7 +112,7 @@ def test_which_run(here, run, answers, wanted):
             NEWER,
             {"node1": NONE},
             (
-                f"no node knows the run {NEWER}, and it is not at home; known: {RUN},"
+                f"no node knows the run {NEWER}, and the controller has no copy; known: {RUN},"
                 " 20261119-000000-long-0000"
             ),
         ),

@@ -134,7 +134,7 @@ def test_a_pipe_is_no_empty_file(bring, run_dir):
     os.mkfifo(run_dir / ".incoming/node1/logs.txt")
     assert (
         collector.install_files(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"]
-        == "was not brought"
+        == "was not copied"
     )
 
 
@@ -310,7 +310,7 @@ def test_a_file_that_was_not_brought(run_dir):
     result = collector.install_files(
         str(run_dir), [entry("node1", described("node1", "logs.txt", "launcher.node1.log", b"abc"))]
     )
-    assert result["mismatches"][0]["problem"] == "was not brought"
+    assert result["mismatches"][0]["problem"] == "was not copied"
 
 
 def test_a_link_that_a_node_sent_is_not_followed(bring, run_dir, tmp_path):
@@ -322,7 +322,7 @@ def test_a_link_that_a_node_sent_is_not_followed(bring, run_dir, tmp_path):
     path.symlink_to(secret)
     assert (
         collector.install_files(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"]
-        == "was not brought"
+        == "was not copied"
     )
     assert stat.S_IMODE(secret.stat().st_mode) != 0o600
     assert not (run_dir / "launcher.node1.log").exists()
