@@ -8,8 +8,10 @@ import os
 import time
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
+
 from ..suites import suite_file
-from . import html_page, load, prometheus, report_view, run_comparison, series
+from . import html_page, load, report_view, run_comparison, series
 
 
 def write_page(
@@ -26,7 +28,7 @@ def write_page(
     view = run_comparison.view(found, now) if runs else report_view.view(found[0], now)
     path = load.page_path(runs_dir, wanted)
     text = html_page.render(view, html_page.parts(assets))
-    changed = prometheus.update_file(path, text, 0o600, write=write)
+    changed = update_file(path, text, 0o600, write)
     size = len(text)
     if os.path.exists(path):
         size = os.path.getsize(path)

@@ -179,10 +179,11 @@ def read_job(data: bytes) -> dict[str, Any]:
     Raises PlanProblem.
     """
     job, problems = jobs.read_recorded_job(parse(data, JOB_BYTES), "job.json of a node")
-    if not problems and (len(job["name"]) > NAME_CHARACTERS or not job["name"].isprintable()):
-        problems = ["its name holds what no name does"]
-    if problems:
-        text = "; ".join(map(str, problems[:5]))
+    reasons = [str(problem) for problem in problems[:5]]
+    if job and (len(job["name"]) > NAME_CHARACTERS or not job["name"].isprintable()):
+        reasons = ["its name holds what no name does"]
+    if reasons:
+        text = "; ".join(reasons)
         raise PlanProblem(printable(f"it is no job: {text}", limit=2000))
     return job
 
