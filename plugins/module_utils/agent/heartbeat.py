@@ -14,6 +14,7 @@ import time
 
 from . import systemd
 from .attempt_files import read_mapping
+from .rank_watch import stat_fields
 
 SECONDS = 2.0
 # Seconds for which it goes on after the attempt's end. The neighbour does not listen much longer.
@@ -55,12 +56,8 @@ class Unit:
     @staticmethod
     def start_time(pid):
         """Return the start time of a process, None where it is gone or a zombie."""
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as handle:
-                fields = handle.read().rpartition(b")")[2].split()
-        except OSError:
-            return None
-        if fields[0] in (b"Z", b"X"):
+        fields = stat_fields(pid)
+        if not fields or fields[0] in (b"Z", b"X"):
             return None
         return fields[19]
 
