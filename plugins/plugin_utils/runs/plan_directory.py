@@ -182,7 +182,7 @@ def read_job(data: bytes) -> dict[str, Any]:
     reasons = [str(problem) for problem in problems[:5]]
     if job and (len(job["name"]) > NAME_CHARACTERS or not job["name"].isprintable()):
         reasons = ["its name holds what no name does"]
-    if reasons:
+    if job is None or reasons:
         text = "; ".join(reasons)
         raise PlanProblem(printable(f"it is no job: {text}", limit=2000))
     return job
