@@ -90,10 +90,10 @@ def _no_run_text(
     run: str, answers: Mapping[str, Json | None], local: Sequence[str], silent: Sequence[str]
 ) -> str:
     """Return the message that no node and no directory knows the run."""
-    wanted = "any run"
+    run_text = "any run"
     if run:
-        wanted = "the run " + run
-    text = f"no node knows {wanted}, and the controller has no copy"
+        run_text = "the run " + run
+    text = f"no node knows {run_text}, and the controller has no copy"
     known = set(run_choice.known_runs(answers)) | set(local[-5:])
     if known:
         text += "; known: " + ", ".join(sorted(known, reverse=True))

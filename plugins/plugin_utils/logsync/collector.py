@@ -185,18 +185,18 @@ def digests(path: str, size: int) -> Digest | None:
         os.close(root)
 
 
-def describe_difference(found: Digest | None, item: Json) -> str | None:
+def describe_difference(digest: Digest | None, item: Json) -> str | None:
     """Return the reason why a file differs from the node's, or None.
 
-    found: as digests_below returns it. A file that grew since must begin with what the node
+    digest: as digests_below returns it. A file that grew since must begin with what the node
     reported.
     """
-    if found is None:
+    if digest is None:
         return "was not copied"
-    if found.prefix_sha256 == item["sha256"]:
+    if digest.prefix_sha256 == item["sha256"]:
         return None
     return (
-        f"here {found.bytes} bytes, sha256 {found.sha256};"
+        f"here {digest.bytes} bytes, sha256 {digest.sha256};"
         f" on the node {item['bytes']} bytes, sha256 {item['sha256']}"
     )
 
@@ -281,18 +281,18 @@ def install_file(root: int, node: str, item: Json, write: bool) -> Installation:
     root: descriptor of the run's directory.
     """
     incoming, home = _incoming(node, item), item["home"]
-    brought = digests_below(root, incoming, item["bytes"])
+    fetched = digests_below(root, incoming, item["bytes"])
     here = digests_below(root, home, item["bytes"])
-    if describe_difference(brought, item) is not None and describe_difference(here, item) is None:
+    if describe_difference(fetched, item) is not None and describe_difference(here, item) is None:
         if write:
-            _remove_part(root, incoming, home, brought)
-        brought = None
-    installed = brought or here
+            _remove_part(root, incoming, home, fetched)
+        fetched = None
+    installed = fetched or here
     problem = describe_difference(installed, item)
     if problem is not None or installed is None:
         return Installation(problem=problem)
     try:
-        move, digest, kept = _decide_move(root, incoming, home, brought, here)
+        move, digest, kept = _decide_move(root, incoming, home, fetched, here)
     except quota.QuotaError as error:
         return Installation(problem=str(error))
     changed = move or not _is_private(root, home)
@@ -304,37 +304,37 @@ def install_file(root: int, node: str, item: Json, write: bool) -> Installation:
             os.replace(name, home, src_dir_fd=folder, dst_dir_fd=root)
     elif write:
         _make_private_file(root, home)
-        if brought is not None:
+        if fetched is not None:
             _unlink(root, incoming)
     return Installation(changed, record=_record(node, item["file"], home, digest))
 
 
 def _decide_move(
-    root: int, incoming: str, home: str, brought: Digest | None, here: Digest | None
+    root: int, incoming: str, home: str, fetched: Digest | None, here: Digest | None
 ) -> tuple[bool, Digest, str | None]:
     """Return (move, digests of the file that stays, name for the old file).
 
     Two files of one name: the longer one stays if it begins with the shorter one. Otherwise the old
     one is kept under a new name. Raise QuotaError if it has too many already.
     """
-    if brought is None and here is not None:
+    if fetched is None and here is not None:
         return False, here, None
-    if brought is None:
+    if fetched is None:
         raise ValueError(f"{home}: there is no file")
     if here is None:
-        return True, brought, None
-    if brought.bytes > here.bytes:
+        return True, fetched, None
+    if fetched.bytes > here.bytes:
         move, continued = True, _begins_with(root, incoming, here)
     else:
-        move, continued = False, _begins_with(root, home, brought)
+        move, continued = False, _begins_with(root, home, fetched)
     if continued:
-        return move, max(brought, here), None
-    return True, brought, free_name(root, home)
+        return move, max(fetched, here), None
+    return True, fetched, free_name(root, home)
 
 
-def _remove_part(root: int, incoming: str, home: str, brought: Digest | None) -> None:
+def _remove_part(root: int, incoming: str, home: str, fetched: Digest | None) -> None:
     """Remove the file of an earlier fetch if it is only a part of the one here."""
-    if brought is not None and _begins_with(root, home, brought):
+    if fetched is not None and _begins_with(root, home, fetched):
         _unlink(root, incoming)
 
 

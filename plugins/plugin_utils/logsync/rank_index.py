@@ -62,16 +62,18 @@ class NewerIndex(IndexProblem):
     """An index that a newer Trainyard has written, and that is left as it is."""
 
 
-def rank_entry(found: Json) -> Json:
+def rank_entry(findings: Json) -> Json:
     """Return one rank of the index.
 
-    What is not known is null. found: what a node's rank_logs_info or an index of version 1 has
+    What is not known is null. findings: what a node's rank_logs_info or an index of version 1 has
     of the rank.
     """
-    rank = {key: found.get(key) for key in _KEPT}
+    rank = {key: findings.get(key) for key in _KEPT}
     if rank["last_time"] is None:
-        rank["last_time"] = found.get("mtime")  # no line has a date, or the index is of version 1
-    rank["error"] = _error_or_none(found.get("error") or found.get("first_error"))
+        rank["last_time"] = findings.get(
+            "mtime"
+        )  # no line has a date, or the index is of version 1
+    rank["error"] = _error_or_none(findings.get("error") or findings.get("first_error"))
     return rank
 
 
