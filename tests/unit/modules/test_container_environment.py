@@ -234,10 +234,10 @@ def test_an_image_whose_files_the_node_does_not_see_is_refused(
 def test_a_process_that_is_visible_late_is_waited_for(monkeypatch):
     """The kernel shows the environment of a process a moment after its start."""
     answers = [{}, {}, {7: "0::/unit"}]
-    monkeypatch.setattr(container_trial, "processes", lambda _run_id: answers.pop(0))
+    monkeypatch.setattr(container_trial, "processes_inside", lambda _run_id: answers.pop(0))
     assert container_trial.await_processes("trial-x") == {7: "0::/unit"}
     monkeypatch.setattr(container_trial, "VISIBLE_SECONDS", 0)
-    monkeypatch.setattr(container_trial, "processes", lambda _run_id: {})
+    monkeypatch.setattr(container_trial, "processes_inside", lambda _run_id: {})
     assert container_trial.await_processes("trial-x") == {}
 
 
