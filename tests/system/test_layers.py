@@ -47,7 +47,7 @@ ON_CONTROLLER = {
     "suites": ("logs suites", "base"),
     "config": ("base environments plan records suites", "base suites"),
     "preflight": ("base gate inputs plan preflight suites", "mesh plan"),
-    "network": ("base network", "plan preflight"),
+    "network": ("base network plan", "plan preflight"),
     "start": ("base environments plan rehearsal", "network plan preflight"),
     "recovery": ("attempts base", "config"),
     "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),
@@ -57,7 +57,7 @@ ON_CONTROLLER = {
         "attempts base checkpoints diagnosis logs plan records recovery runs suites",
         "config logsync plan suites",
     ),
-    "report": ("attempts base logs records recovery", "plan runs suites"),
+    "report": ("attempts base logs plan records recovery", "plan runs suites"),
 }
 ALLOWED = {f"module_utils/{name}": text for name, text in ON_NODE.items()}
 ALLOWED = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""User certificates of the mesh, read from the certificate itself."""
+"""End of a user certificate of the mesh, with the standard library."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ def _string(blob, at):
     return blob[at + 4 : at + 4 + size], at + 4 + size
 
 
-def parse_certificate(text):
-    """Return the fields of a user certificate of an ed25519 key.
+def read_end(text):
+    """Return when a user certificate of an ed25519 key ends, in unix seconds.
 
-    {serial, key_id, principals, valid_after, valid_until (unix seconds), public_key, ca}. They are
-    read from the certificate itself (OpenSSH's PROTOCOL.certkeys): `ssh-keygen -L` prints times
-    without their zone. public_key and ca are keys as in a .pub file, without comment. Raises
-    ValueError.
+    It is read from the certificate itself (OpenSSH's PROTOCOL.certkeys): `ssh-keygen -L` prints
+    times without their zone. Raises ValueError.
     """
     try:
         kind, encoded = text.split()[:2]
@@ -33,34 +31,18 @@ def parse_certificate(text):
         name, at = _string(blob, 0)
         if name != b"ssh-ed25519-cert-v01@openssh.com":
             raise ValueError(f"type {kind}")
-        _nonce, at = _string(blob, at)
-        public, at = _string(blob, at)
-        (serial,) = struct.unpack_from(">Q", blob, at)
-        at += 8 + 4  # serial number and type
-        key_id, at = _string(blob, at)
-        packed, at = _string(blob, at)
-        after, until = struct.unpack_from(">QQ", blob, at)
-        at += 16
-        for _field in ("critical options", "extensions", "reserved"):
+        for _field in ("nonce", "public key"):
             _value, at = _string(blob, at)
-        ca, at = _string(blob, at)
-        principals, at = [], 0
-        while at < len(packed):
-            principal, at = _string(packed, at)
-            principals.append(principal.decode("utf-8"))
-    except (binascii.Error, struct.error, UnicodeDecodeError, ValueError) as problem:
+        at += 8 + 4  # serial number and type
+        for _field in ("key id", "principals"):
+            _value, at = _string(blob, at)
+        _begin, end = struct.unpack_from(">QQ", blob, at)
+        at += 16
+        for _field in ("critical options", "extensions", "reserved", "authority", "signature"):
+            _value, at = _string(blob, at)  # the certificate is whole
+    except (binascii.Error, struct.error, ValueError) as problem:
         raise ValueError(f"not a user certificate of an ed25519 key: {problem}") from problem
-    key = struct.pack(">I", 11) + b"ssh-ed25519" + struct.pack(">I", len(public)) + public
-    ca_type = _string(ca, 0)[0].decode("ascii", "replace")
-    return {
-        "serial": serial,
-        "key_id": key_id.decode("utf-8", "replace"),
-        "principals": principals,
-        "valid_after": after,
-        "valid_until": until,
-        "public_key": f"ssh-ed25519 {base64.b64encode(key).decode()}",
-        "ca": f"{ca_type} {base64.b64encode(ca).decode()}",
-    }
+    return end
 
 
 def needs_renewal(valid_until, now, before=86400):

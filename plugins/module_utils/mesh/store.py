@@ -15,7 +15,7 @@ from ..attempts import attempt_dir
 from ..base.commands import user_environment
 from ..base.files import read_bytes, replace_file
 from . import authorized_keys
-from .certificates import parse_certificate
+from .certificates import read_end
 from .primitives import (
     CERTIFICATE,
     DIRECTORY,
@@ -107,7 +107,7 @@ def certificate_end(place):
     place: the mesh's directory.
     """
     try:
-        return parse_certificate(_read_text(os.path.join(place, CERTIFICATE)))["valid_until"]
+        return read_end(_read_text(os.path.join(place, CERTIFICATE)))
     except ValueError:
         return None
 

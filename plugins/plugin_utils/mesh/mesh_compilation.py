@@ -35,7 +35,8 @@ def compile_mesh(given: dict[str, Any]) -> dict[str, Any]:
     if problems:
         head = "The nodes cannot be made to trust each other:"
         lines = [head, *(f"  {problem.text}" for problem in problems)]
-        raise MeshRefused(problems[0].code, "\n".join(lines))
+        code = problems[0].code
+        raise MeshRefused(code, "\n".join(lines))
     pattern = primitives.line_pattern(given["site"])
     return {"ready": _is_ready(compiled, given), "pattern": pattern, **compiled}
 

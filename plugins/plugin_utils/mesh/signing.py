@@ -18,7 +18,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands im
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.certificates import (
     needs_renewal,
-    parse_certificate,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives import (
     CLOCK_SLACK_SECONDS,
@@ -27,6 +26,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives 
 )
 
 from . import authority
+from .certificates import parse_certificate
 
 
 def read_node_key(text: str) -> str:
@@ -101,10 +101,10 @@ def is_usable(
         return False
     latest_end = now + seconds + CLOCK_SLACK_SECONDS
     return (
-        all(certificate[key] == value for key, value in wanted.items())
-        and certificate["valid_after"] <= now
-        and certificate["valid_until"] <= latest_end
-        and not needs_renewal(certificate["valid_until"], now, before)
+        all(getattr(certificate, key) == value for key, value in wanted.items())
+        and certificate.valid_after <= now
+        and certificate.valid_until <= latest_end
+        and not needs_renewal(certificate.valid_until, now, before)
     )
 
 

@@ -32,7 +32,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives 
 from .known_nodes import USER
 
 
-class Problem(NamedTuple):
+class MeshProblem(NamedTuple):
     """One reason why nodes cannot become a mesh: its code, and the text with the remedy."""
 
     code: str
@@ -102,7 +102,7 @@ def _describe_twins(
     nodes: Sequence[Mapping[str, Any]],
     values_of: Callable[[Mapping[str, Any]], Iterable[Any]],
     text: str,
-) -> list[Problem]:
+) -> list[MeshProblem]:
     """Return a problem for each node that shares a value with an earlier one.
 
     code: of the problems. values_of(node): the values that only one node may have. text: with {}
@@ -113,7 +113,7 @@ def _describe_twins(
     for node in nodes:
         for value in values_of(node):
             if value in owner:
-                problems.append(Problem(code, f"{node['name']}: {text.format(owner[value])}"))
+                problems.append(MeshProblem(code, f"{node['name']}: {text.format(owner[value])}"))
                 break
             owner.setdefault(value, node["name"])
     return problems
@@ -121,19 +121,19 @@ def _describe_twins(
 
 def find_problems(
     nodes: Sequence[Mapping[str, Any]], site: str, consent: bool = False
-) -> list[Problem]:
+) -> list[MeshProblem]:
     """Return every reason why these nodes cannot become one mesh.
 
     Each names the node and the remedy. consent: True if nodes may share a home directory.
     """
     problems = [
-        Problem("trust.node_problem", f"{node['name']}: {text}")
+        MeshProblem("trust.node_problem", f"{node['name']}: {text}")
         for node in nodes
         for text in node["problems"]
     ]
     if not _NAME.match(site):
         problems.append(
-            Problem(
+            MeshProblem(
                 "trust.site_name",
                 f"trainyard_site: must be letters, digits, dots, dashes; got {site!r}",
             )
@@ -144,7 +144,7 @@ def find_problems(
     if len(users) > 1:
         users_by_node = ", ".join(f"{node['name']} {node['user']}" for node in nodes)
         problems.append(
-            Problem(
+            MeshProblem(
                 "trust.users_differ",
                 f"the nodes' users differ ({users_by_node}); a site has one training user: set"
                 " ansible_user for the whole group",
@@ -153,7 +153,7 @@ def find_problems(
     return problems + _problems_of_twins(nodes, consent)
 
 
-def _problems_of_node(node: Mapping[str, Any], site: str, alone: bool) -> list[Problem]:
+def _problems_of_node(node: Mapping[str, Any], site: str, alone: bool) -> list[MeshProblem]:
     """Return the problems of one node.
 
     alone: True if the site has no other node.
@@ -162,7 +162,7 @@ def _problems_of_node(node: Mapping[str, Any], site: str, alone: bool) -> list[P
     problems = []
     if not _NAME.match(name):
         problems.append(
-            Problem(
+            MeshProblem(
                 "trust.node_name",
                 f"{name!r}: an inventory name must be letters, digits, dots, dashes; rename the"
                 " host",
@@ -170,18 +170,18 @@ def _problems_of_node(node: Mapping[str, Any], site: str, alone: bool) -> list[P
         )
     if not USER.match(user):
         problems.append(
-            Problem(
+            MeshProblem(
                 "trust.user_name",
                 f"{name}: the user name {user!r} cannot be used in ssh's configuration",
             )
         )
     if address and not (is_address(address) or _NAME.match(address)):
-        problems.append(Problem("trust.address", f"{name}: {address!r} is not an address"))
+        problems.append(MeshProblem("trust.address", f"{name}: {address!r} is not an address"))
     if is_address(address) and not alone:
         parsed = ipaddress.ip_address(address)
         if parsed.is_loopback or parsed.is_unspecified:
             problems.append(
-                Problem(
+                MeshProblem(
                     "trust.loopback_address",
                     f"{name}: {parsed} reaches the node itself only; set trainyard_address to the"
                     " address at which its peers reach it",
@@ -189,7 +189,7 @@ def _problems_of_node(node: Mapping[str, Any], site: str, alone: bool) -> list[P
             )
     if node["site"] and node["site"] != site:
         problems.append(
-            Problem(
+            MeshProblem(
                 "trust.other_site",
                 f"{name}: belongs to the mesh of the site '{node['site']}'; take that back first,"
                 " with that site's inventory: playbooks/untrust.yml",
@@ -198,7 +198,7 @@ def _problems_of_node(node: Mapping[str, Any], site: str, alone: bool) -> list[P
     return problems
 
 
-def _problems_of_twins(nodes: Sequence[Mapping[str, Any]], consent: bool) -> list[Problem]:
+def _problems_of_twins(nodes: Sequence[Mapping[str, Any]], consent: bool) -> list[MeshProblem]:
     """Return the problems of nodes that have in common what tells nodes apart."""
     problems = _describe_twins(
         "trust.same_machine",
@@ -349,7 +349,7 @@ def compile_mesh(
     validity: str = "+7d",
     renew_before: str = "+1d",
     gate: str = "",
-) -> tuple[dict[str, Any], list[Problem]]:
+) -> tuple[dict[str, Any], list[MeshProblem]]:
     """Return (mesh, problems).
 
     ca: the public key of the site's authority, '' before it was made (then there are no lines and
@@ -360,7 +360,7 @@ def compile_mesh(
     problems = find_problems(nodes, site, consent)
     problems += _problems_of_settings(directory, extra, validity, renew_before)
     if problems or not nodes:
-        return {}, problems or [Problem("trust.no_nodes", "the group 'trainers' is empty")]
+        return {}, problems or [MeshProblem("trust.no_nodes", "the group 'trainers' is empty")]
     owners = home_owners(nodes)
     texts = [known_hosts(nodes), client_config(nodes, site, directory)]
     lines, digest = [], ""
@@ -384,7 +384,7 @@ def compile_mesh(
 
 def _problems_of_settings(
     directory: str, extra: Sequence[str], validity: str, renew_before: str
-) -> list[Problem]:
+) -> list[MeshProblem]:
     """Return the problems of the site's settings.
 
     See compile_mesh.
@@ -393,7 +393,7 @@ def _problems_of_settings(
     try:
         if span_seconds(renew_before) >= span_seconds(validity):
             problems.append(
-                Problem(
+                MeshProblem(
                     "trust.validity",
                     f"ssh_trust_renew_before ({renew_before}) must be shorter than"
                     f" ssh_trust_validity ({validity})",
@@ -401,12 +401,12 @@ def _problems_of_settings(
             )
     except ValueError as problem:
         problems.append(
-            Problem("trust.validity", f"ssh_trust_validity, ssh_trust_renew_before: {problem}")
+            MeshProblem("trust.validity", f"ssh_trust_validity, ssh_trust_renew_before: {problem}")
         )
     for item in extra:
         if not _is_network(item):
             problems.append(
-                Problem(
+                MeshProblem(
                     "trust.sources",
                     "ssh_trust_from: must be IP addresses or networks such as 10.0.0.0/24, not all"
                     f" of the Internet; got {item!r}",
@@ -414,7 +414,7 @@ def _problems_of_settings(
             )
     if not _PATH.match(directory) or ".." in directory.split("/"):
         problems.append(
-            Problem(
+            MeshProblem(
                 "trust.directory",
                 f"directory: letters, digits and . _ / + = @ - only; got {directory!r}",
             )

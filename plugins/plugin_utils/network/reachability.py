@@ -16,6 +16,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings im
     named,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.network.check_lock import ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 
 from ..plan import render
 from ..preflight import interfaces
@@ -66,7 +67,7 @@ class _Connections:
     tried: pairs (from, to) of node names.
     """
 
-    plan: Mapping[str, Any]
+    plan: Plan
     nodes: Mapping[str, Mapping[str, Any]]
     answers: Mapping[str, Mapping[str, Any]]
     failures: list[dict[str, Any]]
@@ -78,7 +79,7 @@ class _Connections:
         return pair in self.tried and pair not in self.reached
 
 
-def listening_ports(plan: Mapping[str, Any]) -> list[int]:
+def listening_ports(plan: Plan) -> list[int]:
     """Return the ports of the plan that listeners are opened on, sorted.
 
     They are the ends of the ranks' range, and of the range from which --master gives others.
@@ -90,7 +91,7 @@ def listening_ports(plan: Mapping[str, Any]) -> list[int]:
     return sorted(ports)
 
 
-def meeting_ports(plan: Mapping[str, Any]) -> list[int]:
+def meeting_ports(plan: Plan) -> list[int]:
     """Return the planned ports without which nothing can start.
 
     All are ports of the first node, where the ranks meet.
@@ -102,9 +103,7 @@ def meeting_ports(plan: Mapping[str, Any]) -> list[int]:
     return [plan["ports"]["start"]]
 
 
-def judge(
-    plan: Mapping[str, Any], results: Mapping[str, Any], allowed: Mapping[str, Any]
-) -> list[Finding]:
+def judge(plan: Plan, results: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[Finding]:
     """Return the findings of a network check.
 
     results: {node name: what library/network_check.py returned in state connected, or the
@@ -319,7 +318,7 @@ def _judge_listener(
 
 
 def _collect_connections(
-    plan: Mapping[str, Any],
+    plan: Plan,
     nodes: Mapping[str, Mapping[str, Any]],
     answers: Mapping[str, Mapping[str, Any]],
 ) -> _Connections:
@@ -454,7 +453,7 @@ def _listener_of(name: str, answers: Mapping[str, Mapping[str, Any]]) -> Mapping
 
 
 def _level_of_failures(
-    plan: Mapping[str, Any], peer: str, kind: str, why: str, rows: Sequence[Mapping[str, Any]]
+    plan: Plan, peer: str, kind: str, why: str, rows: Sequence[Mapping[str, Any]]
 ) -> str:
     """Return 'stop', or 'warn' if no rank needs the ports that were not reached."""
     if kind != "planned" or why in ("large", "wrong"):

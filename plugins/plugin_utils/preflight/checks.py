@@ -14,6 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings im
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import isolation
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import placement
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import (
     devices,
     machine,
@@ -160,7 +161,7 @@ def judge_trust(
 
 
 def judge_plan(
-    plan: Mapping[str, Any],
+    plan: Plan,
     facts: Mapping[str, Mapping[str, Any]],
     allowed: Mapping[str, Any],
     repair: bool = False,

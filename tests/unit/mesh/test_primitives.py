@@ -26,6 +26,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     store,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import ssh_config
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh.certificates import (
+    parse_certificate,
+)
 
 CA = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHDoLdMLkt2IPrQk1qEZnWAIhEbJQ/EcGZhjB1Z56kDi trainyard-ca"
@@ -107,23 +110,27 @@ def test_span_seconds_refuses(text):
         ssh_config.span_seconds(text)
 
 
-def test_parse_certificate_agrees_with_ssh_keygen(authority, tmp_path):
-    found = certificates.parse_certificate(sign(authority, tmp_path, "-1h:+7d", "trainer,root"))
-    assert found["key_id"] == "local-node1"
-    assert found["principals"] == ["trainer", "root"]
-    assert found["valid_until"] - found["valid_after"] == pytest.approx(7 * 86400 + 3600, abs=61)
-    assert found["valid_until"] == pytest.approx(time.time() + 7 * 86400, abs=62)
-    assert found["public_key"] == primitives.public_key((tmp_path / "id_ed25519.pub").read_text())
-    assert found["ca"] == primitives.public_key((authority / "ca.pub").read_text())
+def test_a_certificate_reads_as_ssh_keygen_made_it(authority, tmp_path):
+    text = sign(authority, tmp_path, "-1h:+7d", "trainer,root")
+    found = parse_certificate(text)
+    assert found.key_id == "local-node1"
+    assert found.principals == ["trainer", "root"]
+    assert found.valid_until - found.valid_after == pytest.approx(7 * 86400 + 3600, abs=61)
+    assert found.valid_until == pytest.approx(time.time() + 7 * 86400, abs=62)
+    assert found.public_key == primitives.public_key((tmp_path / "id_ed25519.pub").read_text())
+    assert found.ca == primitives.public_key((authority / "ca.pub").read_text())
+    assert certificates.read_end(text) == found.valid_until
 
 
-def test_parse_certificate_without_an_end(authority, tmp_path):
-    assert (
-        certificates.parse_certificate(sign(authority, tmp_path, "always:forever"))["valid_until"]
-        == 2**64 - 1
-    )
+def test_a_certificate_without_an_end(authority, tmp_path):
+    text = sign(authority, tmp_path, "always:forever")
+    assert parse_certificate(text).valid_until == certificates.read_end(text) == 2**64 - 1
 
 
+READERS = [parse_certificate, certificates.read_end]
+
+
+@pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize(
     "text",
     [
@@ -134,31 +141,37 @@ def test_parse_certificate_without_an_end(authority, tmp_path):
         "ssh-ed25519-cert-v01@openssh.com " + host_key(1).split()[1],
     ],
 )
-def test_parse_certificate_refuses(text):
+def test_what_is_no_certificate(text, read):
     with pytest.raises(ValueError, match="not a user certificate"):
-        certificates.parse_certificate(text)
+        read(text)
 
 
-def test_parse_certificate_refuses_a_truncated_one(authority, tmp_path):
+@pytest.mark.parametrize("read", READERS)
+def test_a_truncated_certificate_is_refused(authority, tmp_path, read):
     kind, blob = sign(authority, tmp_path, "+1d").split()[:2]
-    for size in (8, 60, 120, 200):
+    for size in (8, 60, 120, 200, len(base64.b64decode(blob)) - 1):
         with pytest.raises(ValueError, match="not a user certificate"):
-            certificates.parse_certificate(
-                f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}"
-            )
+            read(f"{kind} {base64.b64encode(base64.b64decode(blob)[:size]).decode()}")
 
 
-def test_parse_certificate_refuses_another_kind_of_key(authority, tmp_path):
+@pytest.mark.parametrize("read", READERS)
+def test_a_certificate_of_another_kind_of_key_is_refused(authority, tmp_path, read):
     keygen("-t", "ecdsa", "-N", "", "-f", str(tmp_path / "other"))
     keygen("-s", str(authority / "ca"), "-I", "x", "-n", "trainer", str(tmp_path / "other.pub"))
     text = (tmp_path / "other-cert.pub").read_text()
     with pytest.raises(ValueError, match="type ecdsa-sha2-nistp256-cert-v01"):
-        certificates.parse_certificate(text)
+        read(text)
 
 
-@pytest.mark.parametrize("text", ["", "ssh-rsa", "ssh-dss AAAA x", "# ssh-rsa AAAA"])
-def test_what_is_no_public_key(text):
-    assert primitives.public_key(text) is None
+def test_a_certificate_of_a_host_or_with_a_changed_field_is_refused(authority, tmp_path):
+    kind, encoded = sign(authority, tmp_path, "+1d").split()[:2]
+    blob = base64.b64decode(encoded).replace(b"local-node1", b"local-node2")
+    with pytest.raises(ValueError, match="signature"):
+        parse_certificate(f"{kind} {base64.b64encode(blob).decode()}")
+    keygen("-t", "ed25519", "-N", "", "-f", str(tmp_path / "host"))
+    keygen("-s", str(authority / "ca"), "-h", "-I", "x", "-n", "a", str(tmp_path / "host.pub"))
+    with pytest.raises(ValueError, match="type ssh-ed25519-cert-v01"):
+        parse_certificate((tmp_path / "host-cert.pub").read_text())
 
 
 @pytest.mark.parametrize(
@@ -166,6 +179,11 @@ def test_what_is_no_public_key(text):
 )
 def test_needs_renewal(until, wanted):
     assert certificates.needs_renewal(until, 1000) is wanted
+
+
+@pytest.mark.parametrize("text", ["", "ssh-rsa", "ssh-dss AAAA x", "# ssh-rsa AAAA"])
+def test_what_is_no_public_key(text):
+    assert primitives.public_key(text) is None
 
 
 # --- addresses and homes

@@ -13,10 +13,10 @@ import time
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.certificates import (
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import authority, signing
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh.certificates import (
     parse_certificate,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.mesh import authority, signing
 
 DAY = 86400
 
@@ -73,16 +73,14 @@ def test_a_certificate_is_one_nodes_short_and_numbered(sign, folder, node_keys):
     found = sign(["node1", "node2"])
     assert found["signed"] == ["node1", "node2"]
     first, second = (parse_certificate(found["certificates"][name]) for name in ("node1", "node2"))
-    assert (first["principals"], first["key_id"], first["public_key"]) == (
+    assert (first.principals, first.key_id, first.public_key) == (
         ["lab/node1"],
         "lab-node1",
         node_keys["node1"],
     )
-    assert second["principals"] == ["lab/node2"] == [primitives.principal("lab", "node2")]
-    assert first["valid_until"] == pytest.approx(time.time() + DAY, abs=30)
-    assert first["valid_after"] == pytest.approx(
-        time.time() - primitives.CLOCK_SLACK_SECONDS, abs=30
-    )
+    assert second.principals == ["lab/node2"] == [primitives.principal("lab", "node2")]
+    assert first.valid_until == pytest.approx(time.time() + DAY, abs=30)
+    assert first.valid_after == pytest.approx(time.time() - primitives.CLOCK_SLACK_SECONDS, abs=30)
     told = subprocess.run(
         ["ssh-keygen", "-L", "-f", "-"],
         input=found["certificates"]["node1"],
@@ -91,7 +89,7 @@ def test_a_certificate_is_one_nodes_short_and_numbered(sign, folder, node_keys):
         check=True,
     ).stdout
     assert "Critical Options: (none)" in told and "Extensions: (none)" in told
-    numbers = [first["serial"], second["serial"]]
+    numbers = [first.serial, second.serial]
     assert (
         numbers[1] > numbers[0] > 0 and authority.read_journal(str(folder))["serial"] == numbers[1]
     )
@@ -108,9 +106,9 @@ def test_a_good_certificate_is_kept_and_a_due_one_renewed(sign, folder):
         "node1"
     ]  # the validity was shortened
     assert (
-        parse_certificate(sign(validity="+1h", renew_before="+30m")["certificates"]["node1"])[
-            "valid_until"
-        ]
+        parse_certificate(
+            sign(validity="+1h", renew_before="+30m")["certificates"]["node1"]
+        ).valid_until
         < time.time() + 2 * 3600
     )
     assert len(os.listdir(folder / "signed")) == 2
@@ -179,11 +177,11 @@ def test_a_check_signs_nothing(sign, folder):
 
 
 def test_the_users_name_is_a_second_principal_only_where_it_is_asked_for(sign):
-    assert parse_certificate(sign(user="trainer")["certificates"]["node1"])["principals"] == [
+    assert parse_certificate(sign(user="trainer")["certificates"]["node1"]).principals == [
         "lab/node1",
         "trainer",
     ]
-    assert parse_certificate(sign()["certificates"]["node1"])["principals"] == ["lab/node1"]
+    assert parse_certificate(sign()["certificates"]["node1"]).principals == ["lab/node1"]
     assert "slash" in sign(user="lab/node2")["msg"]
 
 
@@ -223,7 +221,7 @@ def test_a_key_with_a_passphrase_signs_from_an_agent(sign, folder, tmp_path, age
         ["ssh-add", "-q", str(tmp_path / "kept")], check=True, env=environ, stdin=subprocess.DEVNULL
     )
     given = {"ca_public_key": key, "agent_key": str(tmp_path / "kept.pub")}
-    assert parse_certificate(sign(**given)["certificates"]["node1"])["ca"] == key != ca_of(folder)
+    assert parse_certificate(sign(**given)["certificates"]["node1"]).ca == key != ca_of(folder)
     subprocess.run(["ssh-add", "-q", "-D"], check=True, stdin=subprocess.DEVNULL)
     assert sign(**given)["changed"] is False  # the one that is there is still good
     assert "ssh-add" in sign(["node2"], **given)["msg"]
