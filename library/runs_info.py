@@ -9,7 +9,7 @@ module: runs_info
 short_description: Describe the runs of a node
 description:
   - Returns each run with its size, its newest checkpoint and whether it is active or held, and what
-    lies among the runs and is none.
+    else lies among the runs.
   - M(prune_choice) chooses runs by a rule, and M(run_prune) removes them.
 options:
   folder:

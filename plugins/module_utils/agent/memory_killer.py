@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counter of the processes that the kernel killed for want of memory, by control group."""
+"""Counter of the processes that the kernel killed to free memory, by control group."""
 
 from __future__ import annotations
 
