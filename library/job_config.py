@@ -84,6 +84,11 @@ nodes:
   type: list
   elements: dict
   returned: success
+names:
+  description: The names of these nodes, in rank order.
+  type: list
+  elements: str
+  returned: success
 suite:
   description: The suite's table.
   type: dict

@@ -112,6 +112,10 @@ todo:
     is to be proven), depth (quick or full) and rehearsal (the nodes that rehearse).
   type: dict
   returned: success
+node_groups:
+  description: Node name to the inventory groups for what it lacks and for the checks that are due.
+  type: dict
+  returned: success
 findings:
   description: What was found, see findings.py.
   type: list

@@ -29,6 +29,15 @@ options:
     description: Node name to what the node's module returned; a node that failed has msg.
     type: dict
     required: true
+  rivals:
+    description: Node name to the other check that has stopped the node's listener.
+    type: dict
+    default: {}
+  rehearsal:
+    description: The nodes that are to rehearse after a check of the network.
+    type: list
+    elements: str
+    default: []
   depth:
     description: How deeply the network was looked at; only a full look is kept.
     type: str
@@ -73,6 +82,11 @@ findings:
   description: What was found, see findings.py.
   type: list
   elements: dict
+  returned: success
+not_rehearsed:
+  description: The nodes that are not to rehearse, since the network is broken.
+  type: list
+  elements: str
   returned: success
 lines:
   description: The same as a table for people.

@@ -93,6 +93,10 @@ run_dir:
   description: The run's directory on the controller.
   type: str
   returned: success
+start:
+  description: A new token that identifies this command's start on the nodes.
+  type: str
+  returned: started
 verdict:
   description: Why the attempt ended; see plugins/module_utils/diagnosis/verdict.py.
   type: dict

@@ -66,7 +66,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         """Return the node's status, and what was done about it."""
         result = super().run(tmp, task_vars)
         _end_with_parent()
-        self._vars = task_vars
+        self._vars = task_vars or {}
         result.update(
             self._execute_module(
                 module_name="trainyard.cluster.attempt_monitor", task_vars=task_vars
@@ -99,7 +99,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
 
         Return whether it was stopped, None where nothing was to be stopped.
         """
-        marker = os.path.join(C.DEFAULT_LOCAL_TMP, f"failed-{asked.run}-{asked.number}")
+        folder: str = C.DEFAULT_LOCAL_TMP  # type: ignore[attr-defined]
+        marker = os.path.join(folder, f"failed-{asked.run}-{asked.number}")
         if status["ended"]:
             if status["state"] in ("failed", "lost"):
                 _note(marker, asked.node)
@@ -131,12 +132,12 @@ class ActionModule(answer_gate.Gated, ActionBase):
         _WARNED.add(asked.node)
         problem = stream["problem"]
         text = (
-            f"the logs of {asked.node} do not come home for now: {problem}; it is tried again, and"
+            f"the logs of {asked.node} are not copied for now: {problem}; it is tried again, and"
             " they are collected at the end"
         )
         if stream.get("cut"):
             text = (
-                f"the logs of {asked.node} do not come home any more: {problem}; the rest stays on"
+                f"the logs of {asked.node} are not copied any more: {problem}; the rest stays on"
                 " the node"
             )
         self._display.warning(text)

@@ -9,5 +9,5 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import (
 )
 
 
-class ActionModule(answer_gate.Gated, builtin_action.load("dnf")):
+class ActionModule(answer_gate.Gated, builtin_action.load("dnf")):  # type: ignore[misc]
     """Ansible's own action, with a gate that validates the node's answers."""

@@ -121,7 +121,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         folder = os.path.join(self._project(), "playbooks", "configs")
         path, shown, problems = jobs.find_job(config, folder, os.getcwd())
         job: dict[str, Any] | None = None
-        if path:
+        if path and shown:
             job, invalid = jobs.read_partial_job(path, shown)
             problems = problems + invalid
         if problems or job is None:
@@ -132,7 +132,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     def _describe_login(self, given: Arguments) -> Result:
         """Return the argv of Ansible's own ssh to this node. Refuse a node that a run holds."""
-        connection = self._connection
+        connection: Any = self._connection
         transport = getattr(connection, "transport", "?")
         if transport != "ssh":
             raise fault_table.DrillError(
@@ -181,7 +181,9 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         count = (given["job"] or {}).get("nodes")
         if isinstance(count, int):
             names = names[:count]
-        ways = {name: (self.host_value(name, "drill_way") or {}).get("way") for name in names}
+        ways: dict[str, Any] = {
+            name: (self.host_value(name, "drill_way") or {}).get("way") for name in names
+        }
         unknown = [name for name, way in ways.items() if not way]
         if unknown:
             raise fault_table.DrillError(f"there is no way to {', '.join(unknown)}")

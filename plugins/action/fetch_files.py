@@ -37,7 +37,7 @@ class ActionModule(ControllerAction):
         try:
             result["brought"] = self._fetch(arguments)
             result["changed"] = bool(result["brought"])
-        except fetcher.Cut as error:
+        except fetcher.BoundExceeded as error:
             result["cut"] = printable(str(error))
             self._display.warning(
                 f"{node} was cut off while its files came: {result['cut']}; what is missing stays"
@@ -81,7 +81,7 @@ class ActionModule(ControllerAction):
             )
         password = self._connection.get_option("password")
         if not password or not shutil.which("sshpass"):
-            words, host = log_receiver.ssh_words(self._connection, batch=True)
+            words, host = log_receiver.ssh_command(self._connection, batch=True)
             return words, host, None
-        words, host = log_receiver.ssh_words(self._connection, batch=False)
+        words, host = log_receiver.ssh_command(self._connection, batch=False)
         return words, host, str(password)

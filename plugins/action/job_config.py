@@ -35,11 +35,17 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.yaml_source
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import (
     duplicate_hosts,
     extra_vars,
+    role_vars,
     spares,
     ssh_policy,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site as sites
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.config_types import (
+    Job,
+    Node,
+    Site,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.inventory_origin import (
     HostVariables,
     origin_of,
@@ -103,9 +109,7 @@ class ActionModule(ControllerAction):
 
     # --- the job
 
-    def _read_job(
-        self, site: dict[str, Any], problems: Problems, site_problems: Problems
-    ) -> Result:
+    def _read_job(self, site: Site | None, problems: Problems, site_problems: Problems) -> Result:
         """Return what the verb goes on with, or fail with every problem."""
         job, job_problems = self._find_job()
         problems = problems + job_problems + site_problems
@@ -113,7 +117,7 @@ class ActionModule(ControllerAction):
             problems += self._located(sites.confusable_names(site), site)
         if job:
             job = jobs.apply_command_line(job, self._extra, problems)
-        nodes: list[dict[str, Any]] = []
+        nodes: list[Node] = []
         forwarded: list[Any] = []
         if job and site:
             nodes, node_problems = self._choose_nodes(job, site)
@@ -124,22 +128,21 @@ class ActionModule(ControllerAction):
             )
             forwarded = ssh_policy.forwarding_notes(logins, settings())
         self._refuse(problems + self._hosts.problems, site)
+        assert job and site, "where one of them is missing, a problem says why"
         return self._describe(job, site, nodes, forwarded)
 
-    def _find_job(self) -> tuple[dict[str, Any] | None, Problems]:
+    def _find_job(self) -> tuple[Job | None, Problems]:
         """Return (job, problems): of a run's record, or of the file that the command line names."""
         if self._resumed:
             file = f"runs/{self._resumed['run']}/job.json"
             return jobs.read_recorded_job(self._resumed["job"], file)
         folder = os.path.join(_PROJECT, "playbooks", "configs")
         path, shown, problems = jobs.find_job(self._arguments["config"], folder, os.getcwd())
-        if path:
+        if path and shown:
             return jobs.read_partial_job(path, shown)
         return None, problems
 
-    def _choose_nodes(
-        self, job: dict[str, Any], site: dict[str, Any]
-    ) -> tuple[list[dict[str, Any]], Problems]:
+    def _choose_nodes(self, job: Job, site: Site) -> tuple[list[Node], Problems]:
         """Return (nodes, problems) of a job, and note the nodes of the first attempt in the job.
 
         A run that goes on has its nodes, however many trainers there are now. The nodes of a later
@@ -154,12 +157,13 @@ class ActionModule(ControllerAction):
 
     def _describe(
         self,
-        job: dict[str, Any],
-        site: dict[str, Any],
-        nodes: list[dict[str, Any]],
+        job: Job,
+        site: Site,
+        nodes: list[Node],
         forwarded: list[Any],
     ) -> Result:
         """Return the result for a job and a site without problems."""
+        launcher: Any = LAUNCHERS[job["launcher"]]
         source, suite = site["suites"][job["suite"]], jobs.load_suite(job["suite"])
         return {
             "changed": False,
@@ -168,9 +172,10 @@ class ActionModule(ControllerAction):
             "job": job,
             "site": site,
             "nodes": nodes,
+            "names": [node["name"] for node in nodes],
             "suite": suite,
             "source": sites.resolve_paths(source, _PROJECT),
-            "programs": LAUNCHERS[job["launcher"]].get("programs", {}),
+            "programs": launcher.get("programs", {}),
             "ports": ports.ports_to_probe(job, site, nodes),
             "hidden": suite_table.linked_folders(suite, source.get("data") or {}),
             "environments": software.possible_digests(source["environment"], _PROJECT),
@@ -192,7 +197,7 @@ class ActionModule(ControllerAction):
 
     # --- the site
 
-    def _read_site(self) -> tuple[dict[str, Any], Problems]:
+    def _read_site(self) -> tuple[Site | None, Problems]:
         """Return (site, problems): the nodes, and how they are logged in to."""
         site, problems = sites.read_site(plain(self.task_vars["groups"]), self._hosts)
         problems = self._located(problems, site)
@@ -201,7 +206,7 @@ class ActionModule(ControllerAction):
             problems += self._login_problems(site)
         return site, problems
 
-    def _login_problems(self, site: dict[str, Any]) -> Problems:
+    def _login_problems(self, site: Site) -> Problems:
         names = [node["name"] for node in site["nodes"] + site["spares"]]
         logins = {name: self._hosts.login(name) for name in names}
         kept = list(settings())
@@ -221,15 +226,15 @@ class ActionModule(ControllerAction):
             return False
         if "site" not in self._allowed:
             return True
-        return extra_vars.parse_switch(self._extra.get("site", True)) is not False
+        return role_vars.parse_switch(self._extra.get("site", True)) is not False
 
-    def _role_problems(self, site: dict[str, Any]) -> Problems:
+    def _role_problems(self, site: Site | None) -> Problems:
         """Compare the roles' variables of nodes and controller with the roles' argument specs."""
         names = []
         if site:
             names = [node["name"] for node in site["nodes"] + site["spares"]]
         folders = sorted(os.listdir(os.path.join(_PROJECT, "roles")))
-        problems = []
+        problems: Problems = []
         for name in [*names, "localhost"]:
             problems += self._hosts.role_problems(name, self._roles, folders, _PROJECT)
         # The controller judges. What only nodes have would be passed over without a word.
@@ -243,7 +248,7 @@ class ActionModule(ControllerAction):
             return False
         return name not in self._extra
 
-    def _located(self, problems: Problems, site: dict[str, Any]) -> Problems:
+    def _located(self, problems: Problems, site: Site | None) -> Problems:
         """Give the inventory's problems the file and line that Ansible knows for them."""
         located = []
         for problem in problems:
@@ -252,7 +257,7 @@ class ActionModule(ControllerAction):
             located.append(problem)
         return located
 
-    def _locate(self, problem: Problem, site: dict[str, Any]) -> Problem:
+    def _locate(self, problem: Problem, site: Site | None) -> Problem:
         if problem.key.partition(".")[0] in self._extra:
             return dataclasses.replace(problem, file="command line", line=None)
         if site:
@@ -275,7 +280,7 @@ class ActionModule(ControllerAction):
         problems += extra_vars.conflicts(self._extra, verb(), self.check_mode)
         return problems + duplicate_values()
 
-    def _name_problems(self, site: dict[str, Any]) -> Problems:
+    def _name_problems(self, site: Site | None) -> Problems:
         """Return the problems of the names of a run and of a suite."""
         problems = []
         run, suite = self._given("run"), self._given("suite")
@@ -303,7 +308,7 @@ class ActionModule(ControllerAction):
             return "None"
         return value
 
-    def _limit_problems(self, nodes: list[dict[str, Any]]) -> Problems:
+    def _limit_problems(self, nodes: list[Node]) -> Problems:
         """Refuse a --limit that cuts a node off: a gang runs whole or not at all."""
         subset = context.CLIARGS.get("subset")
         if not subset:
@@ -322,7 +327,7 @@ class ActionModule(ControllerAction):
         )
         return [Problem("command line", None, "--limit", text, code="cli.limit_cuts_job")]
 
-    def _refuse(self, problems: Problems, site: dict[str, Any]) -> None:
+    def _refuse(self, problems: Problems, site: Site | None) -> None:
         """Fail with every problem, if there is one. Secret values are masked."""
         if not problems:
             return

@@ -28,9 +28,10 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Return what is missing, or take in what was fetched."""
-        run_dir, nodes, refused = arguments["run_dir"], arguments["nodes"], {}
+        run_dir, nodes = arguments["run_dir"], arguments["nodes"]
+        refused: dict[str, str] = {}
         if not arguments["strict"]:
-            nodes, refused = collector.settled(nodes)
+            nodes, refused = collector.split_entries(nodes)
         for node, why in refused.items():
             self.warn(
                 f"{printable(node)}: its logs stay there, because its answer is not valid: {why}"
@@ -43,10 +44,10 @@ class ActionModule(ControllerAction):
                 self.fail(
                     f"{run_dir} is no directory; collect makes it before the logs are brought"
                 )
-            result = collector.bring_home(
+            result = collector.install_files(
                 run_dir, nodes, not self.check_mode, left=arguments["left"]
             )
-        except (collector.HomeError, OSError, ValueError) as error:
+        except (collector.RequestError, OSError, ValueError) as error:
             self.fail(f"{run_dir}: {error}")
         result = dict(result, refused=refused)
         self._report(result, arguments["strict"])
@@ -54,7 +55,7 @@ class ActionModule(ControllerAction):
 
     def _find_missing(self, run_dir: str, nodes: list[Result], bound: str, files: int) -> Result:
         """Return what is missing, and warn of what a bound leaves on its node."""
-        missing, left = collector.lacking(
+        missing, left = collector.find_missing(
             run_dir, nodes, Quota(bound, files, 0), not self.check_mode
         )
         for node, sizes in left.items():

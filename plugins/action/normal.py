@@ -13,5 +13,5 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import (
 )
 
 
-class ActionModule(answer_gate.Gated, builtin_action.load("normal")):
+class ActionModule(answer_gate.Gated, builtin_action.load("normal")):  # type: ignore[misc]
     """Ansible's own action, with a gate that validates the node's answers."""

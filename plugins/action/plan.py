@@ -11,6 +11,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Result,
     arguments_of,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.start import node_groups
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.start.job_plan import plan_job
 
 
@@ -22,6 +23,7 @@ class ActionModule(ControllerAction):
     def execute(self, arguments: Arguments) -> Result:
         """Return the plan, or fail with everything that is in the way of a start."""
         result = plan_job(arguments)
+        result["node_groups"] = node_groups.list_groups(result)
         stops, refused = findings.stops(result["findings"]), result.pop("refused", False)
         # --check goes on to show the plan with what is in its way, where there is a plan.
         shown = arguments["report"] or (self.check_mode and "plan" in result)

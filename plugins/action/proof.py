@@ -21,6 +21,8 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the findings, or fail with those that are in the way of a start."""
+        for node, rival in arguments["rivals"].items():
+            arguments["results"].setdefault(node, {})["rival"] = rival
         found = proof_verdict.judge(arguments)
         stops = findings.stops(found)
         if stops and not arguments["report"]:
@@ -29,4 +31,10 @@ class ActionModule(ControllerAction):
             self.fail(message, stops=findings.short(stops))
         if proof_verdict.is_kept(arguments, found) and not self.check_mode:
             found = proof_verdict.keep(arguments, found)
-        return {"changed": False, "findings": found, "lines": proof_verdict.lines_of(found)}
+        not_rehearsed = arguments["rehearsal"] if stops else []
+        return {
+            "changed": False,
+            "findings": found + proof_verdict.note_skipped_rehearsal(not_rehearsed),
+            "lines": proof_verdict.lines_of(found),
+            "not_rehearsed": not_rehearsed,
+        }

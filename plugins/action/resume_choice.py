@@ -35,8 +35,8 @@ class ActionModule(ControllerAction):
         """Return the best checkpoint, and why a restart should wait."""
         attempt_dir.check_run_id(arguments["run_id"])
         run_dir = os.path.join(arguments["runs_dir"], arguments["run_id"])
-        at_home = finder.find_in_run(run_dir, arguments["rule"], at_home=True)
-        found = {finder.CONTROLLER: printable_data(at_home), **arguments["found"]}
+        own = finder.find_in_run(run_dir, arguments["rule"], on_controller=True)
+        found = {finder.CONTROLLER: printable_data(own), **arguments["found"]}
         point, skipped = resume_choice.choose(found)
         if point:
             attempt = os.path.join(run_dir, f"attempt-{point['attempt']}")

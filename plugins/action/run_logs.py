@@ -75,7 +75,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
     """
 
     ARGUMENTS = arguments_of(DOCUMENTATION)
-    FAILURES = (log_index.IndexProblem, archive.NoRun)
+    FAILURES = (log_index.IndexProblem, archive.RunNotFound)
 
     def execute(self, arguments: Arguments) -> Result:
         """Run one step of logs.yml."""
@@ -108,8 +108,8 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         run, spares = self._extra.get("run"), self.group("spares")
         nodes = [*self.group("trainers"), *spares]
         home = None
-        if run in archive.runs(self._runs_dir()):
-            home = archive.Home(self._runs_dir(), run)
+        if run in archive.list_runs(self._runs_dir()):
+            home = archive.LocalAttempt(self._runs_dir(), run)
         self._refuse(home, self._certain_logs(home), nodes)
         if home and home.over:
             nodes = []
@@ -117,7 +117,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             nodes = [node for node in nodes if node in home.nodes or node in spares]
         return {"run": run or "", "ask": nodes}
 
-    def _certain_logs(self, home: archive.Home | None) -> list[Any] | None:
+    def _certain_logs(self, home: archive.LocalAttempt | None) -> list[Any] | None:
         """Return the logs that there can be of a run, None where that is not known yet.
 
         What a run that goes on will still write can be asked for, and is compared later.
@@ -129,14 +129,16 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             return None
         return home.logs() + home.planned()
 
-    def _refuse(self, home: archive.Home | None, logs: list[Any] | None, nodes: list[str]) -> None:
+    def _refuse(
+        self, home: archive.LocalAttempt | None, logs: list[Any] | None, nodes: list[str]
+    ) -> None:
         known, node = nodes, self._asks["node"]
         if home and home.nodes:
             known = home.nodes
         if node is not None and node not in known:
             self._fail_command_line(f"node: there is no {node}; nodes: {', '.join(known)}")
         if logs is not None:
-            problem = log_view.chosen(logs, self._asks["ranks"], node)[1]
+            problem = log_view.select_logs(logs, self._asks["ranks"], node)[1]
             if problem:
                 self._fail_command_line(problem)
 
@@ -153,12 +155,12 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         answers = {name: self.host_value(name, "logs_found") for name in asked["ask"]}
         # A node that --limit leaves out was not asked.
         statuses = {name: answer.get("status") for name, answer in answers.items() if answer}
-        chosen = archive.choose(self._runs_dir(), asked["run"], statuses)
+        chosen = archive.choose_run(self._runs_dir(), asked["run"], statuses)
         for note in chosen.pop("notes"):
             self._display.warning(printable(note))
         for name in chosen["silent"]:
             self._display.warning(
-                f"{name} does not answer: of its logs, what came home before is shown"
+                f"{name} does not answer: its logs are shown as far as they were copied before"
             )
         followed = []
         if self._asks["follow"]:
@@ -169,15 +171,18 @@ class ActionModule(answer_gate.Gated, ControllerAction):
     def _chosen_run(self) -> dict[str, Any]:
         return self._given["chosen"]
 
-    def _home(self) -> archive.Home:
-        return archive.Home(self._runs_dir(), self._chosen_run["run"], self._chosen_run["number"])
+    def _home(self) -> archive.LocalAttempt:
+        return archive.LocalAttempt(
+            self._runs_dir(), self._chosen_run["run"], self._chosen_run["number"]
+        )
 
     def _shown(self) -> Result:
         """Print the answer, the ends of the logs, or where all of them lie.
 
         Return {offsets}: how far each log has been shown.
         """
-        home, asks, offsets = self._home(), self._asks, {}
+        home, asks = self._home(), self._asks
+        offsets: dict[str, int] = {}
         logs = home.logs()
         here = {log.home for log in logs}
         every = list(logs)
@@ -191,7 +196,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             if problem:
                 self.fail(printable(problem, newlines=True))
         elif self._asks_for_lines():
-            chosen = log_view.chosen(every, asks["ranks"], asks["node"])[0]
+            chosen = log_view.select_logs(every, asks["ranks"], asks["node"])[0]
             lines, offsets = self._ends(home, [log for log in chosen if log.home in here])
         else:
             lines = self._overview(home, logs)
@@ -203,15 +208,17 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             return True
         return any(self._asks[name] is not None for name in ("lines", "ranks", "node"))
 
-    def _overview(self, home: archive.Home, logs: list[Any]) -> list[str]:
+    def _overview(self, home: archive.LocalAttempt, logs: list[Any]) -> list[str]:
         """Return the lines that name a run's logs."""
         state = "over"
         if self._chosen_run["goes_on"]:
             state = "goes on"
         head = f"run {home.run}, attempt {home.number}: {state}"
-        return [head, "", *log_view.table(home.index, logs, home.shown)]
+        return [head, "", *log_view.describe_logs(home.index or {"ranks": []}, logs, home.shown)]
 
-    def _ends(self, home: archive.Home, logs: list[Any]) -> tuple[list[str], dict[str, int]]:
+    def _ends(
+        self, home: archive.LocalAttempt, logs: list[Any]
+    ) -> tuple[list[str], dict[str, int]]:
         """Return (the ends of logs as lines, {home: where they end}).
 
         Lines of several logs are merged.
@@ -220,11 +227,15 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             self._asks["lines"] or questions.DEFAULT_LINES,
             not self._chosen_run["goes_on"],
         )
-        found, ends = log_view.merged(logs, most, home.zones, is_over)
+        found, ends = log_view.merge_lines(logs, most, home.zones, is_over)
         if len(logs) == 1 and not self._asks["follow"]:
             log = logs[0]
             head = f"{home.shown}/{log.home}: its last {len(found)} lines, {log.bytes} bytes in all"
-            return [head, "", *(log_view.text(line, home.secrets) for _log, line in found)], ends
+            return [
+                head,
+                "",
+                *(log_view.format_line(line, home.secrets) for _log, line in found),
+            ], ends
         view = self._view(home, logs)
         lines = [view.lines(log.label, [line])[0] for log, line in found]
         if self._asks["follow"]:
@@ -237,7 +248,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         return lines, ends
 
     @staticmethod
-    def _view(home: archive.Home, logs: list[Any]) -> log_view.View:
+    def _view(home: archive.LocalAttempt, logs: list[Any]) -> log_view.View:
         return log_view.View(
             logs + home.planned(),
             home.secrets,
@@ -275,7 +286,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         if self.check_mode:
             return {"bytes": 0}
         bounds = quota.Quota.of_host(self.task_vars, node)
-        outcome = log_follower.bring(*self._sender(False), home.path, node, bounds)
+        outcome = log_follower.copy_logs(*self._sender(False), home.path, node, bounds)
         if not outcome:
             return {"bytes": 0}
         self._warn_of_logs(node, outcome["problem"])
@@ -283,7 +294,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     def _warn_of_logs(self, node: str, problem: str | None) -> None:
         if problem:
-            self._display.warning(f"the logs of {node} did not come home to their end: {problem}")
+            self._display.warning(f"the logs of {node} were not copied to their end: {problem}")
 
     def _followed(self) -> Result:
         """Print this node's lines as they come, until the run has ended here."""
@@ -297,13 +308,14 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         def show(name: str, lines: list[bytes]) -> None:
             self._display.display("\n".join(view.lines(labels[name], lines)))
 
+        folder: str = C.DEFAULT_LOCAL_TMP  # type: ignore[attr-defined]
         follower = log_follower.Follower(
             home.path,
             node,
             labels,
             self._given["offsets"],
             show,
-            os.path.join(C.DEFAULT_LOCAL_TMP, f"ended-{home.run}-{home.number}"),
+            os.path.join(folder, f"ended-{home.run}-{home.number}"),
             quota.Quota.of_host(self.task_vars, node),
         )
         problem = follower.follow(*self._sender(True), self._over, _end_with_parent())
@@ -311,12 +323,12 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         # The launcher has ended. The unit stops its peers and writes its end, and only then its
         # files stay as they are.
         deadline = time.monotonic() + UNIT_SECONDS
-        while follower.brought and self._over() is False and time.monotonic() < deadline:
+        while follower.copies_logs and self._over() is False and time.monotonic() < deadline:
             time.sleep(1)
-        return {"lines": follower.lines, "problem": problem, "brought": follower.brought}
+        return {"lines": follower.lines, "problem": problem, "brought": follower.copies_logs}
 
     def _wanted(self, logs: list[Any]) -> list[Any]:
-        return log_view.chosen(logs, self._asks["ranks"], self._asks["node"])[0]
+        return log_view.select_logs(logs, self._asks["ranks"], self._asks["node"])[0]
 
     def _sender(self, follow: bool) -> tuple[list[str], dict[str, Any]]:
         """Return (argv, spec) of the program that sends this node's logs."""

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import secrets
+import string
+
 from ansible_collections.trainyard.cluster.plugins.modules.run_record import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
@@ -12,6 +15,8 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt
 
+# The letters of a start's token.
+TOKEN = string.ascii_lowercase + string.digits
 WRITERS = {
     "started": record_attempt.record_start,
     "ended": record_attempt.record_end,
@@ -29,8 +34,12 @@ class ActionModule(ControllerAction):
     def execute(self, arguments: Arguments) -> Result:
         """Return what the record says of the attempt."""
         try:
-            return {"changed": True, **WRITERS[arguments["state"]](arguments, self.check_mode)}
+            result = WRITERS[arguments["state"]](arguments, self.check_mode)
         except FileExistsError:
             message = record_attempt.describe_conflict(arguments)
             code = "attempt.begun_elsewhere"
             self.fail(message, taken=True, code=code)
+        if arguments["state"] == "started":
+            # It tells this command's attempt from that of another command.
+            result = {**result, "start": "".join(secrets.choice(TOKEN) for _ in range(24))}
+        return {"changed": True, **result}

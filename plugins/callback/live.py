@@ -282,6 +282,11 @@ class CallbackModule(Default):
         self._spare_secrets(result)
         super().v2_runner_on_ok(result)
 
+    def v2_runner_item_on_ok(self, result):
+        if _module_of(result) == "add_host":
+            return  # one line per node: the plays that follow show what the groups are for
+        super().v2_runner_item_on_ok(result)
+
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._keep_table(result)
         self._spare_secrets(result)

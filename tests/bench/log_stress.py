@@ -208,7 +208,7 @@ def receive(place, home, over):
     argv = receiving.sender_argv("python3" if over else sys.executable)
     argv = [*shlex.split(over), shlex.join(argv)] if over else argv
     begun = time.time()
-    process = receiving.start(argv, spec)
+    process = receiving.start_sender(argv, spec)
 
     def ends():
         while not sys.stdin.readline():
@@ -222,7 +222,7 @@ def receive(place, home, over):
 
     for work in (ends, watches):
         threading.Thread(target=work, daemon=True).start()
-    whole = receiver.consume(process.stdout.fileno())
+    whole = receiver.receive(process.stdout.fileno())
     taken = time.time() - begun
     receiver.close()
     delays.sort()

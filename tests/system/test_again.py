@@ -154,6 +154,12 @@ TASKS = """---
 """
 COLLECTION = ROOT / "collections" / "ansible_collections" / "trainyard" / "cluster"
 SETTINGS = "callbacks_enabled = trainyard.cluster.restart\n"
+# As in an ansible.cfg from before the callbacks were used by their names in the collection.
+OLD_SETTINGS = """\
+callback_plugins = plugins/callback
+stdout_callback = trainyard
+callbacks_enabled = trainyard_again
+"""
 DECIDED = {
     "again": True,
     "delay": 0,
@@ -249,6 +255,12 @@ def test_the_last_attempts_exit_code_is_the_commands(project):
     # a process takes the place of the other, so whoever waits for it (ansible-runner, a batch
     # system) waits for the whole
     assert len({line.split()[0] for line in said}) <= 2 and output.count("PLAY RECAP") == 2
+
+
+def test_an_ansible_cfg_with_the_old_names_of_the_callbacks_works(project):
+    code, output, said = project("playbooks/train.yml", settings=OLD_SETTINGS)
+    assert code == 0 and len(said) == 2, output
+    assert f"{RUN} is started again in 0 s" in output
 
 
 def test_where_the_second_fails_the_command_fails(project):

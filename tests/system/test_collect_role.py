@@ -84,15 +84,17 @@ def site(tmp_path):
             }
             for name, folder in made.node.items()
         }
-        known = {"launch_run": {"run_id": RUN, "number": 1, "nodes": sorted(hosts)}}
+        attempt = {"run_id": RUN, "number": 1, "nodes": sorted(hosts)}
+        for known in hosts.values():
+            known["run_attempt"] = attempt
         last = {
             "copy": {
-                "content": "{{ collect_incomplete | default([]) | to_json }}",
+                "content": "{{ groups.trainyard_incomplete_nodes | default([])"
+                " | map('extract', hostvars, 'collect_problems') | flatten | to_json }}",
                 "dest": str(tmp_path / "incomplete"),
             }
         }
         plays = [
-            {"hosts": "localhost", "tasks": [{"set_fact": known}]},
             {
                 "hosts": "trainers",
                 "tasks": [{"import_role": {"name": "collect", "tasks_from": task}}],

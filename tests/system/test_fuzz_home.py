@@ -165,14 +165,14 @@ def test_curves_phases_and_marks_of_any_bytes(run, log, events, ended, index):
 def test_the_view_of_any_bytes(run, log, index):
     lay(run, {"rank-000.node1.log": log, "ranks.json": index})
     try:
-        home = archive.Home(str(run.parent), RUN)
+        home = archive.LocalAttempt(str(run.parent), RUN)
     except log_index.NewerIndex:
         return
     logs = home.logs()
-    lines, _ends = log_view.merged(logs, 20, home.zones, True)
-    for text in [log_view.text(line, home.secrets) for _log, line in lines] + log_view.table(
-        home.index or {"ranks": []}, logs, "x"
-    ):
+    lines, _ends = log_view.merge_lines(logs, 20, home.zones, True)
+    for text in [
+        log_view.format_line(line, home.secrets) for _log, line in lines
+    ] + log_view.describe_logs(home.index or {"ranks": []}, logs, "x"):
         assert all(char.isprintable() for char in text), ascii(text)
     assert isinstance(home.over, bool) and isinstance(home.nodes, list)
 
@@ -232,8 +232,8 @@ def test_what_is_no_regular_file_is_not_read(run, tmp_path, kind, name):
     }[kind]()
     try:
         json.dumps(series.of_run(str(run)))
-        home = archive.Home(str(run.parent), RUN)
-        assert home.index is None and log_view.merged(home.logs(), 20) == ([], {})
+        home = archive.LocalAttempt(str(run.parent), RUN)
+        assert home.index is None and log_view.merge_lines(home.logs(), 20) == ([], {})
         assert run_json.attempt_numbers(str(run)) == [1]
     finally:
         path.rmdir() if kind == "folder" else path.unlink()
@@ -255,13 +255,13 @@ def test_an_index_with_entries_of_other_kinds_is_unknown_where_they_are(run):
             )
         },
     )
-    home = archive.Home(str(run.parent), RUN)
+    home = archive.LocalAttempt(str(run.parent), RUN)
     assert [(rank["rank"], rank["node"], rank["error"]) for rank in home.index["ranks"]] == [
         (None, None, None),
         (0, None, None),
     ]
     assert (
         home.index["files"] == home.index["nodes"] == []
-        and log_view.table(home.index, [], "x")
+        and log_view.describe_logs(home.index, [], "x")
         and not home.over
     )

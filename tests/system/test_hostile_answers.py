@@ -265,11 +265,11 @@ FIND = [
         "tasks_from": "find_run"}}],
     },
     {
-        "hosts": "{{ hostvars.localhost.launch_run.nodes }}", "gather_facts": False,
+        "hosts": "trainyard_run_nodes", "gather_facts": False,
         "tasks": [
             {
                 "name": "Note", "delegate_to": "localhost", "vars": {"ansible_connection": "local"},
-                "ansible.builtin.copy": {"content": "{{ hostvars.localhost.launch_run | to_json }}",
+                "ansible.builtin.copy": {"content": "{{ run_attempt | to_json }}",
                 "dest": "FOLDER/ran.{{ inventory_hostname }}"},
             }
         ],

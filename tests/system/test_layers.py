@@ -57,7 +57,7 @@ ON_CONTROLLER = {
         "attempts base checkpoints diagnosis logs plan records recovery runs suites",
         "config logsync plan suites",
     ),
-    "report": ("attempts base logs records recovery", "plan runs suites"),
+    "report": ("attempts base logs plan records recovery", "plan runs suites"),
 }
 ALLOWED = {f"module_utils/{name}": text for name, text in ON_NODE.items()}
 ALLOWED = {

@@ -310,7 +310,7 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
         restart_policy.decide(
             {"attempts": [{"number": 1, "verdict": decided, "ranks": ended}], "run": RUN}, 3, True
         )
-        json.dumps(log_index.make(str(whole), said, []))
+        json.dumps(log_index.build_index(str(whole), said, []))
 
     every("rank_logs_info", honest[part], judge, (part,))
 

@@ -7,11 +7,10 @@ systemd calls it after the unit's last process has ended, however that came (Exe
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 
-from . import attempt_files, launcher, memory_killer, openmpi, peers
+from . import attempt_files, launcher, memory_killer, openmpi, peers, systemd
 
 SPARE_SECONDS = 5
 
@@ -21,12 +20,7 @@ def ask_for_time(seconds):
 
     Without that it has TimeoutStopSec, as the ranks have (sd_notify(3)).
     """
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        if address[0] == "@":
-            address = "\0" + address[1:]
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection:
-            connection.sendto(b"EXTEND_TIMEOUT_USEC=%d" % int(seconds * 1e6), address)
+    systemd.notify(b"EXTEND_TIMEOUT_USEC=%d" % int(seconds * 1e6))
 
 
 def call_safely(function, *arguments):

@@ -16,7 +16,7 @@ import stat
 import subprocess
 import time
 
-from . import attempt_files, heartbeat, peer_monitor, peers, phase_watchdog
+from . import attempt_files, heartbeat, peer_monitor, peers, phase_watchdog, systemd
 
 TICK = 1.0
 # If the guard was not scheduled for this long, the node was frozen: ignore the gap.
@@ -320,7 +320,7 @@ class Guard:
             deadline = time.monotonic() + HANG_SECONDS
             peers.dump_stacks(self.attempt)
         self.await_peers(calls, deadline)
-        environment = dict(os.environ, XDG_RUNTIME_DIR=f"/run/user/{os.getuid()}")
+        environment = systemd.manager_environment()
         subprocess.call(
             ["systemctl", "--user", "stop", self.record["unit"]],
             env=environment,

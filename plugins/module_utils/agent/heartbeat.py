@@ -12,6 +12,7 @@ import os
 import subprocess
 import time
 
+from . import systemd
 from .attempt_files import read_mapping
 
 SECONDS = 2.0
@@ -75,7 +76,7 @@ class Unit:
             "--property=MainPID",
             self.name,
         ]
-        environment = dict(os.environ, XDG_RUNTIME_DIR=f"/run/user/{os.getuid()}", LC_ALL="C")
+        environment = systemd.manager_environment(LC_ALL="C")
         try:
             done = subprocess.run(
                 argv,

@@ -105,7 +105,7 @@ def edge(descriptor, begin, end):
 
 
 class Log:
-    """One log: its open file, the offset of the next bytes, and the last bytes sent."""
+    """One log: its open file, the offset of the next bytes, and the edges of those sent."""
 
     def __init__(self, file, home):
         self.file, self.home = file, home
@@ -115,12 +115,12 @@ class Log:
         self.gone, self.grown = False, 0.0
         self.seek(0)
 
-    def seek(self, offset, tail=b""):
+    def seek(self, offset, head=b"", tail=b""):
         """Go on at an offset.
 
-        tail: the bytes before it, where they are known.
+        head, tail: the first and the last bytes before it, where they are known.
         """
-        self.offset, self.tail = offset, tail
+        self.offset, self.head, self.tail = offset, head, tail
 
     def close(self):
         """Close the file, so that the next one of this name is sent from its beginning."""
@@ -293,9 +293,17 @@ class Sender:
 
     @staticmethod
     def go_on(log, offset):
-        """Go on at an offset of an open log, with the bytes before it as its tail."""
+        """Go on at an offset of an open log, with the bytes before it as its edges."""
         edge_bytes = min(offset, EDGE)
-        log.seek(offset, os.pread(log.descriptor, edge_bytes, offset - edge_bytes))
+        head = os.pread(log.descriptor, edge_bytes, 0)
+        log.seek(offset, head, os.pread(log.descriptor, edge_bytes, offset - edge_bytes))
+
+    @staticmethod
+    def began_again(log):
+        """Return whether the bytes that were sent are not in an open log any more."""
+        head = os.pread(log.descriptor, len(log.head), 0)
+        tail = os.pread(log.descriptor, len(log.tail), log.offset - len(log.tail))
+        return (head, tail) != (log.head, log.tail)
 
     def frame(self, log, data):
         """Send the next bytes of a log."""
@@ -310,15 +318,18 @@ class Sender:
             return 0
         info = os.fstat(log.descriptor)
         if info.st_mtime_ns != log.changed or info.st_size != log.offset:
-            tail = len(log.tail)
-            if tail and os.pread(log.descriptor, tail, log.offset - tail) != log.tail:
+            data = os.pread(log.descriptor, CHUNK, log.offset)
+            # Compared after the read: a log that is truncated and grows again meanwhile would
+            # otherwise be sent as the continuation of its old content.
+            if self.began_again(log):
                 self.event("truncated", log)
                 log.seek(0)
                 self.frame(log, b"")
-            data = os.pread(log.descriptor, CHUNK, log.offset)
+                data = os.pread(log.descriptor, CHUNK, 0)
             if data:
                 self.frame(log, data)
-                log.seek(log.offset + len(data), (log.tail + data[-EDGE:])[-EDGE:])
+                head = (log.head + data[:EDGE])[:EDGE]
+                log.seek(log.offset + len(data), head, (log.tail + data[-EDGE:])[-EDGE:])
                 log.grown = time.monotonic()
                 return len(data)
             log.changed = info.st_mtime_ns

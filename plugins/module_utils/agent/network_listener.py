@@ -28,6 +28,8 @@ import struct
 import threading
 import time
 
+from . import systemd
+
 # With nothing to wait for, a closed connection leaves no TIME_WAIT that would keep a rank from its
 # port.
 NO_LINGER = struct.pack("ii", 1, 0)
@@ -477,22 +479,11 @@ def drained(connection, seconds=2.0):
         pass
 
 
-def notify(text):
-    """Send a message to systemd, where it started this process."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        if address.startswith("@"):
-            address = "\0" + address[1:]
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
-            connection.connect(address)
-            connection.send(text)
-
-
 def main(directory):
     """Listen as directory/spec.json says."""
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as handle:
         spec = json.load(handle)
     listener = Listener(dict(spec, directory=directory))
-    notify(b"READY=1")
+    systemd.notify(b"READY=1")
     listener.serve()
     return 0

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from . import attempt_files
+from . import attempt_files, systemd
 
 PEER_SECONDS = 15
 RETRY_SECONDS = 1.0
@@ -129,7 +129,7 @@ def stop_for_peer(attempt, by, unit, reason="peer"):
             dump_stacks(attempt)
     # The guard that called this node waits for this word before its own node stops.
     attempt_files.print_if_possible("kept")
-    environment = dict(os.environ, XDG_RUNTIME_DIR=f"/run/user/{os.getuid()}")
+    environment = systemd.manager_environment()
     state = subprocess.run(
         ["systemctl", "--user", "is-active", unit], env=environment, stdout=subprocess.PIPE
     ).stdout

@@ -228,7 +228,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, files, begun=
         source = read_mapping(stop).get("from", "the user")
         raise AttemptError("attempt.stopped_early", f"stopped before the start by {source}")
     plan = json.loads(plan_text)
-    mine = _planned_node(plan, node)
+    own_node = _planned_node(plan, node)
     if not PLAIN_PATH.match(attempt) or not PLAIN_PATH.match(node):
         # systemd splits ExecStopPost at spaces and reads % and $ in it.
         raise AttemptError(
@@ -239,7 +239,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, files, begun=
     digest = _write_plan(attempt, plan_text, plan_sha256)
     for name, content in files.items():
         _write_bytes(os.path.join(attempt, os.path.basename(name)), content)
-    _prepare_work(attempt, plan, mine)
+    _prepare_work(attempt, plan, own_node)
     record = {
         "version": 1,
         "run": run_id,
@@ -280,18 +280,18 @@ def _write_plan(attempt, plan_text, plan_sha256):
     return digest
 
 
-def _prepare_work(attempt, plan, mine):
+def _prepare_work(attempt, plan, own_node):
     """Make the attempt's working directory.
 
-    mine: this node's entry of the plan.
+    own_node: this node's entry of the plan.
     """
-    links = {path: os.path.join(mine["base"], target) for path, target in plan["links"].items()}
+    links = {path: os.path.join(own_node["base"], target) for path, target in plan["links"].items()}
     for path, name in plan["suite"]["redirects"].items():
         os.makedirs(os.path.join(attempt, name), exist_ok=True)
         links[path] = os.path.join(attempt, name)
     # A tree that lies on the nodes already is used where it is.
     code = plan["code"].get("path") or os.path.join(
-        mine["base"], "code", plan["code"]["digest"][:16]
+        own_node["base"], "code", plan["code"]["digest"][:16]
     )
     if not os.path.isdir(code):
         raise AttemptError("attempt.code_missing", f"the code tree {code} is missing")

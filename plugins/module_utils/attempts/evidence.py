@@ -170,13 +170,13 @@ def _update_rank(rank, event):
         rank.update(_end_of(event), pid=pid)
 
 
-def is_child(said, rank):
+def is_child(report, rank):
     """Return whether a launcher's words about a child are about this rank.
 
     msrun names pids, mpirun global ranks, Paddle's launcher local ones.
     """
     return any(
-        said[key] is not None and said[key] == rank.get(key)
+        report[key] is not None and report[key] == rank.get(key)
         for key in ("rank", "pid", "local_rank")
     )
 
@@ -232,8 +232,8 @@ def _read_plan(root, node):
             "attempt.bad_plan", "plan.json has no list `ranks` or no `launcher.rank_log`"
         )
     complete = [entry for entry in ranks if _is_rank(entry)]
-    mine = [entry for entry in complete if entry.get("node") == node]
-    if not mine:
+    own_ranks = [entry for entry in complete if entry.get("node") == node]
+    if not own_ranks:
         others = ", ".join(sorted({str(entry.get("node")) for entry in complete})) or "none"
         raise EvidenceError(
             "attempt.not_planned", f"the plan has no rank on {node}; it has {others}"
@@ -242,7 +242,7 @@ def _read_plan(root, node):
         table = Table(_mapping(plan.get("suite")).get("logs"))
     except TableError as error:
         raise EvidenceError("attempt.bad_plan", f"plan.json: suite: {error}") from error
-    return plan, sorted(mine, key=lambda entry: entry["local_rank"]), table
+    return plan, sorted(own_ranks, key=lambda entry: entry["local_rank"]), table
 
 
 def _is_rank(entry):
@@ -406,14 +406,14 @@ def collect(attempt_dir, node, digest=True, names=()):
 
 def _collect(attempt, names):
     """Return (evidence, secrets) of an attempt."""
-    plan, mine, table = _read_plan(attempt.root, attempt.node)
+    plan, own_ranks, table = _read_plan(attempt.root, attempt.node)
     launcher, template = plan["launcher"], plan["launcher"]["rank_log"]
     events = read_events(_read_bytes(attempt.root, "ranks.jsonl"))
     unit = _read_unit_end(attempt)
     console = _scan_console(attempt, launcher)
     children = [entry for entry in console.get("containers", ()) if entry["code"] is not None]
     ranks = []
-    for entry in mine:
+    for entry in own_ranks:
         path = _rank_log(entry, template)
         controller_name = f"rank-{entry['rank']:03d}.{attempt.node}.log"
         findings = attempt.scan(path, controller_name, table)
@@ -423,9 +423,9 @@ def _collect(attempt, names):
             rank["file"] = path
         _judge_rank(rank, children, unit)
         ranks.append(rank)
-    attempt.scan_strays(template, {_rank_log(entry, template) for entry in mine})
+    attempt.scan_strays(template, {_rank_log(entry, template) for entry in own_ranks})
     scheduler = _scan_schedulers(attempt, launcher)
-    _scan_other_files(attempt, mine, plan)
+    _scan_other_files(attempt, own_ranks, plan)
     endpoints, environment = read_launcher_log(attempt.root, template.rpartition("/")[0])
     secrets = secrets_of(
         dict(plan, secret_env=[*names, *(plan.get("secret_env") or ())]), more=[environment]
@@ -501,13 +501,13 @@ def _scan_schedulers(attempt, launcher):
     return scheduler
 
 
-def _scan_other_files(attempt, mine, plan):
+def _scan_other_files(attempt, own_ranks, plan):
     """Scan VisualDL's records and the files of guard and agent, to fetch them."""
     if attempt.digest:
         redirects = _mapping(_mapping(plan.get("suite")).get("redirects"))
         for name, controller_name in records(attempt.root, redirects.values(), attempt.node):
             attempt.scan(name, controller_name, Table())
-    for name, controller_name in guard_findings.evidence_files(attempt.node, mine):
+    for name, controller_name in guard_findings.evidence_files(attempt.node, own_ranks):
         attempt.scan(name, controller_name, Table())
 
 

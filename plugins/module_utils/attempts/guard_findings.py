@@ -187,19 +187,19 @@ def describe_step(step):
     """
     if not isinstance(step, dict) or not step:
         return ""
-    words = []
+    parts = []
     if step.get("epoch"):
-        words.append(f"epoch {step['epoch']}")
+        parts.append(f"epoch {step['epoch']}")
     for key, total in (("global_step", "total_steps"), ("step", "steps")):
         if step.get(key):
             position = f"step {step[key]}"
             if step.get(total):
                 position += f" of {step[total]}"
-            words.append(position)
+            parts.append(position)
             break
-    if not words:
+    if not parts:
         return ""
-    return " after " + ", ".join(words)
+    return " after " + ", ".join(parts)
 
 
 def describe_hang(node, stall):

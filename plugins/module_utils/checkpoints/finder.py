@@ -353,14 +353,14 @@ def sort_key(point):
 # --- one machine
 
 
-def find_in_run(run_dir, rule, at_home=False):
+def find_in_run(run_dir, rule, on_controller=False):
     """Return {'point': best point of a run on one machine, or None, 'skipped': [...]}.
 
-    Every byte of that point is read, for its digest. run_dir: runs/<run id> on a node, or with
-    at_home on the controller, where a checkpoint lies in attempt-N/checkpoint. rule: the suite
-    table's `resume`; {}: what the attempts' own plans say.
+    Every byte of that point is read, for its digest. run_dir: runs/<run id>. on_controller:
+    whether that is the controller's, where a checkpoint lies in attempt-N/checkpoint. rule: the
+    suite table's `resume`. With {} it is that of the attempts' own plans.
     """
-    points, skipped = _run_points(run_dir, rule, at_home)
+    points, skipped = _run_points(run_dir, rule, on_controller)
     for point in sorted(points, key=sort_key, reverse=True):
         try:
             files = _describe_files(point["path"], point.pop("paths"))
@@ -377,7 +377,7 @@ def find_in_run(run_dir, rule, at_home=False):
     return {"point": None, "skipped": sort_skipped(skipped)}
 
 
-def _run_points(run_dir, rule, at_home):
+def _run_points(run_dir, rule, on_controller):
     """Return (the best point of each attempt, skipped) of a run on one machine."""
     points, skipped = [], []
     numbers = _numbers(run_dir)
@@ -388,7 +388,7 @@ def _run_points(run_dir, rule, at_home):
         attempt_dir = os.path.join(run_dir, f"attempt-{number}")
         plan = read_mapping(os.path.join(attempt_dir, "plan.json"))
         folders = _folders(plan)
-        if at_home:
+        if on_controller:
             plan = plan or read_mapping(os.path.join(run_dir, "plan.json"))
             folders = [model_collector.PLACE]
         attempt_rule = rule or _section(plan, "resume")

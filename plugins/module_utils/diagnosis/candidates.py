@@ -62,15 +62,15 @@ def has_succeeded(unit, node):
     return well and not unit.get("stopped_by")
 
 
-def measure_clocks(asked):
+def measure_clocks(answers):
     """Return {node: seconds that its clock is ahead of the middle one}.
 
     Differences that asking the nodes explains count as 0.
-    asked: {node: what rank_logs_info returned}.
+    answers: {node: what rank_logs_info returned}.
     """
-    ahead = _compare_clocks(asked)
-    _excuse_late_answers(asked, ahead)
-    _correct_stopped_nodes(asked, ahead)
+    ahead = _compare_clocks(answers)
+    _excuse_late_answers(answers, ahead)
+    _correct_stopped_nodes(answers, ahead)
     return ahead
 
 
@@ -265,7 +265,7 @@ _RANK_RULES = (
     ),
     _rule(_RankEvidence.has_own_error, PRIMARY, "its log holds an error of its own"),
     _rule(_RankEvidence.is_stopped_by_product, STOPPED, "was stopped with the attempt"),
-    _rule(_RankEvidence.is_out_of_memory, OOM, "the kernel killed it for want of memory"),
+    _rule(_RankEvidence.is_out_of_memory, OOM, "the kernel killed it because memory was short"),
     _Rule(
         _RankEvidence.is_killed,
         KILLED,
@@ -362,22 +362,22 @@ class Weighing:
     `ahead` and `ranks`.
     """
 
-    def __init__(self, asked, alone=False):
+    def __init__(self, answers, alone=False):
         """Weigh the findings.
 
-        asked: the findings of each node. alone: whether the plan has one node only, which is free
+        answers: the findings of each node. alone: whether the plan has one node only, which is free
         to talk to itself over loopback.
         """
-        self.answers, self.alone = asked, alone
-        self.ahead = measure_clocks(asked)
-        self.units = {name: node.get("exit") for name, node in asked.items()}
+        self.answers, self.alone = answers, alone
+        self.ahead = measure_clocks(answers)
+        self.units = {name: node.get("exit") for name, node in answers.items()}
         known = {name: unit for name, unit in self.units.items() if unit}
         self.stopped = {name: unit for name, unit in known.items() if unit.get("stopped_by")}
-        self.fine = [name for name, unit in known.items() if has_succeeded(unit, asked[name])]
+        self.fine = [name for name, unit in known.items() if has_succeeded(unit, answers[name])]
         self.failed = [name for name in known if name not in self.stopped and name not in self.fine]
         self.ranks = [
             dict(rank, node=name)
-            for name, node in asked.items()
+            for name, node in answers.items()
             for rank in node.get("ranks") or []
         ]
         self.firsts = self._find_first_deaths()

@@ -119,8 +119,8 @@ def decide(plan_ranks, nodes, log_dir=""):
         usable.update((name, findings.get(name)) for name in kept)
         return _judge(plan_ranks, usable, log_dir)
 
-    decided, _left_out = judge_apart(judge, names)
-    return decided
+    result, _excluded = judge_apart(judge, names)
+    return result
 
 
 def _judge(plan_ranks, findings, log_dir):
@@ -152,10 +152,10 @@ class _Case:
         self.ahead = weighing.ahead
         self.ranks = weighing.ranks
         self.candidates = weighing.candidates
-        self.decided = None  # the candidate that weighs enough to be named
+        self.best = None  # the candidate that weighs enough to be named
         self.rivals = []
         if self.candidates and self.candidates[0]["weight"] >= DECIDES:
-            self.decided = self.candidates[0]
+            self.best = self.candidates[0]
             self.rivals = weighing.rivals()
 
     def verdict(self):
@@ -165,12 +165,12 @@ class _Case:
             for name, unit in self.stopped.items()
             if unit["stopped_by"] not in ("peer", "guard")
         }
-        if user_stops and not self._failed_before(user_stops) and not self._decided_before_stop():
+        if user_stops and not self._failed_before(user_stops) and not self._ended_before_stop():
             return self._stopped(user_stops)
         halt = guard_findings.find_halt(self.answers)
         if halt and not self._failed_by_then(halt):
             return self._halted(halt)
-        if self.decided:
+        if self.best:
             return self._name_failure()
         if self.missing:
             return self._lost()
@@ -178,12 +178,12 @@ class _Case:
 
     def _name_failure(self):
         """Return the verdict where a candidate weighs enough to be named."""
-        if self.missing and self.decided["weight"] < KILLED:
+        if self.missing and self.best["weight"] < KILLED:
             # what ended without a word of its own may have followed what is out of sight
             return self._lost()
         if self.rivals:
             return self._tied()
-        return self._failed(self.decided)
+        return self._failed(self.best)
 
     def _judge_units(self):
         """Return the verdict where all nodes answered and no candidate weighs enough."""
@@ -266,12 +266,12 @@ class _Case:
             if (self.units[name].get("time") or 0.0) - self.ahead.get(name, 0.0) < latest
         ]
 
-    def _decided_before_stop(self):
+    def _ended_before_stop(self):
         """Return whether the named candidate ended before anything was stopped."""
-        if not self.decided or self.decided["when"] is None:
+        if not self.best or self.best["when"] is None:
             return False
         stops = self._stop_times(self.stopped)
-        return bool(stops) and self.decided["when"] < min(stops) - BEFORE
+        return bool(stops) and self.best["when"] < min(stops) - BEFORE
 
     def _failed(self, best):
         """Return the verdict that names one candidate."""
@@ -291,11 +291,11 @@ class _Case:
         if _is_blamed(best):
             error = best["error"]
             line = error["line"]
-        place = log
+        location = log
         if line:
-            place = f"{log}:{line}"
+            location = f"{log}:{line}"
         text = (
-            f"FAILED: {_who(best)} {_what(best)} ({_describe_exit(best)}){note}; log {place};"
+            f"FAILED: {_who(best)} {_what(best)} ({_describe_exit(best)}){note}; log {location};"
             f" remedy: {entry['remedy']}{self._not_asked(self.missing)}"
         )
         return self._build_verdict(
@@ -334,8 +334,8 @@ class _Case:
         text = f"STOPPED: by the {_list(stoppers)}"
         if sources:
             text += f" ({_list(sources)})"
-        if self.decided:
-            text += f"; around then {_who(self.decided)} {_what(self.decided)}"
+        if self.best:
+            text += f"; around then {_who(self.best)} {_what(self.best)}"
         return self._build_verdict(
             "verdict.stopped",
             Outcome.STOPPED,
@@ -349,17 +349,17 @@ class _Case:
 
         What came after they saw the training hang or a node vanish followed from that.
         """
-        decided = self.decided
-        if not decided or decided["when"] is None:
+        best = self.best
+        if not best or best["when"] is None:
             return False
         enough = KILLED
-        if decided["node"] in halt.nodes:
+        if best["node"] in halt.nodes:
             # of a node that is called lost only an error of its own counts: a full disk, say, on
             # which its end could not be written
             enough = PRIMARY
-        if decided["weight"] < enough:
+        if best["weight"] < enough:
             return False
-        return decided["when"] < halt.time - self.ahead.get(halt.by, 0.0) - BEFORE
+        return best["when"] < halt.time - self.ahead.get(halt.by, 0.0) - BEFORE
 
     def _halted(self, halt):
         """Return the verdict where a guard ended the training."""
@@ -461,7 +461,7 @@ class _Case:
 
         To name one would be a guess that may accuse the wrong rank.
         """
-        tied = [self.decided, *self.rivals]
+        tied = [self.best, *self.rivals]
         reason = f"{len(tied)} failures came too close to each other to tell which began it"
         return self._list_candidates("verdict.tied", reason, tied, "unknown", _READ_LOGS)
 
@@ -577,7 +577,7 @@ class _Case:
             if unit and (unit.get("oom_kills") or unit.get("service_result") == "oom-kill"):
                 count = unit.get("oom_kills") or "some"
                 lines.append(
-                    f"{name}: the kernel killed {count} of its processes for want of memory"
+                    f"{name}: the kernel killed {count} of its processes because memory was short"
                     f" (exit.{name}.json)"
                 )
         return lines
@@ -655,7 +655,7 @@ def _what(candidate):
         return _quote_error(candidate["error"])
     if candidate["weight"] == OOM and candidate["signal"] == "SIGKILL":
         # a launcher's weight may stand for a child of it
-        return "was killed by the kernel for want of memory"
+        return "was killed by the kernel because memory was short"
     if candidate["rank"] is None:
         if candidate.get("started"):
             return "ended after its ranks had started"
@@ -708,10 +708,10 @@ def _line(candidate, begin=None):
         quote = f"; {error['kind']}: {error['text'][:120]}"
     elif candidate.get("last_line"):
         quote = f"; the last line of its log: {candidate['last_line'][:160]}"
-    place = candidate["home"]
+    location = candidate["home"]
     if error and error["line"]:
-        place = f"{candidate['home']}:{error['line']}"
-    return f"{_who(candidate)}, {end}: {candidate['why']}{quote} ({place})"
+        location = f"{candidate['home']}:{error['line']}"
+    return f"{_who(candidate)}, {end}: {candidate['why']}{quote} ({location})"
 
 
 def _list(names):

@@ -607,14 +607,6 @@ def _describe_changes(path, marker, verify):
     return "changed since the installation: " + installed_files.format_differences(wrong)
 
 
-def environment_state(home_dir, digest):
-    """Return the marker of a complete and unchanged environment, or None.
-
-    The marker's `interpreter` is the Python to train with.
-    """
-    return inspect_environment(home_dir, digest)["marker"]
-
-
 def compare_nodes(markers):
     """Return one line per node that differs from the first node.
 

@@ -197,7 +197,7 @@ def _node_findings(key, name, item):
         paths = ", ".join(item["unreadable"][:SHOWN])
         text = f"{key}: cannot be read by the training user: {paths}"
         remedy = (
-            "give the user leave to read where the training needs it, mend or remove links to"
+            "give the user leave to read where the training needs it, fix or remove links to"
             " nothing"
         )
         result.append(finding("placement.unreadable", text, remedy, name, "warn"))

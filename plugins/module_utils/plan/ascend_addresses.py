@@ -76,7 +76,7 @@ def read_devices(run, conf=CONF, devices=None):
     if not problems:
         # Each source lacks what the other has. A mixture of two sources is not a valid table.
         problems = [
-            "hccn_tool has no address of device {}, {} none of device {}; mend the file".format(
+            "hccn_tool has no address of device {}, {} none of device {}; fix the file".format(
                 ", ".join(reasons), conf, ", ".join(lacking)
             )
         ]
@@ -100,7 +100,7 @@ def _refuse_stale_file(conf, wanted, from_conf, from_tool):
         if device in from_tool and from_conf.get(device, from_tool[device]) != from_tool[device]:
             problems.append(
                 f"device {device} is {from_tool[device]} to hccn_tool and {from_conf[device]} in"
-                f" {conf}; the tool is right, mend the file"
+                f" {conf}; the tool is right, fix the file"
             )
     if problems:
         raise AscendError(problems)
@@ -152,12 +152,12 @@ def read_conf(path, devices):
         if not usable_ipv4(address):
             problems.append(
                 f"{path}: address_{device}= is {_quoted(address)}, no IPv4 address that other"
-                " devices reach; mend it"
+                " devices reach; fix it"
             )
         elif addresses.setdefault(device, address) != address:
             problems.append(
                 f"{path}: device {device} has two addresses, {addresses[device]} and {address};"
-                " mend it"
+                " fix it"
             )
     if problems:
         raise AscendError(problems)

@@ -230,7 +230,7 @@ def _unresolved_names(planned, facts):
     """
     problem = (
         "{}: its host name resolves to {}, not to {}; fleetrun --selected_gpu finds its rank by it:"
-        " mend /etc/hosts or use launcher: paddle"
+        " fix /etc/hosts or use launcher: paddle"
     )
     problems = []
     for node in planned:

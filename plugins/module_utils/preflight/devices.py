@@ -272,7 +272,7 @@ def _model(device):
 
 def _tool_finding(name, state):
     """Return the finding of a node whose tool gave no answer."""
-    remedy = "mend the driver; without devices the site says trainyard_accelerator: cpu"
+    remedy = "fix the driver; without devices the site says trainyard_accelerator: cpu"
     tool, error = state["tool"], state["error"]
     if tool == "npu-smi" and "not installed" in error:
         text = f"npu-smi: {error}, so the devices' health and processes are not known"
@@ -318,7 +318,7 @@ def _process_finding(node, process):
     if process["run"]:
         owner = f"the run {process['run']}"
     else:
-        owner = process["user"] or "somebody who cannot be seen from here"
+        owner = process["user"] or "a user that is not visible here"
     text = (
         f"device {process['device']} is in use: pid {int(process['pid'])} of {owner}, {memory}:"
         f" {process['command']}"

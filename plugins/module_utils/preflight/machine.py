@@ -354,7 +354,7 @@ def in_the_way(name, own):
     findings = []
     for lock in own["locks"]:
         text = (
-            f"a package manager is at work: {lock['command'] or 'somebody'} (pid"
+            f"a package manager is at work: {lock['command'] or 'a process'} (pid"
             f" {int(lock['pid'])}) holds {lock['path']}; provision.yml would wait for it"
         )
         remedy = "wait for it to end; it matters to provision.yml only"

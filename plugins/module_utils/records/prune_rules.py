@@ -72,19 +72,19 @@ def build_rule(keep=None, older_than=None, run=None):
     return rule
 
 
-def valid_scan(look):
+def valid_scan(scan):
     """Return a place's answer about its runs, None without an answer.
 
     Only what names a run stays.
     """
-    if not isinstance(look, dict) or not all(
-        isinstance(look.get(key), list) for key in ("runs", "strange", "unfinished")
+    if not isinstance(scan, dict) or not all(
+        isinstance(scan.get(key), list) for key in ("runs", "strange", "unfinished")
     ):
         return None
     runs = [
-        run for run in look["runs"] if isinstance(run, dict) and RUN_ID.match(str(run.get("run")))
+        run for run in scan["runs"] if isinstance(run, dict) and RUN_ID.match(str(run.get("run")))
     ]
-    return dict(look, runs=runs)
+    return dict(scan, runs=runs)
 
 
 def start_time(run_id):
@@ -147,18 +147,18 @@ def last_checkpoints(runs):
     return good
 
 
-def decide(rule, looks, site, now):
+def decide(rule, scans, site, now):
     """Return {remove, stay, chosen, unknown, foreign}.
 
     remove: {place: [run ids]}. stay: [{run, places, why}]. chosen: [run ids]. unknown: whether
-    `run` is nowhere. foreign: [run ids] of other sites. rule: from build_rule. looks: {place:
+    `run` is nowhere. foreign: [run ids] of other sites. rule: from build_rule. scans: {place:
     what prune_scan.scan_runs returned, or None for a node that was not asked or did not answer}.
     site: its name. now: unix seconds. Nothing is chosen at a place that did not answer.
     """
     runs_at = {
-        place: {run["run"]: run for run in look["runs"]}
-        for place, look in looks.items()
-        if look is not None
+        place: {run["run"]: run for run in scan["runs"]}
+        for place, scan in scans.items()
+        if scan is not None
     }
     jobs, disputed = _collect_jobs(runs_at)
     foreign = {run["run"] for run in _all_runs(runs_at) if run["site"] not in (None, site)}
@@ -170,7 +170,7 @@ def decide(rule, looks, site, now):
             why = (
                 _describe_use(name, runs_at)
                 or (name in disputed and DISPUTED)
-                or _describe_doubt(runs[name], place, looks, runs_at, now)
+                or _describe_doubt(runs[name], place, scans, runs_at, now)
                 or good.get(name)
             )
             if why:
@@ -237,7 +237,7 @@ def _describe_use(name, runs_at):
     return f"is in use on {', '.join(places)}: {runs_at[places[0]][name]['held']}"
 
 
-def _describe_doubt(run, place, looks, runs_at, now):
+def _describe_doubt(run, place, scans, runs_at, now):
     """Return the doubt about a run that does not run, or None.
 
     It does not run where it was looked for.
@@ -253,7 +253,7 @@ def _describe_doubt(run, place, looks, runs_at, now):
             f"was begun, or waits for its restart, since {seconds} s; it may be on its way to the"
             " nodes"
         )
-    silent = sorted(node for node in run["nodes"] if looks.get(node) is None)
+    silent = sorted(node for node in run["nodes"] if scans.get(node) is None)
     if is_open and silent and (place == CONTROLLER or not run["ended"]):
         return f"nobody can tell whether it still runs on {', '.join(silent)}"
     ends = [runs[run["run"]]["ended"] or 0 for runs in runs_at.values() if run["run"] in runs]

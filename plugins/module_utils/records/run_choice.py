@@ -123,21 +123,21 @@ def _lone_claim(node, status):
     return f"{node} alone says that it has attempt {status['attempt']} of {status['run']}"
 
 
-def _newest(named, at_home):
+def _newest(named, is_planned):
     """Return the newest of {node: name} that is confirmed.
 
     The controller has it, or two nodes name it. Without a confirmed one, it is the newest of all.
     """
     count = collections.Counter(named.values())
-    return max([name for name in count if count[name] > 1 or at_home(name)] or list(count))
+    return max([name for name in count if count[name] > 1 or is_planned(name)] or list(count))
 
 
-def attempt_nodes(runs_dir, site, mine, run, number):
+def attempt_nodes(runs_dir, site, statuses, run, number):
     """Return the nodes of an attempt in rank order.
 
-    They are those of the controller's plan, else what most of its nodes say. mine: {node: status}
-    of nodes that have the run. Of two different lists that one node each gives, that one counts
-    whose nodes have the attempt.
+    They are those of the controller's plan, else what most of its nodes say. statuses: {node:
+    status} of nodes that have the run. Of two different lists that one node each gives, that one
+    counts whose nodes have the attempt.
     """
     planned = []
     if number in controller_attempts(runs_dir, run):
@@ -146,7 +146,7 @@ def attempt_nodes(runs_dir, site, mine, run, number):
     nodes = [name for name in planned if name in site]
     if nodes:
         return nodes
-    having = {node: status for node, status in mine.items() if status["attempt"] == number}
+    having = {node: status for node, status in statuses.items() if status["attempt"] == number}
     return majority_nodes(having, site)
 
 
@@ -177,32 +177,32 @@ def inventory_names(names, site):
     return list(dict.fromkeys(name for name in names if isinstance(name, str) and name in site))
 
 
-def split_claims(found, answers, home, members):
+def split_claims(statuses, answers, planned, members):
     """Return (the claims of a run that count, notes about the others).
 
     The controller may have the run itself. What one node alone says about an attempt counts only
     where the controller has that attempt, or where no other node that should have it answers
-    otherwise. found: {node: status} of one run. answers: {node: what attempt_monitor said, or
-    nothing}. home: numbers of the controller's attempts. members: the run's nodes as far as the
+    otherwise. statuses: {node: status} of one run. answers: {node: what attempt_monitor said, or
+    nothing}. planned: numbers of the controller's attempts. members: the run's nodes as far as the
     controller knows.
     """
-    count = collections.Counter(status["attempt"] for status in found.values())
+    count = collections.Counter(status["attempt"] for status in statuses.values())
     kept, notes = {}, []
-    for node, status in found.items():
+    for node, status in statuses.items():
         names = inventory_names(status.get("nodes"), list(answers))
         denied = any(answers[name] for name in names if name != node)
         denied = denied or (members and node not in members)
-        if count[status["attempt"]] > 1 or status["attempt"] in home or not denied:
+        if count[status["attempt"]] > 1 or status["attempt"] in planned or not denied:
             kept[node] = status
         else:
             notes.append(_lone_claim(node, status))
     return kept, notes
 
 
-def next_number(home, attempts, newest=0):
+def next_number(planned, attempts, newest=0):
     """Return a number above all that the controller and the nodes have used.
 
-    The nodes count as far as they can be believed. home: numbers of the controller's attempts.
+    The nodes count as far as they can be believed. planned: numbers of the controller's attempts.
     attempts: {node: the numbers that a node has}. newest: one that is known to be used.
     """
     lists = [
@@ -211,7 +211,7 @@ def next_number(home, attempts, newest=0):
         if isinstance(numbers, (list, tuple))
     ]
     count = collections.Counter(number for numbers in lists for number in numbers)
-    sure = max([newest, *home, *(number for number in count if count[number] > 1)], default=0)
+    sure = max([newest, *planned, *(number for number in count if count[number] > 1)], default=0)
     return max([sure, *(number for number in count if number <= sure + LEAP)]) + 1
 
 

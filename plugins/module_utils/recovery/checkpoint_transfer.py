@@ -49,7 +49,7 @@ _BOUND = (
     " resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execvp(sys.argv[2], sys.argv[2:])"
 )
 # Seconds after which a copy that no start asked for again is removed. A start comes within minutes
-# after its copy was brought.
+# after its copy has arrived.
 OLD_SECONDS = 3600
 _PLACE = re.compile(
     r"/runs/(?P<run>[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})"
@@ -60,10 +60,10 @@ _STAGED = re.compile(rf"{KIND}-[0-9a-f]{{16}}\Z")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 
 
-def source_arguments(home, node, source):
+def source_arguments(home_dir, node, source):
     """Return the arguments of rsync that lead to a source's files.
 
-    They lie in a directory of this node, or in another node's over the mesh. home: the user's
+    They lie in a directory of this node, or in another node's over the mesh. home_dir: the user's
     directory. node: this node's name. source: {source: node, path}. The gate of the other node
     serves one folder of one attempt by rsync's daemon, read-only (mesh_gate.py). Raises ValueError
     for a place that no gate serves.
@@ -73,7 +73,7 @@ def source_arguments(home, node, source):
     match = _PLACE.search(source["path"].rstrip("/"))
     if not match or ".." in match.group("folder").split("/") or not _NODE.match(source["source"]):
         raise ValueError(f"not a folder of an attempt: {source['path']!r}")
-    config = os.path.join(home, primitives.DIRECTORY, "config")
+    config = os.path.join(home_dir, primitives.DIRECTORY, "config")
     shell = f"ssh -F {config} -o BatchMode=yes -o ConnectTimeout={CONNECT_SECONDS}"
     verb = f"pull {match.group('run')} {match.group('number')} {match.group('folder')}"
     return [
@@ -85,17 +85,17 @@ def source_arguments(home, node, source):
     ]
 
 
-def remove_old_copies(run, base, now):
+def remove_old_copies(run_command, base, now):
     """Remove copies of checkpoints that no start has asked for lately.
 
     Return their names. Nothing is removed while an attempt holds this node. They are copies: what a
     training saved lies in its attempt. Every restart brings another one, and they are as large as
-    the model. run: runs a command. now: unix seconds.
+    the model. run_command: as in attempt_dir. now: unix seconds.
     """
     folder, staging = os.path.join(base, KIND), os.path.join(base, "staging")
     names, staged = _list_names(folder), _list_names(staging)
     try:
-        if not (names or staged) or attempt_dir.active_units(run):
+        if not (names or staged) or attempt_dir.active_units(run_command):
             return []
     except attempt_dir.AttemptError:
         return []
@@ -266,13 +266,14 @@ def space_problem(base, staging, files):
     )
 
 
-def fetch(run, home, base, node, point, write=True):
+def fetch(run_command, home_dir, base, node, point, write=True):
     """Make checkpoints/<digest> of a point on this node.
 
-    Return (changed, whether it is there, [the reasons why a source could not give it]). run:
-    callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home: the user's
-    directory. point: as resume_choice.choose gives it. The sources are tried in their order, the
-    node's own first. What arrives is compared with the digest, and a partial copy is completed.
+    Return (changed, whether it is there, [the reasons why a source could not give it]).
+    run_command: callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home_dir: the
+    user's directory. point: as resume_choice.choose gives it. The sources are tried in their order,
+    the node's own first. What arrives is compared with the digest, and a partial copy is
+    completed.
     """
     digest, files = point["digest"], point["files"]
     model_collector.check_files(files)
@@ -288,7 +289,7 @@ def fetch(run, home, base, node, point, write=True):
     sources = _order_sources(point["sources"], node)
     if not write:
         return bool(sources), bool(sources), []
-    remove_old_copies(lambda argv: run(argv, None), base, time.time())
+    remove_old_copies(lambda argv: run_command(argv, None), base, time.time())
     os.makedirs(staging, mode=0o700, exist_ok=True)
     problem = space_problem(base, staging, files)
     if problem:
@@ -299,7 +300,7 @@ def fetch(run, home, base, node, point, write=True):
         # Each source has its share of the time, so that a slow one cannot take all of it.
         share = (deadline - time.monotonic()) / (len(sources) - index)
         try:
-            arguments = source_arguments(home, node, source)
+            arguments = source_arguments(home_dir, node, source)
         except ValueError as error:
             problems.append(f"{source['source']}: {error}")
             continue

@@ -112,7 +112,7 @@ def unfit(todo, stops):
         return []
     parts = "; ".join(f"{kind} on {named(nodes)}" for kind, nodes in lacking.items())
     text = f"not rehearsed, because the nodes have not got all that it takes: {parts}"
-    remedy = "playbooks/sync.yml with the same config brings it; train.yml does so by itself"
+    remedy = "playbooks/sync.yml with the same config brings it; train.yml does so automatically"
     nodes = list(dict.fromkeys(name for names in lacking.values() for name in names))
     return [finding("rehearsal.nodes_incomplete", text, remedy, nodes, "note")]
 
@@ -205,7 +205,7 @@ def _judge_silent_nodes(names, results, allowed):
             reason = result.get("msg") or "no reason was given"
             text = f"the node did not answer while the plan was rehearsed: {reason}"
             limit = int(_bound_of(allowed) + MARGIN)
-            remedy = f"a unit that may still run there ends by itself within {limit} s"
+            remedy = f"a unit that may still run there ends automatically within {limit} s"
             findings.append(finding("rehearsal.no_answer", text, remedy, name))
     return findings
 
@@ -220,8 +220,7 @@ def _judge_refusals(names, results):
         remedy = ""
         if " is held by " in reason:
             remedy = (
-                "somebody else's training or check holds the node: wait for its end, or"
-                " playbooks/stop.yml"
+                "another training or check holds the node: wait for its end, or playbooks/stop.yml"
             )
         findings.append(finding("rehearsal.refused", f"could not start: {reason}", remedy, name))
     return findings

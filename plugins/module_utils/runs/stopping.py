@@ -208,7 +208,7 @@ def _device_users(run_command, base, plan, planned_node, run_id):
     for item in observed["processes"]:
         if item["device"] is not None and str(item["device"]) not in planned_devices:
             continue
-        user = item.get("user") or "somebody who cannot be seen from here"
+        user = item.get("user") or "a user that is not visible here"
         if item.get("run"):
             user = f"the run {item['run']}"
         text = f"device {item['device']}: used by {user}, pid {item['pid']}: {item['command']}"

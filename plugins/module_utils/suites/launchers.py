@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import ast
 import json
+from typing import Any
 
 from .plain_scalar import is_plain_text
 
@@ -86,7 +87,7 @@ _SCHEDULER = {
     "log": "log/scheduler.log",
 }
 
-LAUNCHERS = {
+LAUNCHERS: dict[str, Any] = {
     "paddle": dict(
         _PADDLE,
         argv=["{python}", "-m", "paddle.distributed.launch", "--log_dir=./log/"],

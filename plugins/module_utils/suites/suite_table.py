@@ -329,7 +329,7 @@ def save_problem(suite, folder):
     if outside or (path + "/").startswith(data + "/"):
         return (
             f"{key}: {folder} is no folder of its own below the working directory, so no checkpoint"
-            " would come home; say output/NAME"
+            " would be copied; say output/NAME"
         )
     return None
 

@@ -424,8 +424,7 @@ def scaling_problem(job: Job) -> str | None:
 
 def rendezvous_problem(job: Mapping[str, Any]) -> str | None:
     """Say what is wrong with a job's rendezvous for its launcher, or return None."""
-    launcher: Any = LAUNCHERS[job["launcher"]]
-    value, known = job.get("rendezvous"), sorted(launcher["rendezvous"])
+    value, known = job.get("rendezvous"), sorted(LAUNCHERS[job["launcher"]]["rendezvous"])
     if value is None or value in known:
         return None
     return (

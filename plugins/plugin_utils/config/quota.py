@@ -100,7 +100,7 @@ class Quota:
             values = hosts[host]
         return cls.of_variables({name: plain(values.get(name)) for name in _NAMES})
 
-    def room(self, folder: str) -> int:
+    def room(self, folder: str | int) -> int:
         """Return the bytes that may still be written to the file system of a directory."""
         status = os.statvfs(folder)
         return max(0, status.f_bavail * status.f_frsize - self.free)

@@ -53,6 +53,20 @@ DIRECTORY = re.compile(
 # Everyday words: a site may have variables of its own that begin with them.
 EVERYDAY = ("collect", "launch", "report", "runtime", "workspace")
 
+OWN = "is the product's own and set by its playbooks alone; take it out"
+# Variables by which the playbooks hand something to the roles and to later plays.
+OF_PLAYBOOKS = (
+    "attempt_nodes",
+    "collect_problems",
+    "preflight_repair",
+    "preflight_report",
+    "report_before_resume",
+    "report_nodes",
+    "report_request",
+    "run_attempt",
+    "run_context",
+)
+
 
 def parse_switch(value: Any) -> bool | None:
     """Return the meaning of a switch (True, False), or None for another value."""
@@ -188,11 +202,13 @@ def unknown_problem(name: str, known: Collection[str], roles: Collection[str]) -
     known: the names of the roles' public variables. roles: the roles' names. A name that begins
     with an everyday word counts only where its rest is nearly a variable's.
     """
+    if name in OF_PLAYBOOKS:
+        return OWN
     role = next((role for role in roles if name.lstrip("_").startswith(role + "_")), None)
     if role is None or name in known:
         return None
     if name.startswith("__"):
-        return "is the product's own and set by its playbooks alone; take it out"
+        return OWN
     if name.startswith("_"):
         return None
     prefix = role + "_"

@@ -487,16 +487,9 @@ def _accelerator_problems(job: Job, nodes: list[Node]) -> list[Problem]:
             _inventory_problem("trainyard_accelerator", text, code="site.mixed_accelerators")
         )
     for kind in kinds:
-        if kind not in _devices_of(job["launcher"]):
+        if kind not in LAUNCHERS[job["launcher"]]["devices"]:
             problems.append(_launcher_problem(job, kind))
     return problems
-
-
-def _devices_of(launcher: str) -> Mapping[str, Any]:
-    """Return {accelerator: options} of what a launcher can start ranks on."""
-    table: Any = LAUNCHERS[launcher]
-    devices: Mapping[str, Any] = table["devices"]
-    return devices
 
 
 def _launcher_problem(job: Job, accelerator: str) -> Problem:
@@ -505,7 +498,9 @@ def _launcher_problem(job: Job, accelerator: str) -> Problem:
     Its text names the launchers of the suite that can.
     """
     able = [
-        name for name in load_suite(job["suite"])["launchers"] if accelerator in _devices_of(name)
+        name
+        for name in load_suite(job["suite"])["launchers"]
+        if accelerator in LAUNCHERS[name]["devices"]
     ]
     text = (
         f"{job['launcher']} cannot start ranks on {accelerator}; for {job['suite']} there:"

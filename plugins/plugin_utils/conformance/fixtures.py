@@ -19,8 +19,10 @@ import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler, scaling
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 
+from ..config import config_types
 from ..config import job as jobs
 from ..config import site as sites
 from ..inputs import sources
@@ -60,12 +62,12 @@ class CompiledJob:
 
     job: Job
     suite: Suite
-    site: dict[str, Any]
-    nodes: list[dict[str, Any]]
+    site: config_types.Site
+    nodes: list[config_types.Node]
     facts: dict[str, dict[str, Any]]
     inputs: dict[str, Any]
     advice: dict[str, Any]
-    plan: dict[str, Any]
+    plan: Plan
 
 
 def machines_of(line: Line, count: int) -> list[str]:
@@ -190,6 +192,7 @@ class Fixtures:
             name, self.path("playbooks", "configs"), self.scratch
         )
         self.refuse(problems)
+        assert path is not None and shown_as is not None
         if changes:
             content = dict(self.data("playbooks", "configs", os.path.basename(path)), **changes)
             path = os.path.join(self.place(), os.path.basename(path))
@@ -197,6 +200,7 @@ class Fixtures:
                 yaml.safe_dump(content, handle)
         job, problems = jobs.read_job(path, shown_as)
         self.refuse(problems)
+        assert job is not None
         return job
 
     @staticmethod
@@ -305,6 +309,7 @@ class Fixtures:
         problems = []
         job = jobs.apply_command_line(job, extra or {}, problems)
         self.refuse(problems)
+        assert site is not None
         nodes, problems = sites.select_nodes(job, site)
         self.refuse(problems)
         cards = {"nodes": len(nodes), "devices": len(nodes[0]["devices"])}

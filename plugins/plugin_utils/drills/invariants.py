@@ -182,7 +182,11 @@ def has_beginning(path: str, digest: str, size: int, whole: bool = False) -> boo
     whole: the file must not have more bytes.
     """
     digests = collector.digests(path, size)
-    return digests is not None and digests[2] == digest and not (whole and digests[0] > size)
+    return (
+        digests is not None
+        and digests.prefix_sha256 == digest
+        and not (whole and digests.bytes > size)
+    )
 
 
 def check_checkpoints(site: Site, before: Digests) -> list[DrillProblem]:
@@ -244,10 +248,10 @@ def check_equality(site: Site, run: str, number: int) -> list[DrillProblem]:
     The plan is also compared with the one on the controller.
     """
     path = find_plan(site, run, number)
-    plan = None
+    plan, digests = None, None
     if path:
-        plan = read_json(path)
-    if not plan:
+        plan, digests = read_json(path), collector.digests(path, 0)
+    if not plan or digests is None:
         return [DrillProblem("drill.plan_missing", "N4: there is no plan on the controller")]
     base = site.base
     code = plan["code"].get("path") or f"{base}/code/{plan['code']['digest'][:16]}"
@@ -268,7 +272,7 @@ def check_equality(site: Site, run: str, number: int) -> list[DrillProblem]:
     problems = [
         DrillProblem("drill.plan_differs", f"N4: plan.json of {name} is not the controller's")
         for name, lines in answers.items()
-        if lines[0][:64] != collector.digests(path, 0)[1]
+        if lines[0][:64] != digests.sha256
     ]
     for index, tree in enumerate([code, *data], 1):
         if len({tuple(lines[index : index + 1]) for lines in answers.values()}) > 1:

@@ -571,10 +571,8 @@ def _interpreter(facts: Any) -> dict[str, str] | None:
 
 def _common(kept: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that every answer may have, each with its own type."""
-    result: dict[str, Any] = {}
-    for key in ("changed", "failed", "skipped"):
-        if key in kept:
-            result[key] = bool(kept[key])
+    flags = ("changed", "failed", "skipped")
+    result: dict[str, Any] = {key: bool(kept[key]) for key in flags if key in kept}
     if isinstance(kept.get("rc"), int):
         result["rc"] = max(-(2**31), min(2**31, int(kept["rc"])))
     for key in ("msg", "stdout", "stderr", "module_stdout", "module_stderr"):

@@ -14,6 +14,9 @@ import json
 import os
 import re
 import stat
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
@@ -25,7 +28,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open i
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
 from ..config import quota
-from . import rank_index as rank_index
+from . import rank_index
+from .rank_index import Json
 from .stream_lock import Busy, Lock
 
 INCOMING = ".incoming"
@@ -34,32 +38,55 @@ _DIGEST = re.compile(r"^[0-9a-f]{64}$")
 LARGEST = 1 << 50  # bytes that no log has
 
 
-class HomeError(Exception):
+Sizes = dict[str, dict[str, int]]  # {node: {file: bytes}}
+
+
+class Digest(NamedTuple):
+    """A file's size and digests. prefix_sha256: of as many bytes as its node reported."""
+
+    bytes: int
+    sha256: str
+    prefix_sha256: str
+
+
+@dataclass
+class Installation:
+    """What became of one fetched file, or of all files of a node."""
+
+    changed: bool = False
+    problem: str | None = None
+    record: Json | None = None
+
+
+class RequestError(Exception):
     """The request itself is wrong.
 
     Nothing was touched.
     """
 
 
-def check(nodes):
+def check_entries(nodes: Sequence[Json]) -> None:
     """Refuse names that could leave the run's directory, and two files with one name.
 
-    Raise HomeError with every problem.
+    Raise RequestError with every problem.
     """
-    problems, homes = [], {}
+    problems: list[str] = []
+    homes: dict[str, str] = {}
     for entry in nodes:
         problems += _problems(entry, homes)
     if problems:
-        raise HomeError("; ".join(problems))
+        raise RequestError("; ".join(problems))
 
 
-def settled(nodes):
+def split_entries(nodes: Sequence[Json]) -> tuple[list[Json], dict[str, str]]:
     """Return (the entries that are sound, {node: why its entry is refused}).
 
     A wrong answer of one node costs no other node its logs. A node gives only files that bear its
     own name, so that it takes no other node's path.
     """
-    sound, refused, homes = [], {}, {}
+    sound: list[Json] = []
+    refused: dict[str, str] = {}
+    homes: dict[str, str] = {}
     for entry in nodes:
         problems = _problems(entry, dict(homes), own=True)
         if problems:
@@ -70,7 +97,7 @@ def settled(nodes):
     return sound, refused
 
 
-def _problems(entry, homes, own=False):
+def _problems(entry: Json, homes: dict[str, str], own: bool = False) -> list[str]:
     """Return the problems of one node's entry.
 
     homes: {name on the controller: node} of the entries before it. This entry's are added. own:
@@ -93,11 +120,13 @@ def _problems(entry, homes, own=False):
     return problems
 
 
-def _is_list_of_mappings(value):
+def _is_list_of_mappings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def _file_problems(item, homes, own_names):
+def _file_problems(
+    item: Json, homes: dict[str, str], own_names: re.Pattern[str] | None
+) -> list[str]:
     """Return the problems of one file.
 
     own_names: the pattern of permitted names, None for any.
@@ -119,11 +148,11 @@ def _file_problems(item, homes, own_names):
     return problems
 
 
-def _is_size(value):
+def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
 
 
-def digests_below(root, path, size):
+def digests_below(root: int, path: str, size: int) -> Digest | None:
     """Return (bytes, sha256 of the file, sha256 of its first `size` bytes) of a file.
 
     root: descriptor of the directory that the path is relative to. None where it is not a regular
@@ -138,13 +167,13 @@ def digests_below(root, path, size):
         while True:
             chunk = handle.read(1 << 20)
             if not chunk:
-                return done, whole.hexdigest(), prefix.hexdigest()
+                return Digest(done, whole.hexdigest(), prefix.hexdigest())
             whole.update(chunk)
             prefix.update(chunk[: max(0, size - done)])
             done += len(chunk)
 
 
-def digests(path, size):
+def digests(path: str, size: int) -> Digest | None:
     """Return `digests_below` for a path of our own."""
     try:
         root = open_root(os.path.dirname(os.path.abspath(path)))
@@ -156,64 +185,62 @@ def digests(path, size):
         os.close(root)
 
 
-def judge(found, item):
+def describe_difference(digest: Digest | None, item: Json) -> str | None:
     """Return the reason why a file differs from the node's, or None.
 
-    found: as digests_below returns it. A file that grew since must begin with what the node
+    digest: as digests_below returns it. A file that grew since must begin with what the node
     reported.
     """
-    if found is None:
-        return "was not brought"
-    size, whole, prefix = found
-    if prefix == item["sha256"]:
+    if digest is None:
+        return "was not copied"
+    if digest.prefix_sha256 == item["sha256"]:
         return None
     return (
-        f"here {size} bytes, sha256 {whole}; on the node {item['bytes']} bytes, sha256"
-        f" {item['sha256']}"
+        f"here {digest.bytes} bytes, sha256 {digest.sha256};"
+        f" on the node {item['bytes']} bytes, sha256 {item['sha256']}"
     )
 
 
-def _incoming(node, item):
+def _incoming(node: str, item: Json) -> str:
     """Return the path that a node's file is fetched to, below the run's directory."""
     return f"{INCOMING}/{node}/{item['file']}"
 
 
-def missing(run_dir, nodes, write=True):
-    """Return {node: [file]} to fetch: the files that differ from their node's.
-
-    The part of such a file that is here already is linked to the path that the fetch writes to, so
-    that rsync moves the rest only.
-    """
-    sizes, _left = lacking(run_dir, nodes, quota.Quota(LARGEST, LARGEST, 0), write)
-    wanted = {entry["node"]: [item["file"] for item in entry["files"]] for entry in nodes}
-    return {node: [file for file in files if file in sizes[node]] for node, files in wanted.items()}
-
-
-def lacking(run_dir, nodes, bounds, write=True):
+def find_missing(
+    run_dir: str, nodes: Sequence[Json], bounds: quota.Quota, write: bool = True
+) -> tuple[Sizes, Sizes]:
     """Return (sizes, left) of the files that differ from their node's.
 
     sizes: {node: {file: bytes}} to fetch. left: {node: {file: bytes}} that a bound leaves on the
     node. bounds: quota.Quota. The smallest files come first, so that one log without end does not
     cost the others.
     """
-    check(nodes)
+    check_entries(nodes)
     if write:
         make_private(run_dir)
-    sizes, left = {entry["node"]: {} for entry in nodes}, {entry["node"]: {} for entry in nodes}
-    root = None
+    sizes: Sizes = {entry["node"]: {} for entry in nodes}
+    left: Sizes = {entry["node"]: {} for entry in nodes}
+    root: int | None = None
     if os.path.isdir(run_dir):
         root = open_root(run_dir)
     try:
         for entry in nodes:
             result = (sizes[entry["node"]], left[entry["node"]])
-            _lacking_of(root, run_dir, entry, bounds, result, write)
+            _find_missing_of(root, run_dir, entry, bounds, result, write)
     finally:
         if root is not None:
             os.close(root)
     return sizes, left
 
 
-def _lacking_of(root, run_dir, entry, bounds, result, write):
+def _find_missing_of(
+    root: int | None,
+    run_dir: str,
+    entry: Json,
+    bounds: quota.Quota,
+    result: tuple[dict[str, int], dict[str, int]],
+    write: bool,
+) -> None:
     """Fill result, (sizes, left), for one node.
 
     root: None where the directory is missing.
@@ -224,21 +251,21 @@ def _lacking_of(root, run_dir, entry, bounds, result, write):
         local = None
         if root is not None:
             local = digests_below(root, item["home"], item["bytes"])
-        if judge(local, item) is None:
+        if describe_difference(local, item) is None:
             continue
         more, new_files = item["bytes"], 1
         if local is not None:
-            more, new_files = max(0, item["bytes"] - local[0]), 0
+            more, new_files = max(0, item["bytes"] - local.bytes), 0
         if used + more > bounds.bytes or count + new_files > bounds.files:
             left[item["file"]] = item["bytes"]
             continue
         used, count = used + more, count + new_files
         sizes[item["file"]] = item["bytes"]
-        if write:
+        if write and root is not None:
             _prepare_incoming(root, node, item, local is not None)
 
 
-def _prepare_incoming(root, node, item, exists):
+def _prepare_incoming(root: int, node: str, item: Json, exists: bool) -> None:
     """Make the directory for a fetch, and link the part that is here into it."""
     with parent_of(root, _incoming(node, item), make=True) as (folder, name):
         if not exists:
@@ -248,26 +275,26 @@ def _prepare_incoming(root, node, item, exists):
             os.link(item["home"], name, src_dir_fd=root, dst_dir_fd=folder, follow_symlinks=False)
 
 
-def take(root, node, item, write):
+def install_file(root: int, node: str, item: Json, write: bool) -> Installation:
     """Install one fetched file.
 
-    Return (changed, problem, record). `problem` is text or None. root: descriptor of the run's
-    directory.
+    root: descriptor of the run's directory.
     """
     incoming, home = _incoming(node, item), item["home"]
-    brought = digests_below(root, incoming, item["bytes"])
+    fetched = digests_below(root, incoming, item["bytes"])
     here = digests_below(root, home, item["bytes"])
-    if judge(brought, item) is not None and judge(here, item) is None:
+    if describe_difference(fetched, item) is not None and describe_difference(here, item) is None:
         if write:
-            _remove_part(root, incoming, home, brought)
-        brought = None
-    problem = judge(brought or here, item)
-    if problem is not None:
-        return False, problem, None
+            _remove_part(root, incoming, home, fetched)
+        fetched = None
+    installed = fetched or here
+    problem = describe_difference(installed, item)
+    if problem is not None or installed is None:
+        return Installation(problem=problem)
     try:
-        move, digest, kept = _decide_move(root, incoming, home, brought, here)
+        move, digest, kept = _decide_move(root, incoming, home, fetched, here)
     except quota.QuotaError as error:
-        return False, str(error), None
+        return Installation(problem=str(error))
     changed = move or not _is_private(root, home)
     if write and move:
         _make_private_file(root, incoming)
@@ -277,67 +304,78 @@ def take(root, node, item, write):
             os.replace(name, home, src_dir_fd=folder, dst_dir_fd=root)
     elif write:
         _make_private_file(root, home)
-        if brought is not None:
+        if fetched is not None:
             _unlink(root, incoming)
-    return changed, None, _record(node, item["file"], home, digest)
+    return Installation(changed, record=_record(node, item["file"], home, digest))
 
 
-def _decide_move(root, incoming, home, brought, here):
+def _decide_move(
+    root: int, incoming: str, home: str, fetched: Digest | None, here: Digest | None
+) -> tuple[bool, Digest, str | None]:
     """Return (move, digests of the file that stays, name for the old file).
 
     Two files of one name: the longer one stays if it begins with the shorter one. Otherwise the old
     one is kept under a new name. Raise QuotaError if it has too many already.
     """
-    if brought is None:
+    if fetched is None and here is not None:
         return False, here, None
+    if fetched is None:
+        raise ValueError(f"{home}: there is no file")
     if here is None:
-        return True, brought, None
-    if brought[0] > here[0]:
+        return True, fetched, None
+    if fetched.bytes > here.bytes:
         move, continued = True, _begins_with(root, incoming, here)
     else:
-        move, continued = False, _begins_with(root, home, brought)
+        move, continued = False, _begins_with(root, home, fetched)
     if continued:
-        return move, max(brought, here), None
-    return True, brought, free_name(root, home)
+        return move, max(fetched, here), None
+    return True, fetched, free_name(root, home)
 
 
-def _remove_part(root, incoming, home, brought):
+def _remove_part(root: int, incoming: str, home: str, fetched: Digest | None) -> None:
     """Remove the file of an earlier fetch if it is only a part of the one here."""
-    if brought is not None and _begins_with(root, home, brought):
+    if fetched is not None and _begins_with(root, home, fetched):
         _unlink(root, incoming)
 
 
-def _begins_with(root, path, part):
+def _begins_with(root: int, path: str, part: Digest) -> bool:
     """Return whether a file begins with another one.
 
     part: the digests of that.
     """
-    return digests_below(root, path, part[0])[2] == part[1]
+    whole = digests_below(root, path, part.bytes)
+    return whole is not None and whole.prefix_sha256 == part.sha256
 
 
-def _is_private(root, home):
+def _is_private(root: int, home: str) -> bool:
     return stat.S_IMODE(os.stat(home, dir_fd=root, follow_symlinks=False).st_mode) == 0o600
 
 
-def _make_private_file(root, path):
+def _make_private_file(root: int, path: str) -> None:
     with os.fdopen(open_below(root, path), "rb") as handle:
         os.fchmod(handle.fileno(), 0o600)
 
 
-def _record(node, file, home, digest):
+def _record(node: str, file: str, home: str, digest: Digest) -> Json:
     """Return the index's record of a file.
 
     digest: as digests_below returns it.
     """
-    return {"node": node, "file": file, "home": home, "bytes": digest[0], "sha256": digest[1]}
+    return {
+        "node": node,
+        "file": file,
+        "home": home,
+        "bytes": digest.bytes,
+        "sha256": digest.sha256,
+    }
 
 
-def _unlink(root, path):
+def _unlink(root: int, path: str) -> None:
     with parent_of(root, path) as (folder, name):
         os.unlink(name, dir_fd=folder)
 
 
-def make_private(path):
+def make_private(path: str) -> None:
     """Make a directory, and what is missing above it, for this user alone."""
     if not os.path.isdir(path):
         make_private(os.path.dirname(os.path.abspath(path)))
@@ -345,7 +383,7 @@ def make_private(path):
             os.mkdir(path, 0o700)
 
 
-def free_name(root, home):
+def free_name(root: int, home: str) -> str:
     """Return the first of <home>.1, .2, ... that is free below a directory descriptor.
 
     Raise QuotaError where too many are taken.
@@ -359,7 +397,7 @@ def free_name(root, home):
     raise quota.QuotaError(f"{home} began again more than {quota.KEPT_COPIES} times on its node")
 
 
-def earlier(root, node, files):
+def earlier_versions(root: int, node: str, files: Iterable[Json]) -> list[Json]:
     """Return records of the earlier versions of a node's files.
 
     Those were fetched before they were truncated, replaced or removed on the node. files: as the
@@ -379,15 +417,24 @@ def earlier(root, node, files):
     return records
 
 
-def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
+def install_files(
+    run_dir: str,
+    nodes: Sequence[Json],
+    write: bool = True,
+    seconds: float = 45,
+    left: Mapping[str, Collection[str]] | None = None,
+) -> Json:
     """Install every node's fetched files and write the index of ranks.
 
     Return {"changed", "files", "replaced", "mismatches", "index"}. `index` is what ranks.json
     holds. seconds: limit of the wait for a stream that still copies a node's logs. left: {node:
     files} that a bound leaves on their node: their absence is not a mismatch.
     """
-    check(nodes)
-    changed, files, replaced, mismatches = False, [], [], []
+    check_entries(nodes)
+    changed = False
+    files: list[Json] = []
+    replaced: list[Json] = []
+    mismatches: list[Json] = []
     root = open_root(run_dir)
     try:
         for entry in nodes:
@@ -396,7 +443,7 @@ def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
                 # ended.
                 continue
             expected_absent = (left or {}).get(entry["node"]) or ()
-            moved, records, kept, wrong = _of_node(
+            moved, records, kept, wrong = _install_node(
                 root, run_dir, entry, write, seconds, expected_absent
             )
             changed = changed or moved
@@ -405,7 +452,7 @@ def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
             mismatches += wrong
     finally:
         os.close(root)
-    index = rank_index.make(run_dir, nodes, files, _read_index(run_dir))
+    index = rank_index.build_index(run_dir, nodes, files, _read_index(run_dir))
     text = json.dumps(index, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     changed = update_file(os.path.join(run_dir, rank_index.NAME), text, write=write) or changed
     if write:
@@ -419,20 +466,22 @@ def bring_home(run_dir, nodes, write=True, seconds=45, left=None):
     }
 
 
-def _read_index(run_dir):
+def _read_index(run_dir: str) -> Json | None:
     """Return the index of an earlier collection.
 
     Return None where it is missing or damaged.
     """
     try:
-        return rank_index.read(run_dir)
+        return rank_index.read_index(run_dir)
     except rank_index.NewerIndex as error:
-        raise HomeError(str(error)) from error
+        raise RequestError(str(error)) from error
     except rank_index.IndexProblem:
-        return None  # bring_home writes it again
+        return None  # install_files writes it again
 
 
-def _of_node(root, run_dir, entry, write, seconds, left):
+def _install_node(
+    root: int, run_dir: str, entry: Json, write: bool, seconds: float, left: Collection[str]
+) -> tuple[bool, list[Json], list[Json], list[Json]]:
     """Install one node's files.
 
     Return (changed, records, replaced, mismatches).
@@ -443,16 +492,18 @@ def _of_node(root, run_dir, entry, write, seconds, left):
             lock = Lock(run_dir, entry["node"], seconds)
     except Busy as error:
         return False, [], [], [_mismatch(entry, item, str(error)) for item in entry["files"]]
-    changed, files, mismatches = False, [], []
+    changed = False
+    files: list[Json] = []
+    mismatches: list[Json] = []
     try:
         for item in entry["files"]:
-            moved, problem, record = _try_take(root, entry["node"], item, write)
-            changed = changed or moved
-            if record is not None:
-                files.append(record)
+            installed = _try_install_file(root, entry["node"], item, write)
+            changed = changed or installed.changed
+            if installed.record is not None:
+                files.append(installed.record)
             elif item["file"] not in left:
-                mismatches.append(_mismatch(entry, item, problem))
-        old = earlier(root, entry["node"], entry["files"])
+                mismatches.append(_mismatch(entry, item, installed.problem))
+        old = earlier_versions(root, entry["node"], entry["files"])
     finally:
         if lock is not None:
             lock.close()
@@ -464,15 +515,15 @@ def _of_node(root, run_dir, entry, write, seconds, left):
     return changed, files + old, replaced, mismatches
 
 
-def _try_take(root, node, item, write):
-    """Return `take`, with an error of the operating system as the problem."""
+def _try_install_file(root: int, node: str, item: Json, write: bool) -> Installation:
+    """Return `install_file`, with an error of the operating system as the problem."""
     try:
-        return take(root, node, item, write)
+        return install_file(root, node, item, write)
     except OSError as error:
-        return False, f"cannot be taken in: {error.strerror or error}", None
+        return Installation(problem=f"cannot be installed: {error.strerror or error}")
 
 
-def _mismatch(entry, item, problem):
+def _mismatch(entry: Json, item: Json, problem: str | None) -> Json:
     return {
         "node": entry["node"],
         "file": item["file"],
@@ -481,7 +532,7 @@ def _mismatch(entry, item, problem):
     }
 
 
-def _clear(incoming):
+def _clear(incoming: str) -> None:
     """Remove the directories that have become empty.
 
     A file that did not match keeps its own.

@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import IO
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes, safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open import (
@@ -28,6 +30,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open i
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
+
+from ..config import quota
 
 SILENCE_SECONDS = 60  # without a byte, after which rsync gives up
 LEAST_SECONDS = 900  # that every copy may take
@@ -60,6 +64,9 @@ _FIXED = (
 )
 
 
+Entries = dict[str, tuple[str, int]]  # {path: (kind, bytes)}. kind: 'f', a regular file, or '?'
+
+
 class FetchError(Exception):
     """The copy could not be made as requested.
 
@@ -67,24 +74,24 @@ class FetchError(Exception):
     """
 
 
-class Cut(FetchError):
+class BoundExceeded(FetchError):
     """The node passed a bound and was cut off.
 
     What had arrived is kept where rsync keeps it.
     """
 
 
-def shell_words(argv):
+def shell_words(argv: Sequence[str]) -> str:
     """Return ssh's argv as one text for rsync's --rsh.
 
     rsync splits it at blanks. A word stands in single quotes, and a single quote in it is doubled.
     """
     if any(not word or "\0" in word for word in argv):
         raise FetchError("a word of ssh is empty")
-    return " ".join("'{}'".format(word.replace("'", "''")) for word in argv)
+    return " ".join("'" + word.replace("'", "''") + "'" for word in argv)
 
 
-def source_of(host, path):
+def source_of(host: str | None, path: str) -> str:
     """Return rsync's source: a directory on a host (None: on this machine)."""
     if not _is_directory_name(path):
         raise FetchError(f"the directory {ascii(path)[:200]} cannot be read from a node")
@@ -100,7 +107,7 @@ def source_of(host, path):
     return f"{host}:{directory}"
 
 
-def _is_directory_name(path):
+def _is_directory_name(path: object) -> bool:
     return (
         isinstance(path, str)
         and path.isprintable()
@@ -110,7 +117,7 @@ def _is_directory_name(path):
     )
 
 
-def _is_host_name(host):
+def _is_host_name(host: str) -> bool:
     return (
         bool(host)
         and not host.startswith("-")
@@ -119,7 +126,9 @@ def _is_host_name(host):
     )
 
 
-def rsync_argv(shell, source, most, options=()):
+def rsync_argv(
+    shell: Sequence[str] | None, source: str, most: int, options: Sequence[str] = ()
+) -> list[str]:
     """Return rsync's argv.
 
     shell: ssh's argv, or None for this machine. most: bytes that no file is larger than.
@@ -130,14 +139,14 @@ def rsync_argv(shell, source, most, options=()):
     return [*argv, "--", source, "./"]
 
 
-def environment():
+def environment() -> dict[str, str]:
     """Return this process's environment without what would change rsync's options."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
     variables["LC_ALL"] = "C"
     return variables
 
 
-def open_destination(root, into):
+def open_destination(root: str, into: str) -> int:
     """Return a descriptor of the directory `into` below an attempt's directory.
 
     Both directories are made for this user alone.
@@ -155,12 +164,12 @@ def open_destination(root, into):
         os.close(attempt)
 
 
-def listed(folder):
+def list_files(folder: int) -> Entries:
     """Return {path: (kind, bytes)} of the files below a directory descriptor.
 
     kind: 'f' for a regular file, else '?'.
     """
-    entries = {}
+    entries: Entries = {}
     for parent, folders, names, descriptor in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
         for name in [*names, *folders]:
             with contextlib.suppress(FileNotFoundError):
@@ -174,7 +183,7 @@ def listed(folder):
     return entries
 
 
-def remove(folder, path):
+def remove(folder: int, path: str) -> None:
     """Remove an entry below a directory descriptor, following no link."""
     head, _slash, name = path.rpartition("/")
     with contextlib.suppress(OSError):
@@ -185,22 +194,32 @@ def remove(folder, path):
             os.close(parent)
 
 
-def bytes_of(entries):
-    """Return the bytes of all regular files of `listed`."""
+def sum_bytes(entries: Entries) -> int:
+    """Return the bytes of all regular files of `list_files`."""
     return sum(size for kind, size in entries.values() if kind == "f")
 
 
-def fetch(shell, source, root, into, sizes, bounds, options=(), password=None, seconds=None):
+def fetch(
+    shell: Sequence[str] | None,
+    source: str,
+    root: str,
+    into: str,
+    sizes: Mapping[str, int],
+    bounds: quota.Quota,
+    options: Sequence[str] = (),
+    password: str | None = None,
+    seconds: float | None = None,
+) -> list[str]:
     """Pull files into `into` below `root` and return the names that are there now.
 
     shell: ssh's argv, or None. source: as `source_of` gives it. sizes: {name below the source:
     bytes as the node announced}. bounds: a quota.Quota. password: of the login, given to sshpass.
-    seconds: limit of the copy. Raises Cut, FetchError, UnsafeName, OSError.
+    seconds: limit of the copy. Raises BoundExceeded, FetchError, UnsafeName, OSError.
     """
     _check_sizes(sizes)
     folder = open_destination(root, into)
     try:
-        before = listed(folder)
+        before = list_files(folder)
         for path, (kind, _size) in before.items():
             if kind != "f":
                 remove(folder, path)
@@ -210,17 +229,17 @@ def fetch(shell, source, root, into, sizes, bounds, options=(), password=None, s
         largest = min(max(sizes.values(), default=0) + GROWTH, bounds.bytes)
         seconds = seconds or LEAST_SECONDS + sum(sizes.values()) // LEAST_RATE
         argv = rsync_argv(shell, source, largest, options)
-        most = (bytes_of(before) + room, len(before) + len(sizes))
+        most = (sum_bytes(before) + room, len(before) + len(sizes))
         try:
             _run_rsync(argv, folder, largest, sizes, most, bounds, password, seconds)
         finally:
             _remove_unrequested(folder, {*sizes, *before})
-        return sorted(path for path in listed(folder) if path in sizes)
+        return sorted(path for path in list_files(folder) if path in sizes)
     finally:
         os.close(folder)
 
 
-def _check_sizes(sizes):
+def _check_sizes(sizes: Mapping[str, int]) -> None:
     """Raise UnsafeName or FetchError for a name or a size that cannot be used."""
     for name, size in sizes.items():
         safe_names.check(name)
@@ -228,11 +247,11 @@ def _check_sizes(sizes):
             raise FetchError(f"{ascii(name)} has no size")
 
 
-def _room(folder, sizes, bounds):
-    """Return the bytes that may arrive, or raise Cut where the files pass a bound."""
+def _room(folder: int, sizes: Mapping[str, int], bounds: quota.Quota) -> int:
+    """Return the bytes that may arrive, or raise BoundExceeded where the files pass a bound."""
     allowed = sum(sizes.values())
     if len(sizes) > bounds.files or allowed > bounds.bytes:
-        raise Cut(
+        raise BoundExceeded(
             f"{len(sizes)} files with {format_bytes(allowed)} are more than the site takes"
             " (trainyard_collect_files, trainyard_collect_bytes)"
         )
@@ -242,20 +261,29 @@ def _room(folder, sizes, bounds):
     return room
 
 
-def _disk_full(bounds):
-    return Cut(
+def _disk_full(bounds: quota.Quota) -> BoundExceeded:
+    return BoundExceeded(
         f"the controller has to keep {format_bytes(bounds.free)} free (trainyard_collect_free)"
     )
 
 
-def _remove_unrequested(folder, expected):
+def _remove_unrequested(folder: int, expected: Collection[str]) -> None:
     """Remove what is not a regular file, and every file that is not in `expected`."""
-    for path, (kind, _size) in listed(folder).items():
+    for path, (kind, _size) in list_files(folder).items():
         if kind != "f" or path not in expected:
             remove(folder, path)
 
 
-def _run_rsync(argv, folder, largest, names, most, bounds, password, seconds):
+def _run_rsync(
+    argv: Sequence[str],
+    folder: int,
+    largest: int,
+    names: Collection[str],
+    most: tuple[int, int],
+    bounds: quota.Quota,
+    password: str | None,
+    seconds: float,
+) -> None:
     """Run rsync in an open directory and watch what arrives.
 
     most: (bytes, files) that the directory may hold.
@@ -293,7 +321,7 @@ def _run_rsync(argv, folder, largest, names, most, bounds, password, seconds):
             raise FetchError(_failure_text(process.returncode, output))
 
 
-def _failure_text(code, output):
+def _failure_text(code: int, output: IO[bytes]) -> str:
     """Return rsync's exit code and the last lines of its output, an open binary file."""
     output.seek(max(0, output.seek(0, os.SEEK_END) - 4000))
     text = output.read().decode("utf-8", "replace")
@@ -302,15 +330,21 @@ def _failure_text(code, output):
     return printable(f"rsync ended with {code}: {reason}", limit=1000)
 
 
-def _watch(process, folder, most, bounds, deadline):
-    """Wait for rsync, or raise Cut where what has arrived passes a bound."""
+def _watch(
+    process: subprocess.Popen[bytes],
+    folder: int,
+    most: tuple[int, int],
+    bounds: quota.Quota,
+    deadline: float,
+) -> None:
+    """Wait for rsync, or raise BoundExceeded where what has arrived passes a bound."""
     waited = 0.0
     while process.poll() is None:
         if time.monotonic() > deadline:
-            raise Cut("the copy did not end in time; it goes on at the next collection")
-        entries = listed(folder)
-        if bytes_of(entries) > most[0] or len(entries) > most[1] + 1:
-            raise Cut("it sends more than it announced")
+            raise BoundExceeded("the copy did not end in time; it goes on at the next collection")
+        entries = list_files(folder)
+        if sum_bytes(entries) > most[0] or len(entries) > most[1] + 1:
+            raise BoundExceeded("it sends more than it announced")
         if not bounds.room(folder):
             raise _disk_full(bounds)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -23,7 +23,7 @@ def describe_left(node: str, sizes: dict[str, int], bound: str, files: int) -> s
         format_bytes(quota.Quota(bound).bytes),
     )
     return printable(
-        f"{node}: {len(sizes)} log files ({total}) stay on the node: a run may bring {most} and"
+        f"{node}: {len(sizes)} log files ({total}) stay on the node: a run may copy {most} and"
         f" {files} files of each node (trainyard_collect_bytes, _files): {names}"
     )
 
@@ -32,6 +32,6 @@ def describe_mismatches(mismatches: list[dict[str, Any]]) -> str:
     """Return the message about files that are not what their nodes have."""
     texts = [f"{item['node']}: {item['file']}: {item['problem']}" for item in mismatches]
     return printable(
-        f"logs were not brought as the nodes have them: {'; '.join(texts)}; collect again",
+        f"logs on the controller differ from their nodes': {'; '.join(texts)}; collect again",
         limit=20_000,
     )

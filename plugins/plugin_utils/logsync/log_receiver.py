@@ -16,6 +16,9 @@ import select
 import shlex
 import stat
 import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, TypeGuard
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import log_sender
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
@@ -25,9 +28,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 from ..agent import zipapp
 from ..config import quota as quotas
 from .collector import free_name, make_private
+from .rank_index import Json
 from .stream_lock import Busy, Lock
 
-__all__ = ["Busy", "Receiver", "StreamError", "open_stream", "ssh_argv", "ssh_words", "start"]
+__all__ = ["Busy", "Receiver", "StreamError", "ssh_argv", "ssh_command", "start_sender"]
 
 MOST = 1 << 20  # bytes of one frame
 LINE = 64 << 10  # bytes of a line that are passed on; the file gets all
@@ -43,6 +47,18 @@ class StreamError(Exception):
     """
 
 
+# Called with the log's name, its rank or None, its node, the time, and whole lines without ends.
+OnLines = Callable[[str, int | None, str, Any, list[bytes]], object]
+
+
+@dataclass
+class OpenLog:
+    """A log here that is open for writing."""
+
+    descriptor: int
+    size: int
+
+
 class Receiver:
     """Writer of a stream's frames into the files of `directory`.
 
@@ -53,15 +69,25 @@ class Receiver:
     bounds (quota.Quota). Raises Busy, OSError.
     """
 
-    def __init__(self, directory, on_lines=None, node=None, quota=None):
+    def __init__(
+        self,
+        directory: str | None,
+        on_lines: OnLines | None = None,
+        node: str | None = None,
+        quota: quotas.Quota | None = None,
+    ) -> None:
         self.directory, self.on_lines, self.node = directory, on_lines, node
         self.bytes = self.frames = 0  # log bytes and frames that came over the wire
-        self.events = []  # the last of {"event", "file", "home", "kept"}
-        self.problems = []  # problems in the sender's last event
-        self._open, self._rest, self._lock = {}, {}, None
-        self._home, self._root = safe_names.at_home(node), None
+        self.events: list[Json] = []  # the last of {"event", "file", "home", "kept"}
+        self.problems: list[str] = []  # problems in the sender's last event
+        self._open: dict[str, OpenLog] = {}
+        # The beginning of each log's last line. None: passed over up to the first line end.
+        self._rest: dict[str, bytes | None] = {}
+        self._lock: Lock | None = None
+        self._home: re.Pattern[str] = safe_names.at_home(node)
+        self._root: int | None = None
         self.quota, self._used, self._count = quota or quotas.Quota(), 0, 0
-        if directory is not None:
+        if directory is not None and node is not None:
             make_private(directory)
             self._lock = Lock(directory, node)
             self._root = open_root(directory)
@@ -69,10 +95,10 @@ class Receiver:
                 os.path.dirname(os.path.abspath(directory)), node
             )
 
-    def close(self):
+    def close(self) -> None:
         """Close every file and let others in."""
-        for descriptor, _size in self._open.values():
-            os.close(descriptor)
+        for log in self._open.values():
+            os.close(log.descriptor)
         self._open = {}
         if self._root is not None:
             os.close(self._root)
@@ -80,20 +106,21 @@ class Receiver:
         if self._lock is not None:
             self._lock.close()
 
-    def have(self):
+    def describe_logs(self) -> dict[str, Json]:
         """Return {home: {"bytes", "head", "tail"}} of the node's logs that are here.
 
         The spec's `have` takes it.
         """
-        logs = {}
+        logs: dict[str, Json] = {}
         if self._root is None:
             return logs
         for name in sorted(os.listdir(self._root)):
             if self._home.fullmatch(name):
                 try:
-                    descriptor, size = self._file(name)
+                    log = self._file(name)
                 except OSError:
                     continue
+                descriptor, size = log.descriptor, log.size
                 edge_size = min(size, log_sender.EDGE)
                 logs[name] = {
                     "bytes": size,
@@ -102,8 +129,10 @@ class Receiver:
                 }
         return logs
 
-    def _file(self, home):
-        """Return (descriptor, size) of a file here, which stays open."""
+    def _file(self, home: str) -> OpenLog:
+        """Return a file here, which stays open."""
+        if self._root is None:
+            raise StreamError(f"{home} has no directory here")
         if home not in self._open:
             fresh = not _exists(self._root, home)
             self.quota.refuse(self._used, self._count + fresh, self._room())
@@ -114,13 +143,15 @@ class Receiver:
                 os.close(descriptor)
                 raise OSError(f"{home} is not a regular file here")
             os.fchmod(descriptor, 0o600)
-            self._open[home] = [descriptor, info.st_size]
+            self._open[home] = OpenLog(descriptor, info.st_size)
         return self._open[home]
 
-    def _room(self):
+    def _room(self) -> int:
+        if self._root is None:
+            return 0
         return self.quota.room(self._root)
 
-    def check(self, header):
+    def check(self, header: Json) -> None:
         """Raise StreamError where a frame's header does not follow the protocol.
 
         Nor may it name a file that is not this node's.
@@ -138,7 +169,7 @@ class Receiver:
                 f" {str(size)[:40]} bytes"
             )
 
-    def apply(self, header, data=b""):
+    def apply_frame(self, header: Json, data: bytes = b"") -> None:
         """Apply one frame: a header as the sender writes it, and its bytes."""
         kind = header.get("event")
         if kind in ("beat", "end"):
@@ -156,27 +187,27 @@ class Receiver:
             self._rest[home] = None  # it begins within a line
         self._lines(home, header.get("time"), data)
 
-    def _write(self, home, offset, data):
+    def _write(self, home: str, offset: int, data: bytes) -> bytes:
         """Append the new bytes and return them."""
-        entry = self._file(home)
-        if offset > entry[1]:
-            raise StreamError(f"{home}: {entry[1]} bytes are here, the next begin at {offset}")
-        data = data[entry[1] - offset :]
+        log = self._file(home)
+        if offset > log.size:
+            raise StreamError(f"{home}: {log.size} bytes are here, the next begin at {offset}")
+        data = data[log.size - offset :]
         self.quota.refuse(self._used, self._count, self._room(), len(data))
         self._used += len(data)
         view = memoryview(data)
         if len(data) > log_sender.EDGE and data.count(0) == len(data):
             # The hole of a log that was truncated while its writer goes on at the old position: the
             # last byte makes it as long, and fills no disk.
-            entry[1] += len(view) - 1
+            log.size += len(view) - 1
             view = view[-1:]
         while view:
-            done = os.pwrite(entry[0], view, entry[1])
-            entry[1] += done
+            done = os.pwrite(log.descriptor, view, log.size)
+            log.size += done
             view = view[done:]
         return data
 
-    def _event(self, kind, header):
+    def _event(self, kind: str, header: Json) -> None:
         home, kept = header["home"], None
         if kind in ("truncated", "replaced"):
             line_end = b""
@@ -194,26 +225,29 @@ class Receiver:
         }
         self.events = [*self.events[-99:], event]
 
-    def _keep(self, home):
+    def _keep(self, home: str) -> str | None:
         """Give the received part of a file another name, and return the name.
 
         Then the file can begin again.
         """
-        descriptor, size = self._file(home)
-        if not size:
+        log = self._file(home)
+        if not log.size or self._root is None:
             return None
-        kept = free_name(self._root, home)
+        kept: str = free_name(self._root, home)
         # A link and not a rename: it fails where the name is taken.
         os.link(home, kept, src_dir_fd=self._root, dst_dir_fd=self._root, follow_symlinks=False)
         os.unlink(home, dir_fd=self._root)
-        os.close(descriptor)
+        os.close(log.descriptor)
         del self._open[home]
         return kept
 
-    def _lines(self, home, when, data):
+    def _lines(self, home: str, when: Any, data: bytes) -> None:
         if self.on_lines is None:
             return
         rest = self._rest.get(home, b"")
+        match = self._home.fullmatch(home)
+        if match is None:
+            return
         if rest is None:
             cut = data.find(b"\n")
             if cut < 0:
@@ -222,16 +256,18 @@ class Receiver:
         lines = (rest + data).split(b"\n")
         self._rest[home] = lines.pop()[:LINE]
         if lines:
-            rank = _RANK.match(home)
+            rank, number = _RANK.match(home), None
+            if rank:
+                number = int(rank.group(1))
             self.on_lines(
                 home,
-                rank and int(rank.group(1)),
-                self._home.fullmatch(home).group("node"),
+                number,
+                match.group("node"),
                 when,
                 [line[:LINE] for line in lines],
             )
 
-    def consume(self, descriptor, stall=STALL_SECONDS):
+    def receive(self, descriptor: int, stall: float = STALL_SECONDS) -> bool:
         """Apply every frame from an open pipe.
 
         Return True where the sender announced the end. Raises StreamError, OSError.
@@ -248,21 +284,21 @@ class Receiver:
             if "event" not in header:
                 self.check(header)
                 data = reader.exactly(header["bytes"])
-            self.apply(header, data)
+            self.apply_frame(header, data)
 
 
-def _problem_texts(problems):
+def _problem_texts(problems: object) -> list[str]:
     """Return a sender's problems as texts that are safe to show, at most 20."""
     if not isinstance(problems, list):
         return []
     return [printable(str(item)) for item in problems[:20]]
 
 
-def _is_count(value):
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _exists(root, name):
+def _exists(root: int, name: str) -> bool:
     try:
         os.stat(name, dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:
@@ -273,10 +309,10 @@ def _exists(root, name):
 class _Reader:
     """Reader of lines and blocks from a pipe, in bounded memory."""
 
-    def __init__(self, descriptor, stall):
+    def __init__(self, descriptor: int, stall: float) -> None:
         self.descriptor, self.stall, self.buffer = descriptor, stall, bytearray()
 
-    def fill(self):
+    def fill(self) -> bool:
         """Read into the buffer and return False at the end of the pipe."""
         if not select.select([self.descriptor], [], [], self.stall)[0]:
             raise StreamError(f"nothing came for {int(self.stall)} s")
@@ -284,7 +320,7 @@ class _Reader:
         self.buffer += data
         return bool(data)
 
-    def header(self):
+    def header(self) -> Json | None:
         """Return the next header, or None at the end of the pipe."""
         while True:
             end = self.buffer.find(b"\n")
@@ -304,7 +340,7 @@ class _Reader:
             raise StreamError(f"what came is no frame: {printable(repr(raw[:80]))}")
         return header
 
-    def exactly(self, count):
+    def exactly(self, count: int) -> bytes:
         """Return the next `count` bytes."""
         while len(self.buffer) < count:
             if not self.fill():
@@ -314,7 +350,7 @@ class _Reader:
         return data
 
 
-def ssh_words(connection, batch=True):
+def ssh_command(connection: Any, batch: bool = True) -> tuple[list[str], str]:
     """Return (argv, host) of ssh as Ansible's connection plugin starts it.
 
     The argv has no host. It uses the connection of every task to that node: the site's options,
@@ -335,29 +371,31 @@ def ssh_words(connection, batch=True):
     return argv, host
 
 
-def _text(word):
+def _text(word: str | bytes) -> str:
     if isinstance(word, bytes):
         return word.decode("utf-8", "surrogateescape")
     return word
 
 
-def ssh_argv(connection, interpreter="python3"):
+def ssh_argv(connection: Any, interpreter: str = "python3") -> list[str]:
     """Return the argv that starts the sender on a node.
 
     connection: Ansible's own connection plugin of type ssh.
     """
     if getattr(connection, "transport", "") == "local":
         return sender_argv(interpreter)
-    argv, host = ssh_words(connection)
+    argv, host = ssh_command(connection)
     return [*argv, host, " ".join(map(shlex.quote, sender_argv(interpreter)))]
 
 
-def sender_argv(interpreter):
+def sender_argv(interpreter: str) -> list[str]:
     """Return the argv of the sender on the machine where it runs."""
     return [interpreter, "-I", "-c", zipapp.BOOT, "send-logs"]
 
 
-def start(argv, spec, errors=subprocess.DEVNULL):
+def start_sender(
+    argv: Sequence[str], spec: Json, errors: int | IO[bytes] = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
     """Start a sender, give it its archive and the spec, and return the process.
 
     It ends when its standard input is closed, as by our end.
@@ -367,16 +405,8 @@ def start(argv, spec, errors=subprocess.DEVNULL):
     )
     left = memoryview(b"%s%s\n" % (zipapp.stdin_bytes(), json.dumps(spec).encode("ascii")))
     try:
-        while left:
+        while left and process.stdin is not None:
             left = left[process.stdin.write(left) :]
     except OSError:
         pass  # it has ended already, and says why
     return process
-
-
-def open_stream(connection, interpreter, spec):
-    """Start the sender on the node behind an Ansible connection of type ssh.
-
-    Return the process, whose stdout Receiver.consume reads.
-    """
-    return start(ssh_argv(connection, interpreter), spec)

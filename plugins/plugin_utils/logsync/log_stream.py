@@ -10,11 +10,14 @@ import os
 import subprocess
 import tempfile
 import threading
+from collections.abc import Sequence
+from typing import IO
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
-from ..config.quota import QuotaError
+from ..config.quota import Quota, QuotaError
 from . import log_receiver
+from .rank_index import Json
 
 # Seconds before the next try, by the number of tries that brought nothing.
 PAUSES = (1, 2, 5, 10, 30)
@@ -28,15 +31,18 @@ class Stream(threading.Thread):
     as Receiver has them.
     """
 
-    def __init__(self, argv, spec, directory, node, quota=None):
+    def __init__(
+        self, argv: Sequence[str], spec: Json, directory: str, node: str, quota: Quota | None = None
+    ) -> None:
         super().__init__(name=f"stream-{node}", daemon=True)
         self.argv, self.spec = argv, dict(spec, node=node)
         self.receiver = log_receiver.Receiver(directory, node=node, quota=quota)
-        self.process, self.problem = None, None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.problem: str | None = None
         self.restarts, self.whole, self.cut = 0, False, False
         self._closing, self._lock = threading.Event(), threading.Lock()
 
-    def run(self):
+    def run(self) -> None:
         """Stream until finish() or until the sender has sent everything."""
         failures = 0
         try:
@@ -59,51 +65,43 @@ class Stream(threading.Thread):
         finally:
             self.receiver.close()
 
-    def _stream_once(self):
+    def _stream_once(self) -> None:
         """Start a sender and take in what it sends until its end."""
         with tempfile.TemporaryFile() as errors:
             with self._lock:
                 if self._closing.is_set():
                     return
-                self.process = log_receiver.start(
-                    self.argv, dict(self.spec, have=self.receiver.have()), errors
+                process = self.process = log_receiver.start_sender(
+                    self.argv, dict(self.spec, have=self.receiver.describe_logs()), errors
                 )
             try:
-                self.whole = self.receiver.consume(self.process.stdout.fileno())
+                if process.stdout is not None:
+                    self.whole = self.receiver.receive(process.stdout.fileno())
             finally:
-                self._end_process()
+                self._end(process)
             if not self.whole:
-                raise log_receiver.StreamError(self._exit_text(errors))
+                raise log_receiver.StreamError(_exit_text(process.returncode, errors))
 
-    def _exit_text(self, errors):
-        """Return the exit code and the last line of an open file, the standard error."""
-        errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
-        text = errors.read().decode("utf-8", "replace")
-        lines = [line for line in text.splitlines() if line.strip()]
-        message = f"the stream ended with exit code {self.process.returncode}"
-        if lines:
-            message += ": " + lines[-1]
-        return message
-
-    def _end_process(self):
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
         with self._lock:
-            self.process.stdin.close()
-            self.process.stdout.close()
-            if self.process.poll() is None:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            if process.poll() is None:
                 try:
-                    self.process.wait(2)  # ssh ends automatically where its node answers
+                    process.wait(2)  # ssh ends automatically where its node answers
                 except subprocess.TimeoutExpired:
-                    self.process.kill()
-                    self.process.wait()
+                    process.kill()
+                    process.wait()
 
-    def finish(self, seconds):
+    def finish(self, seconds: float) -> bool:
         """Receive the rest for at most so many seconds, and end.
 
         Return whether the sender announced the end.
         """
         self._closing.set()
         with self._lock:
-            if self.process is not None and not self.process.stdin.closed:
+            if self.process is not None and self.process.stdin is not None:
                 self.process.stdin.close()
         self.join(seconds)
         if self.is_alive() and self.process is not None:
@@ -112,7 +110,7 @@ class Stream(threading.Thread):
             self.problem = f"the rest did not come within {int(seconds)} s"
         return self.whole
 
-    def state(self):
+    def state(self) -> Json:
         """Return {"bytes", "restarts", "problem", "events"} for the view.
 
         "cut" is in it where a bound was passed, after which no try follows.
@@ -126,3 +124,14 @@ class Stream(threading.Thread):
         if self.cut:
             state["cut"] = True
         return state
+
+
+def _exit_text(code: int, errors: IO[bytes]) -> str:
+    """Return the exit code and the last line of an open file, the standard error."""
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - 2000))
+    text = errors.read().decode("utf-8", "replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    message = f"the stream ended with exit code {code}"
+    if lines:
+        message += ": " + lines[-1]
+    return message

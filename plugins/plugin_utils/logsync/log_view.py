@@ -11,15 +11,25 @@ import heapq
 import os
 import re
 import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open import (
     open_file,
     open_regular,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK, printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    MASK,
+    Secrets,
+    printable,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_ranges
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.timestamps import Clock
 
+from .rank_index import Json
+
+NO_SECRETS = Secrets((), ())
 WIDTH = 500  # characters of a line that are shown; the file has all of them
 LINE = 64 << 10  # bytes of a line that are looked at
 BACK = 64 << 20  # bytes at a log's end in which its last lines are looked for
@@ -33,39 +43,44 @@ _KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
 _KEY_ENDS = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY-----")
 
 
+@dataclass(eq=False)
 class Log:
     """One log on the controller.
 
     `rank` is its global rank, or None where `name` (launcher, scheduler, stray-...) is all it has.
     """
 
-    def __init__(self, home, name, node, path, size):
-        self.home, self.name, self.node = home, name, node
-        self.path, self.bytes = path, size
-        self.rank = None
-        match = _RANK.match(name)
+    home: str  # the file's name
+    name: str
+    node: str
+    path: str
+    bytes: int
+    rank: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        match = _RANK.match(self.name)
         if match:
             self.rank = int(match.group(1))
 
     @property
-    def rank_or_name(self):
+    def rank_or_name(self) -> int | str:
         """Return the global rank, or the name of a log without one."""
         if self.rank is None:
             return self.name
         return self.rank
 
     @property
-    def label(self):
+    def label(self) -> str:
         """Return the label before the log's lines."""
         return label(self.rank_or_name, self.node)
 
 
-def label(rank, node):
+def label(rank: int | str, node: str) -> str:
     """Return the label before a line: rank (or a log's name) and node."""
     return f"[{rank} {node}]"
 
 
-def logs_in(attempt_dir, nodes):
+def logs_in(attempt_dir: str, nodes: Collection[str]) -> list[Log]:
     """Return the Logs of these nodes in an attempt's directory, ranks first.
 
     A file that is not regular is passed over. So is a file that belongs to none of the nodes.
@@ -84,7 +99,9 @@ def logs_in(attempt_dir, nodes):
     return sorted(logs, key=lambda log: (log.rank is None, log.rank or 0, log.name, log.node))
 
 
-def chosen(logs, ranks, node):
+def select_logs(
+    logs: Sequence[Log], ranks: Collection[int | str] | None, node: str | None
+) -> tuple[list[Log], str | None]:
     """Return (logs that the question selects, problem).
 
     ranks: as logs_options.parse_options returns them. node: None for every node.
@@ -103,7 +120,7 @@ def chosen(logs, ranks, node):
     return [], f"rank {names} has no log on {node}; there is {places or 'none'}"
 
 
-def _unknown_logs(logs, ranks):
+def _unknown_logs(logs: Sequence[Log], ranks: Collection[int | str]) -> str | None:
     """Return the problem with ranks (or names) that no log has, or None."""
     known = sorted({log.rank for log in logs if log.rank is not None})
     names = sorted({log.name for log in logs if log.rank is None})
@@ -118,11 +135,11 @@ def _unknown_logs(logs, ranks):
     return f"rank {missing_names}: there is no such log; ranks: {ranges}{others}"
 
 
-def _is_selected(log, ranks):
+def _is_selected(log: Log, ranks: Collection[int | str]) -> bool:
     return log.rank in ranks or (log.rank is None and log.name in ranks)
 
 
-def tail(path, count, end=None):
+def read_tail(path: str, count: int, end: int | None = None) -> tuple[list[bytes], int]:
     """Return (lines, end): the last `count` lines of a file, and their end.
 
     The lines are bytes without their ends. Only the first `end` bytes of the file are read (None:
@@ -146,20 +163,23 @@ def tail(path, count, end=None):
     return lines[-count:], whole
 
 
-def _unended(path, end):
+def _unended(path: str, end: int) -> list[bytes]:
     """Return [the bytes after a file's last line end], or [] for none."""
     with open_file(path) as handle:
         handle.seek(end)
         rest = handle.read(LINE).replace(HOLE, b"")
-    return [rest] if rest else []
+    if rest:
+        return [rest]
+    return []
 
 
-def _begin(handle, size, count):
+def _begin(handle: BinaryIO, size: int, count: int) -> tuple[int, int]:
     """Return (begin of the last `count` whole lines, end of the last of them).
 
     Line ends are looked for backwards from the end of the file.
     """
-    offset, ends = size, []  # ends: offsets after a line end, the last one first
+    offset = size
+    ends: list[int] = []  # offsets after a line end, the last one first
     while offset > max(0, size - BACK) and len(ends) <= count:
         step = min(BLOCK, offset)
         offset -= step
@@ -179,7 +199,7 @@ def _begin(handle, size, count):
     return offset, ends[0]
 
 
-def timed(lines, clock, written):
+def date_lines(lines: Sequence[bytes], clock: Clock, written: float) -> list[tuple[float, bytes]]:
     """Return [(time, line)].
 
     A line without a date has that of the line before it. Lines before the first date have that
@@ -195,7 +215,9 @@ def timed(lines, clock, written):
     return pairs
 
 
-def merged(logs, count, zones=None, over=False):
+def merge_lines(
+    logs: Sequence[Log], count: int, zones: Mapping[str, float] | None = None, over: bool = False
+) -> tuple[list[tuple[Log, bytes]], dict[str, int]]:
     """Return ([(log, line)], {home: end}) of the last `count` lines of each log.
 
     The lines are in the order of the times in them. `end` is the offset at which each log ends.
@@ -203,21 +225,22 @@ def merged(logs, count, zones=None, over=False):
     dates mean. over: no process writes any more. Then the bytes after the last line end (of a
     process that was killed, say) count as a line.
     """
-    lists, ends = [], {}
+    lists: list[list[tuple[float, Log, bytes]]] = []
+    ends: dict[str, int] = {}
     for log in logs:
         written = os.stat(log.path).st_mtime
-        lines, ends[log.home] = tail(log.path, count + BEFORE)
+        lines, ends[log.home] = read_tail(log.path, count + BEFORE)
         if over:
             lines += _unended(log.path, ends[log.home])
         lines = Keys().without(lines)
         clock = Clock((zones or {}).get(log.node, 0), written)
-        last_lines = timed(lines, clock, written)[-count:]
+        last_lines = date_lines(lines, clock, written)[-count:]
         lists.append([(moment, log, line) for moment, line in last_lines])
     ordered = heapq.merge(*lists, key=lambda item: item[0])
     return [(log, line) for _moment, log, line in ordered], ends
 
 
-def text(line, secrets=((), ()), width=WIDTH):
+def format_line(line: bytes, secrets: Secrets = NO_SECRETS, width: int = WIDTH) -> str:
     """Return a line as text that a terminal can show.
 
     Secrets are masked. Control bytes and bytes that are not UTF-8 are escaped. A long line is cut
@@ -241,10 +264,10 @@ class Keys:
     Masking line by line would show all but the first line of a key.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._inside = False
 
-    def without(self, raws):
+    def without(self, raws: Sequence[bytes]) -> list[bytes]:
         """Return the lines with MASK for each that belongs to a key."""
         shown = []
         for raw in raws:
@@ -268,15 +291,21 @@ class View:
     `text` takes them. paint: called with (words, number of the log). It may colour them.
     """
 
-    def __init__(self, logs, secrets, paint=lambda words, _number: words):
+    def __init__(
+        self,
+        logs: Sequence[Log],
+        secrets: Secrets,
+        paint: Callable[[str, int], str] = lambda words, _number: words,
+    ) -> None:
         labels = list(dict.fromkeys(log.label for log in logs))
         width = max(map(len, labels), default=0)
-        self._secrets, self._keys = secrets, {}
+        self._secrets = secrets
+        self._keys: dict[str, Keys] = {}
         self._prefixes = {
             label: paint(label.ljust(width), number) for number, label in enumerate(labels)
         }
 
-    def lines(self, label, raws):
+    def lines(self, label: str, raws: Sequence[bytes]) -> list[str]:
         """Return lines of one log as text.
 
         Of very many lines at once, only the last ones and the number of the others.
@@ -287,22 +316,23 @@ class View:
         if len(raws) > MOST:
             hidden = len(raws) - MOST
             lines.append(f"{prefix} ... {hidden} lines are not shown; the file has them")
-        lines += [f"{prefix} {text(raw, self._secrets)}".rstrip() for raw in raws[-MOST:]]
+        lines += [f"{prefix} {format_line(raw, self._secrets)}".rstrip() for raw in raws[-MOST:]]
         return lines
 
 
-class Growing:
+class GrowingLog:
     """One log on the controller that grows.
 
     `more` returns the whole lines that came since. Of a file that was replaced, the old one's rest
     comes first.
     """
 
-    def __init__(self, path, offset=0):
+    def __init__(self, path: str, offset: int = 0) -> None:
         self.path, self.offset = path, offset
-        self.rest, self.descriptor = b"", None
+        self.rest = b""
+        self.descriptor: int | None = None
 
-    def more(self):
+    def read_lines(self) -> list[bytes]:
         """Return the new lines as bytes, [] for none, at most what BLOCK bytes hold."""
         if self.descriptor is None:
             try:
@@ -312,7 +342,7 @@ class Growing:
         while True:
             data = os.pread(self.descriptor, BLOCK, self.offset)
             if not data:
-                return self._switch_file()
+                return self._switch_file(self.descriptor)
             self.offset += len(data)
             lines = data.replace(HOLE, b"").split(b"\n")
             if len(self.rest) < LINE:
@@ -323,11 +353,11 @@ class Growing:
             if lines:  # a progress bar can go on for many blocks without a line's end
                 return [line[:LINE] for line in lines]
 
-    def _switch_file(self):
+    def _switch_file(self, current: int) -> list[bytes]:
         """Go over to the file that has the path now, if it is another one or was cut."""
         try:
             now = os.stat(self.path, follow_symlinks=False)
-            old = os.fstat(self.descriptor)
+            old = os.fstat(current)
             same_file = (now.st_dev, now.st_ino) == (old.st_dev, old.st_ino)
             if same_file and now.st_size >= self.offset:
                 return []
@@ -336,28 +366,29 @@ class Growing:
             return []
         # What collect brings in one piece replaces what the stream has brought: another file with
         # the same beginning.
-        continues = self._continues(successor, min(old.st_size, os.fstat(successor).st_size))
-        os.close(self.descriptor)
+        size = min(old.st_size, os.fstat(successor).st_size)
+        continues = size >= self.offset and self._has_same_end(current, successor)
+        os.close(current)
         self.descriptor = successor
         if continues:
             if os.fstat(successor).st_size > self.offset:
-                return self.more()
+                return self.read_lines()
             return []
         rest, self.rest, self.offset = self.rest, b"", 0
-        return [rest] if rest else []
+        if rest:
+            return [rest]
+        return []
 
-    def _continues(self, successor, size):
+    def _has_same_end(self, current: int, successor: int) -> bool:
         """Compare the last bytes that were read with those of another file."""
         count = min(self.offset, _SAME_BYTES)
         start = self.offset - count
-        return size >= self.offset and (
-            os.pread(successor, count, start) == os.pread(self.descriptor, count, start)
-        )
+        return os.pread(successor, count, start) == os.pread(current, count, start)
 
 
-def table(index, logs, shown_dir):
+def describe_logs(index: Json, logs: Sequence[Log], shown_dir: str) -> list[str]:
     """Return the table of logs as lines: state, length and path of each."""
-    rows = [("rank", "node", "state", "lines", "bytes", "last line", "log")]
+    rows: list[tuple[str, ...]] = [("rank", "node", "state", "lines", "bytes", "last line", "log")]
     by_rank = {(rank["rank"], rank["node"]): rank for rank in index["ranks"]}
     for log in logs:
         rows.append(_row(log, by_rank.get((log.rank, log.node), {}), shown_dir))
@@ -367,7 +398,7 @@ def table(index, logs, shown_dir):
     return _aligned(rows) + [_error_line(rank, shown_dir) for rank in failed[:20]]
 
 
-def _row(log, rank, shown_dir):
+def _row(log: Log, rank: Json, shown_dir: str) -> tuple[str, ...]:
     """Return one log's cells.
 
     rank: its entry of the index, {} for none.
@@ -381,12 +412,12 @@ def _row(log, rank, shown_dir):
         _state(log, rank),
         lines,
         str(log.bytes),
-        when(rank.get("last_time")),
+        local_time(rank.get("last_time")),
         f"{shown_dir}/{log.home}",
     )
 
 
-def _state(log, rank):
+def _state(log: Log, rank: Json) -> str:
     """Return a rank's state with its signal or exit code.
 
     '' for a log that has no rank.
@@ -401,7 +432,7 @@ def _state(log, rank):
     return "unknown"
 
 
-def _aligned(rows):
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as lines.
 
     Numbers (lines, bytes) are aligned at the right.
@@ -416,7 +447,7 @@ def _aligned(rows):
     return lines
 
 
-def _error_line(rank, shown_dir):
+def _error_line(rank: Json, shown_dir: str) -> str:
     error = rank["error"]
     place = f"{shown_dir}/{rank['home']}:{error['line']}"
     return printable(
@@ -424,7 +455,7 @@ def _error_line(rank, shown_dir):
     )
 
 
-def when(seconds):
+def local_time(seconds: float | None) -> str:
     """Return a unix time in the controller's own zone, or ''."""
     if seconds is None:
         return ""

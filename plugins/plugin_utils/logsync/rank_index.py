@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open import read_in
 
+Json = dict[str, Any]  # the index, or one of its parts
 NAME = "ranks.json"
 VERSION = 2
 # Of a rank's findings (evidence.py) these are kept as they are. What surrounds the first error is
@@ -59,27 +62,31 @@ class NewerIndex(IndexProblem):
     """An index that a newer Trainyard has written, and that is left as it is."""
 
 
-def entry(found):
+def rank_entry(findings: Json) -> Json:
     """Return one rank of the index.
 
-    What is not known is null. found: what a node's rank_logs_info or an index of version 1 has
+    What is not known is null. findings: what a node's rank_logs_info or an index of version 1 has
     of the rank.
     """
-    rank = {key: found.get(key) for key in _KEPT}
+    rank = {key: findings.get(key) for key in _KEPT}
     if rank["last_time"] is None:
-        rank["last_time"] = found.get("mtime")  # no line has a date, or the index is of version 1
-    rank["error"] = _error_or_none(found.get("error") or found.get("first_error"))
+        rank["last_time"] = findings.get(
+            "mtime"
+        )  # no line has a date, or the index is of version 1
+    rank["error"] = _error_or_none(findings.get("error") or findings.get("first_error"))
     return rank
 
 
-def _error_or_none(error):
+def _error_or_none(error: object) -> Json | None:
     """Return the index's fields of a rank's first error, or None."""
     if not isinstance(error, dict):
         return None
     return {key: error.get(key) for key in _ERROR}
 
 
-def make(attempt_dir, nodes, files, before=None):
+def build_index(
+    attempt_dir: str, nodes: Sequence[Json], files: Iterable[Json], before: Json | None = None
+) -> Json:
     """Return the index of an attempt.
 
     nodes: what rank_logs_info returned for each node that answered. files: those on the controller.
@@ -91,7 +98,7 @@ def make(attempt_dir, nodes, files, before=None):
         key: [item for item in (before or {}).get(key) or () if item.get("node") not in answering]
         for key in ("nodes", "ranks", "files")
     }
-    ranks = [entry(dict(rank, node=node["node"])) for node in nodes for rank in node["ranks"]]
+    ranks = [rank_entry(dict(rank, node=node["node"])) for node in nodes for rank in node["ranks"]]
     ranks += kept["ranks"]
     ranks.sort(key=_rank_order)
     zones = [{"node": node["node"], "utc_offset": node.get("utc_offset")} for node in nodes]
@@ -106,14 +113,14 @@ def make(attempt_dir, nodes, files, before=None):
     }
 
 
-def _rank_order(rank):
+def _rank_order(rank: Json) -> float:
     """Return the sort key of a rank, which puts an unknown number last."""
     if isinstance(rank["rank"], int):
         return rank["rank"]
     return float("inf")
 
 
-def _names(attempt_dir):
+def _names(attempt_dir: str) -> tuple[str, int | None]:
     """Return (run id, number of the attempt) of an attempt's directory.
 
     number: None for none.
@@ -126,7 +133,7 @@ def _names(attempt_dir):
     return run, int(match.group(1))
 
 
-def read(attempt_dir):
+def read_index(attempt_dir: str) -> Json | None:
     """Return the index on the controller as the current version has it, None for none.
 
     Raises IndexProblem for one that cannot be read, NewerIndex where its version is the reason.
@@ -151,14 +158,14 @@ def read(attempt_dir):
             f"{path} has version {index.get('version')!r}, this Trainyard reads 1 and {VERSION};"
             " use the newer one"
         )
-    return _sound(upgraded(index, attempt_dir))
+    return _sound(upgrade_index(index, attempt_dir))
 
 
-def _is_list_of_mappings(value):
+def _is_list_of_mappings(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def _sound(index):
+def _sound(index: Json) -> Json:
     """Return an index whose entries have every key, and whose names are text.
 
     What is of another kind is unknown (null), or left out.
@@ -178,7 +185,7 @@ def _sound(index):
     )
 
 
-def _sound_rank(rank):
+def _sound_rank(rank: Json) -> Json:
     sound = dict(dict.fromkeys((*_KEPT, "error")), **rank)
     for key in ("node", "home", "state", "signal"):
         if not isinstance(sound[key], str):
@@ -189,21 +196,21 @@ def _sound_rank(rank):
     return sound
 
 
-def _number_or_none(value):
+def _number_or_none(value: Any) -> float | None:
     if _is_number(value):
         return value
     return None
 
 
-def _is_number(value):
+def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1 << 53
 
 
-def _is_rank(value):
+def _is_rank(value: object) -> bool:
     return value is None or (isinstance(value, int) and _is_number(value))
 
 
-def upgraded(index, attempt_dir):
+def upgrade_index(index: Json, attempt_dir: str) -> Json:
     """Return an index of any version as one of the current version.
 
     Version 1 has the time of a log's last write alone, and the first error whole.
@@ -215,10 +222,10 @@ def upgraded(index, attempt_dir):
         {"node": name, "ranks": [rank for rank in index["ranks"] if str(rank.get("node")) == name]}
         for name in names
     ]
-    return make(attempt_dir, nodes, index["files"])
+    return build_index(attempt_dir, nodes, index["files"])
 
 
-def over(index, plan):
+def is_complete(index: Json, plan: Json) -> bool:
     """Return whether nothing more can come of an attempt.
 
     Then all ranks of its plan are in the index and have ended, and every node's exit.json is here.

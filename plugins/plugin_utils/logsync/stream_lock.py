@@ -28,7 +28,7 @@ class Lock:
     seconds: limit of the wait for another holder. Raises Busy, OSError.
     """
 
-    def __init__(self, directory, node, seconds=0.0):
+    def __init__(self, directory: str, node: str, seconds: float = 0.0) -> None:
         self.path = os.path.join(directory, PREFIX + node)
         deadline = time.monotonic() + seconds
         self.descriptor = self._try()
@@ -36,9 +36,9 @@ class Lock:
             time.sleep(0.1)
             self.descriptor = self._try()
         if self.descriptor is None:
-            raise Busy(f"another process brings the logs of {node} home")
+            raise Busy(f"another process copies the logs of {node} to the controller")
 
-    def _try(self):
+    def _try(self) -> int | None:
         descriptor = open_lock(self.path)
         try:
             # Another inode: the process that had the lock has removed this file meanwhile.
@@ -49,7 +49,7 @@ class Lock:
         os.close(descriptor)
         return None
 
-    def close(self):
+    def close(self) -> None:
         """Release the lock and remove its file."""
         if self.descriptor is not None:
             with contextlib.suppress(FileNotFoundError):

@@ -242,7 +242,7 @@ def _describe_link_figures(edges: Edges) -> list[str]:
     if missing:
         text = f"bandwidth of {missing} of {len(rates) + missing} ways not measured"
         if late:
-            text += f", {late} for want of time"
+            text += f", {late} because time was short"
         texts.append(text)
     return texts
 

@@ -33,7 +33,7 @@ WHY = {
     "source": "the address is not on this node any more",
     "hello": "connected, but nothing was said",
     "large": "connected, but larger packets do not come through",
-    "stranger": "somebody else's program answers",
+    "stranger": "another program answers",
     "wrong": "another machine answers",
     "error": "failed",
 }

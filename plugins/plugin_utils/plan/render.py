@@ -39,7 +39,7 @@ WHERE = {
 LONGEST = 100_000
 
 
-def is_secret(plan: Plan, name: str) -> bool:
+def is_secret(plan: Mapping[str, Any], name: str) -> bool:
     """Return whether an environment variable is secret, by the site or by its name."""
     return name in (plan.get("secret_env") or ()) or bool(SECRET_NAME.search(name))
 

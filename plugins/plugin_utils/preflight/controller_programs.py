@@ -53,12 +53,12 @@ def rsync_warning(version: str, changes: str) -> str | None:
     remedy = "Update it with the distribution's package manager"
     if missing:
         return (
-            f"rsync {shown} on this controller is not mended for {', '.join(missing)}, and it"
+            f"rsync {shown} on this controller is not fixed for {', '.join(missing)}, and it"
             f" copies from the nodes. {remedy}"
         )
     fixed = ".".join(map(str, rsync.FIXED))
     return (
-        f"it is unknown whether rsync {shown} on this controller is mended for"
+        f"it is unknown whether rsync {shown} on this controller is fixed for"
         f" {', '.join(rsync.holes(number))}, and it copies from the nodes. Version {fixed} is."
         f" {remedy}"
     )

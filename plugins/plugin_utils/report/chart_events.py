@@ -132,7 +132,7 @@ def _mark_unit(
             life.stop_requested for rank, life in lives.items() if attempt.where[rank] == node
         )
         when = next((time for time in stop_times if time is not None), None)
-        collector.add(when, None, node, f"stop asked by {requester}", "info")
+        collector.add(when, None, node, f"stop requested by {requester}", "info")
     elif unit and unit.get("service_result") not in (None, "success", "exit-code"):
         when = finite_number(unit.get("time"))
         if when is not None:

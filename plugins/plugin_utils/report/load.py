@@ -63,7 +63,7 @@ def newest(runs_dir: str) -> str:
     return names[-1]
 
 
-def wanted(runs_dir: str, run: str, runs: Sequence[str]) -> list[str]:
+def choose_runs(runs_dir: str, run: str, runs: Sequence[str]) -> list[str]:
     """Return the run ids of the requested page: the given ones, or the newest.
 
     run: one id or nothing. runs: ids to compare, or nothing. Raises ReportError.

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_mapping
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    read_mapping,
+    update_file,
+)
 
 from . import prometheus
 
@@ -33,13 +36,13 @@ def write_metrics(
         )
     text = prometheus.exposition_text(plan, record)
     path = os.path.join(run_dir, prometheus.NAME)
-    changed = prometheus.update_file(path, text, 0o600, write)
+    changed = update_file(path, text, 0o600, write)
     if not directory:
         return {"changed": changed, "path": path, "copy": None}
     copy = os.path.join(directory, prometheus.file_name(plan, record))
     try:
         if not prometheus.is_newer(copy, text):
-            changed = prometheus.update_file(copy, text, 0o644, write) or changed
+            changed = update_file(copy, text, 0o644, write) or changed
     except OSError as error:
         warn(
             f"{copy}: {error.strerror}; the node exporter does not see this run, {path} has its"

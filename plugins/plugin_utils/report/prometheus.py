@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import replace_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     Secrets,
     printable,
@@ -259,24 +258,4 @@ def is_newer(path: str, text: str) -> bool:
     try:
         return bool(installed and offered and float(installed[1]) > float(offered[1]))
     except ValueError:
-        return False
-
-
-def update_file(path: str, text: str, mode: int, write: bool = True) -> bool:
-    """Write a file whole or not at all, and return true if its content was different.
-
-    The collector never sees half a file. write: False only compares. Raises OSError.
-    """
-    if _has_content(path, text):
-        return False
-    if write:
-        replace_file(path, text, mode, sync=False)
-    return True
-
-
-def _has_content(path: str, text: str) -> bool:
-    try:
-        with open(path, encoding="utf-8") as handle:
-            return handle.read() == text
-    except (OSError, ValueError):
         return False

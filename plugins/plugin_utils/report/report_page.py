@@ -8,8 +8,10 @@ import os
 import time
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
+
 from ..suites import suite_file
-from . import html_page, load, prometheus, report_view, run_comparison, series
+from . import html_page, load, report_view, run_comparison, series
 
 
 def write_page(
@@ -19,14 +21,14 @@ def write_page(
 
     Raises load.ReportError where there is no such run.
     """
-    wanted = load.wanted(runs_dir, run, runs)
+    run_ids = load.choose_runs(runs_dir, run, runs)
     read_series = functools.partial(series.of_run, folder=suite_file.FOLDER)
-    found = [load.read(runs_dir, name, read_series) for name in wanted]
+    all_facts = [load.read(runs_dir, name, read_series) for name in run_ids]
     now = time.time()
-    view = run_comparison.view(found, now) if runs else report_view.view(found[0], now)
-    path = load.page_path(runs_dir, wanted)
+    view = run_comparison.view(all_facts, now) if runs else report_view.view(all_facts[0], now)
+    path = load.page_path(runs_dir, run_ids)
     text = html_page.render(view, html_page.parts(assets))
-    changed = prometheus.update_file(path, text, 0o600, write=write)
+    changed = update_file(path, text, 0o600, write)
     size = len(text)
     if os.path.exists(path):
         size = os.path.getsize(path)

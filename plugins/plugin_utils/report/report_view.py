@@ -12,7 +12,7 @@ import re
 import time
 import urllib.parse
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     MASK,
@@ -25,6 +25,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.units impor
     format_bytes,
     format_clock,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 
@@ -65,17 +66,6 @@ def moment(seconds: object) -> str | None:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_time))
     except (OverflowError, OSError, ValueError):
         return None  # a time that no calendar has
-
-
-def size(count: float) -> str:
-    """Return a number of bytes with its unit, such as 12.3 kB."""
-    if count < 1000:
-        return f"{int(count)} B"
-    for unit in ("kB", "MB"):
-        count /= 1000.0
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000.0:.1f} GB"
 
 
 def href(path: str) -> str:
@@ -269,7 +259,7 @@ def environment(plan: Json) -> list[Json]:
     for name in sorted({name for node in nodes for name in node.get("env") or {}}):
         rows += _node_variable(name, nodes)
     for row in rows:
-        if render.is_secret(plan, row["name"]):
+        if render.is_secret(cast(Plan, plan), row["name"]):
             row["value"] = MASK
     return sorted(rows, key=lambda row: (row["name"], row["nodes"] or ""))
 

@@ -70,5 +70,5 @@ def held_runs(runs_dir: str) -> dict[str, str]:
         with contextlib.suppress(OSError):
             if is_locked(path):
                 run_id = os.path.relpath(path, runs_dir).split(os.sep)[0]
-                held[run_id] = "its logs are being brought home"
+                held[run_id] = "its logs are being copied"
     return held

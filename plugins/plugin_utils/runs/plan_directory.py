@@ -179,12 +179,18 @@ def read_job(data: bytes) -> dict[str, Any]:
     Raises PlanProblem.
     """
     job, problems = jobs.read_recorded_job(parse(data, JOB_BYTES), "job.json of a node")
-    if not problems and (len(job["name"]) > NAME_CHARACTERS or not job["name"].isprintable()):
-        problems = ["its name holds what no name does"]
-    if problems:
-        text = "; ".join(map(str, problems[:5]))
+    texts = [str(problem) for problem in problems]
+    if not texts and job and not _is_name(job["name"]):
+        texts = ["its name is too long or not printable"]
+    if texts or job is None:
+        text = "; ".join(texts[:5])
         raise PlanProblem(printable(f"it is no job: {text}", limit=2000))
     return job
+
+
+def _is_name(text: str) -> bool:
+    """Return whether a text can be the name of a job."""
+    return len(text) <= NAME_CHARACTERS and text.isprintable()
 
 
 LIMITS = {"plan.json": PLAN_BYTES, "job.json": JOB_BYTES}

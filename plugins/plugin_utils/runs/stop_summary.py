@@ -67,8 +67,7 @@ def _prepend_open_nodes(text: str, problems: list[str], silent: list[str], comma
         )
     if problems:
         text = (
-            f"NOT STOPPED on {', '.join(problems)}: mend what is named above, then {command};"
-            f" {text}"
+            f"NOT STOPPED on {', '.join(problems)}: fix what is named above, then {command}; {text}"
         )
     return text
 

@@ -44,6 +44,14 @@ def keep(given: dict[str, Any], found: Findings) -> Findings:
     return found
 
 
+def note_skipped_rehearsal(nodes: list[str]) -> Findings:
+    """Return the note that these nodes do not rehearse on a broken network, [] without nodes."""
+    if not nodes:
+        return []
+    text = "not rehearsed, because of what was found of the network"
+    return [findings.finding("rehearsal.not_tried", text, "", (), "note")]
+
+
 def lines_of(found: Findings) -> list[str]:
     """Return the findings as a table for people."""
     return [printable(line) for line in findings.lines(found)]

@@ -52,7 +52,8 @@ def extra(top, run, other, honest):
     """Return {key: value} of keys that no module has, or that Ansible reads."""
     mark = str(top / "outside" / "pwned")
     facts = {
-        "launch_run": {"run_id": other, "number": 1, "nodes": ["localhost"]}, "trainyard_runs_dir": mark, "collect_runs_dir": mark,
+        "run_attempt": {"run_id": other, "number": 1, "nodes": ["localhost"]}, "run_context": {"job": {"run": other}},
+        "collect_problems": [mark], "trainyard_runs_dir": mark, "collect_runs_dir": mark,
         "ansible_connection": "local", "ansible_host": "localhost", "ansible_ssh_common_args": f"-oProxyCommand=touch {mark}",
         "ansible_python_interpreter": f"/bin/sh -c 'touch {mark}'", "trainyard_home": mark, "launch_home": mark, "ansible_become": True,
         "discovered_interpreter_python": f"/bin/sh -c 'touch {mark}' #", "ansible_remote_tmp": mark, "preflight_state_dir": mark,

@@ -158,6 +158,9 @@ class Site:
         """A node is frozen, or its network: connections are taken, and nobody says a word."""
         put(self.state, {name + ".cut": ""})
         self.serve(name, None)
+        if getattr(self, "guard", None):
+            # On a busy machine the guard may have asked for the port already. Here it is a new one.
+            self.guard.neighbour.address = None
 
     def read(self, name, file):
         """Return a JSON file of a node's attempt, None where there is none."""

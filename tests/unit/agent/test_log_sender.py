@@ -50,7 +50,7 @@ class Sent:
     """A sender, and what it has written so far."""
 
     def __init__(self, attempt, errors, **spec):
-        self.process = log_receiver.start(
+        self.process = log_receiver.start_sender(
             ARGV,
             dict({"attempt_dir": str(attempt), "node": "node1", "interval": 0.02}, **spec),
             errors,
@@ -163,7 +163,7 @@ def test_what_is_at_home_does_not_cross_again(attempt, send, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / "rank-000.node1.log").write_bytes(b"x" * 10000)
-    have = log_receiver.Receiver(str(home), node="node1").have()
+    have = log_receiver.Receiver(str(home), node="node1").describe_logs()
     frames, events = send(attempt, follow=False, have=have).end()
     mine = [
         (header["offset"], data)
@@ -186,7 +186,7 @@ def test_what_is_at_home_and_is_something_else_begins_again(attempt, send, tmp_p
     home = tmp_path / "home"
     home.mkdir()
     (home / "rank-000.node1.log").write_bytes(b"x" * 10000)
-    have = log_receiver.Receiver(str(home), node="node1").have()
+    have = log_receiver.Receiver(str(home), node="node1").describe_logs()
     sent = send(attempt, follow=False, have=have)
     _frames, events = sent.end()
     assert [event["event"] for event in events] == [said, "end"] and sent.bytes_of(
@@ -224,6 +224,50 @@ def test_a_truncated_log_begins_again_also_where_it_has_outgrown_what_was_sent(
         handle.write(now)
     wait_for(lambda: sent.bytes_of("rank-000.node1.log") == now)
     assert sent.events() == ["truncated"]
+
+
+def test_a_log_that_grows_again_beyond_what_was_sent_while_it_is_read_is_not_its_continuation(
+    attempt, monkeypatch
+):
+    log, out, read = attempt / "log" / "workerlog.0", io.BytesIO(), os.pread
+    log.write_bytes(b"before\n" * 100)
+    sender = log_sender.Sender({"attempt_dir": str(attempt), "node": "node1", "follow": True}, out)
+    sender.round()
+    mine, after = sender.logs["log/workerlog.0"], b"after\n" * 2000
+
+    def pread(descriptor, count, offset):
+        """Let the log begin again as late as it can: just before its next bytes are read."""
+        if descriptor == mine.descriptor and offset == mine.offset:
+            with open(log, "r+b") as handle:
+                handle.truncate(0)
+                handle.write(after)
+        return read(descriptor, count, offset)
+
+    os.utime(log, (1, 1))
+    monkeypatch.setattr(log_sender.os, "pread", pread)
+    sender.round()
+    monkeypatch.undo()
+    for _round in range(3):
+        sender.round()
+    frames, events = parsed(out.getvalue())
+    mine = [data for header, data in frames if header["home"] == "rank-000.node1.log"]
+    assert mine == [b"before\n" * 100, b"", after]
+    assert [event["event"] for event in events] == ["truncated"]
+
+
+def test_a_log_that_begins_again_with_the_same_lines_after_another_head_begins_again(attempt):
+    log, out = attempt / "log" / "workerlog.0", io.BytesIO()
+    lines = b"retry\n" * log_sender.EDGE
+    log.write_bytes(b"pid 1\n" + lines)
+    sender = log_sender.Sender({"attempt_dir": str(attempt), "node": "node1", "follow": True}, out)
+    sender.round()
+    with open(log, "r+b") as handle:
+        handle.truncate(0)
+        handle.write(b"pid 2\n" + lines * 2)
+    sender.round()
+    frames, events = parsed(out.getvalue())
+    assert [event["event"] for event in events] == ["truncated"]
+    assert frames[-1][1] == b"pid 2\n" + lines * 2
 
 
 def test_a_renamed_log_is_sent_to_its_end_before_the_new_one_begins(attempt, send):

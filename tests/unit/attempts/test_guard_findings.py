@@ -214,8 +214,9 @@ def test_what_the_peers_say_of_the_stop_does_not_hide_the_hang():
         "grade": "secondary",
         "peer": 0,
     }
-    assert hang(error=lost, exit_code=1, signal=None)["cause"] == "hang"
-    assert hang(signal="SIGKILL")["cause"] == "hang"
+    found = hang(error=lost, exit_code=1, signal=None)
+    assert (found["cause"], found["code"]) == ("hang", "verdict.hung")
+    assert hang(signal="SIGKILL")["code"] == "verdict.hung"
     late = {
         "kind": "ValueError",
         "text": "x",

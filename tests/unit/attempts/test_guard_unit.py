@@ -100,3 +100,13 @@ def test_the_end_of_the_attempt_ends_a_guard_that_is_stuck(tmp_path, monkeypatch
     assert attempt_end.finish(attempt, "node2") == 0
     # Nobody waits for it.
     assert recorded(tools, "systemctl") == [f"--user stop --no-block yardguard-{RUN}-1.service"]
+
+
+def test_an_attempt_of_an_earlier_release_is_stopped_with_its_guard(tmp_path):
+    """Its files have other names, which its own units know. No command of ours names them."""
+    names = ("agent.py", "guard.py", "guard_beat.py", "openmpi.py", "mesh_gate.py")
+    attempt = put(tmp_path / "attempt", dict.fromkeys(names, ""))
+    run = Systemd(**{"is-active": (0, "active\n", "")})
+    assert attempt_dir.stop(run, attempt, UNIT, "user", "me") is True
+    assert [call[-1] for call in run.calls if "stop" in call] == [UNIT, guard_unit.unit_name(UNIT)]
+    assert not any(word.startswith(attempt) for call in run.calls for word in call)

@@ -367,3 +367,19 @@ def test_the_controller_takes_one_valid_key_of_each_node(said, keys, wrong):
         {name: {"run_key": key} for name, key in said.items()},
     )
     assert (len(found), [name for name, _text in problems]) == (keys, wrong)
+
+
+def test_a_credential_of_an_earlier_release_is_found_and_removed(home):
+    """Its lines start gate.py, and its programs lie beside that."""
+    folder, keys = home
+    before = keys_file(folder).read_text()
+    grant(folder, keys)
+    place = Path(credential.place_of(folder, RUN, 1, "node2"))
+    (place / "agent.pyz").rename(place / "gate.py")
+    (place / "guard_beat.py").write_text("")
+    text = keys_file(folder).read_text()
+    keys_file(folder).write_text(text.replace(f"agent.pyz gate {RUN}", f"gate.py --run {RUN}"))
+    assert "gate.py --run" in keys_file(folder).read_text()
+    assert of_runs(folder) == [(RUN, 1, peer, "node2") for peer in ("node1", "node3")]
+    assert credential.release(folder, RUN, 1, "node2") is True
+    assert keys_file(folder).read_text() == before and not place.exists()

@@ -240,10 +240,10 @@ def test_a_log_that_is_no_file_is_not_shown(tmp_path, kind):
     strange(place, kind)
     signal.alarm(20)
     try:
-        for read in (lambda: log_view.tail(place, 5), lambda: load.lines_of(place, 1, 2)):
+        for read in (lambda: log_view.read_tail(place, 5), lambda: load.lines_of(place, 1, 2)):
             with pytest.raises(OSError):
                 read()
-        assert log_view.Growing(place).more() == [] and node_rehearsal.text_of(place) == ""
+        assert log_view.GrowingLog(place).read_lines() == [] and node_rehearsal.text_of(place) == ""
         if kind != "link":
             with pytest.raises(OSError):
                 manifest.file_sha256(place)

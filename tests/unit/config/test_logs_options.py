@@ -121,7 +121,7 @@ def test_numbers_given_as_text_are_numbers():
 
 @pytest.fixture(scope="module")
 def index():
-    return archive.Home(str(RAISED), RUN).index
+    return archive.LocalAttempt(str(RAISED), RUN).index
 
 
 def test_the_issues_question(index):

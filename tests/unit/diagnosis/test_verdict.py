@@ -187,10 +187,10 @@ def test_the_real_failure_names_rank_3_and_not_an_aborted_one(make_attempt):
         "image 000000012.jpg is truncated",
     )
     assert (result["log"], result["line"]) == (f"{DIR}/rank-003.node2.log", 14)
-    assert result["text"].startswith(
-        "FAILED: rank 3 on node2 (local rank 1) raised ValueError: image 000000012.jpg is"
-        f" truncated (exit code 1); log {DIR}/rank-003.node2.log:14; remedy: "
-    )
+    assert result["code"] == "verdict.named"
+    assert result["text"].startswith("FAILED: rank 3 on node2 (local rank 1) ")
+    assert "ValueError: image 000000012.jpg is truncated (exit code 1)" in result["text"]
+    assert f"log {DIR}/rank-003.node2.log:14; remedy: " in result["text"]
     assert len(result["evidence"]) >= 4
     json.dumps(result, allow_nan=False)
 
@@ -222,7 +222,7 @@ def test_the_real_good_run(make_attempt):
         PLAN, collected(make_attempt, "paddledetection_ppyoloe_s_2x2", agent, OK), DIR
     )
     assert named(result) == ("completed", None, None)
-    assert "4 ranks on 2 nodes " in result["text"] and result["text"].endswith("exit code 0")
+    assert result["code"] == "verdict.completed" and "4 ranks on 2 nodes " in result["text"]
 
 
 def test_a_silent_rank_that_its_peers_lost_is_named_without_the_agent(make_attempt, samples):
@@ -750,6 +750,7 @@ def test_everybody_was_stopped_by_a_peer():
         ],
     )
     assert result["outcome"] == "failed"
+    assert result["code"] == "verdict.undecided"
     assert "node1 and node2 were" in result["text"] and "by a peer" in result["text"]
     assert result["candidates"] == [] and "candidates: none; " in result["text"]
     told = [
@@ -845,7 +846,8 @@ def test_words_for_a_launcher_an_empty_message_and_single_things():
     assert not any("say the same" in line for line in verdict.decide(PLAN, bare)["evidence"])
     alone = [{"rank": 0, "node": "node1", "local_rank": 0}]
     result = verdict.decide(alone, [])
-    assert result["outcome"] == "lost" and "(node1: no findings)" in result["text"]
+    assert result["outcome"] == "lost" and result["code"] == "verdict.unreachable"
+    assert "(node1: no findings)" in result["text"]
     assert "with rank 0; " in result["text"]
     result = verdict.decide(alone, [node("node1", end(0, 0), unit=OK)])
     assert result["outcome"] == "completed" and "1 rank on 1 node " in result["text"]
@@ -889,7 +891,8 @@ def test_two_failures_at_once_are_not_guessed_between():
     assert named(result) == ("failed", None, "unknown")
     assert (result["node"], result["line"], result["log"]) == (None, None, None)
     reason, _word, listed = result["text"].partition("; candidates: ")
-    assert "2 failures " in reason and listed.startswith("rank 3 on node2")
+    assert result["code"] == "verdict.tied" and "2 failures " in reason
+    assert listed.startswith("rank 3 on node2")
     assert "rank-000.node1.log" in result["text"] and "rank-003.node2.log" in result["text"]
 
 
@@ -903,6 +906,7 @@ def test_a_condition_between_ranks_is_the_cause_and_accuses_nobody():
     )
     assert named(result) == ("failed", None, "store_timeout")
     meaning = failure_catalogue.entry_of("store_timeout")["meaning"]
+    assert result["code"] == "verdict.undecided"
     assert result["text"].startswith(f"FAILED: {meaning.rstrip('.')}; candidates: ")
     assert result["meaning"] == failure_catalogue.entry_of("store_timeout")["meaning"]
     assert result["remedy"] == failure_catalogue.entry_of("store_timeout")["remedy"]
@@ -945,7 +949,9 @@ def test_what_the_memory_killer_left_behind(said, kills, cause):
     ]
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("failed", 3, cause)
-    counted = "node2: the kernel killed 1 of its processes for want of memory (exit.node2.json)"
+    counted = (
+        "node2: the kernel killed 1 of its processes because memory was short (exit.node2.json)"
+    )
     assert (counted in result["evidence"]) is bool(kills)
 
 
@@ -1109,6 +1115,7 @@ def test_a_node_that_did_not_answer(nodes):
     assert named(result) == ("lost", None, "unreachable")
     assert (result["node"], result["unreachable"]) == ("node2", ["node2"])
     reason = GONE["unreachable"] if len(nodes) == 2 else "no findings"
+    assert result["code"] == "verdict.unreachable"
     assert result["text"].startswith("LOST: node2 ") and f"(node2: {reason})" in result["text"]
     assert "with ranks 2, 3; " in result["text"]
     assert f"node2 was not asked: {reason}" in result["evidence"]
@@ -1132,7 +1139,7 @@ def test_a_node_that_recorded_no_end():
         PLAN, [node("node1", end(0), end(1), unit=OK), node("node2", end(2), end(3), unit=None)]
     )
     assert named(result) == ("unknown", None, "no_end_recorded")
-    assert "node2 recorded no end" in result["text"]
+    assert result["code"] == "verdict.no_end_recorded" and "node2 " in result["text"]
 
 
 @pytest.mark.parametrize(
@@ -1154,7 +1161,7 @@ def test_a_node_that_was_booted_meanwhile_is_said_to_be_lost(make_attempt, boot,
         PLAN, [node("node1", end(0), end(1), unit=OK), evidence.collect(str(home), "node2")]
     )
     assert (result["outcome"], result["cause"], result["node"]) == (outcome, cause, "node2")
-    assert ("node2 was restarted " in result["text"]) is (outcome == "lost")
+    assert (result["code"] == "verdict.node_restarted") is (outcome == "lost")
     assert ("with ranks 2, 3" in result["text"]) is (outcome == "lost")
 
 
@@ -1166,8 +1173,8 @@ def test_stopped_by_the_user():
     ]
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("stopped", None, "stopped_by_user")
-    assert result["text"].startswith("STOPPED: by the user ")
-    assert result["text"].endswith(" (the user)")
+    assert result["code"] == "verdict.stopped"
+    assert result["text"].startswith("STOPPED: ") and result["text"].endswith(" (the user)")
 
 
 def test_an_exception_that_the_users_stop_made_is_no_failure():
@@ -1219,7 +1226,7 @@ def test_a_stop_with_nobody_to_name_and_a_node_missing():
     result = verdict.decide(
         PLAN, [node("node1", end(0), end(1), unit=stopped("user", source=None)), GONE]
     )
-    assert result["text"].startswith("STOPPED: by the user;") and result["unreachable"] == ["node2"]
+    assert result["code"] == "verdict.stopped" and result["unreachable"] == ["node2"]
     assert result["text"].endswith("; not asked: node2")
     assert result["cause"] == "stopped_by_user"
 

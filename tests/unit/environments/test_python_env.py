@@ -424,18 +424,18 @@ def installed(tmp_path):
 def test_a_complete_environment_is_ready(installed):
     home, _, _ = installed
     assert core.inspect_environment(home, "a" * 16)["state"] == "ready"
-    assert core.environment_state(home, "a" * 16)["packages"] == {"numpy": "1.26.4"}
+    assert core.inspect_environment(home, "a" * 16)["marker"]["packages"] == {"numpy": "1.26.4"}
 
 
 def test_a_marker_of_the_first_release_still_counts(installed):
     home, path, _ = installed
     path.write_text(json.dumps(dict(json.loads(path.read_text()), paddle=CPU)))
-    assert core.environment_state(home, "a" * 16)["imported"] == CPU
+    assert core.inspect_environment(home, "a" * 16)["marker"]["imported"] == CPU
 
 
 def test_no_environment_is_absent(tmp_path):
     assert core.inspect_environment(str(tmp_path), "b" * 16)["state"] == "absent"
-    assert core.environment_state(str(tmp_path), "b" * 16) is None
+    assert core.inspect_environment(str(tmp_path), "b" * 16)["marker"] is None
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def test_without_a_good_marker_it_is_incomplete(installed, content):
     if content is not None:
         path.write_text(content)
     assert core.inspect_environment(home, "a" * 16)["state"] == "incomplete"
-    assert core.environment_state(home, "a" * 16) is None
+    assert core.inspect_environment(home, "a" * 16)["marker"] is None
 
 
 def test_another_version_on_one_node_is_noticed(installed):

@@ -312,6 +312,15 @@ def test_a_failed_answer_keeps_its_message_and_no_fields():
     }
 
 
+@pytest.mark.parametrize(
+    "code",
+    ["attempt.node_held", "Attempt.x", "attempt", "a.b\n", "a.b; rm", "a." + "b" * 99, 7, []],
+)
+def test_a_failed_answer_keeps_a_message_code_and_nothing_else_in_its_place(code):
+    answer = answer_gate.validate("tree_install", {"failed": True, "msg": "x", "code": code}, {})
+    assert answer.get("code") == (code if code == "attempt.node_held" else None)
+
+
 def test_of_ansibles_own_modules_only_what_is_read_is_kept():
     stat = {"changed": False, "stat": {"exists": True, "path": "/x"}, "evil": 1}
     assert answer_gate.validate("stat", stat, {}) == {

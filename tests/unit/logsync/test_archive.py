@@ -102,7 +102,7 @@ NONE = {"found": False, "known": ["20261119-000000-long-0000"]}
     ],
 )
 def test_which_run(here, run, answers, wanted):
-    assert archive.choose(str(here), run, answers) == wanted
+    assert archive.choose_run(str(here), run, answers) == wanted
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_which_run(here, run, answers, wanted):
             NEWER,
             {"node1": NONE},
             (
-                f"no node knows the run {NEWER}, and it is not at home; known: {RUN},"
+                f"no node knows the run {NEWER}, and the controller has no copy; known: {RUN},"
                 " 20261119-000000-long-0000"
             ),
         ),
@@ -120,19 +120,19 @@ def test_which_run(here, run, answers, wanted):
     ],
 )
 def test_no_run(here, run, answers, words):
-    with pytest.raises(archive.NoRun, match=words):
-        archive.choose(str(here), run, answers)
+    with pytest.raises(archive.RunNotFound, match=words):
+        archive.choose_run(str(here), run, answers)
 
 
 def test_nothing_at_all(tmp_path):
-    with pytest.raises(archive.NoRun, match="no node knows any run"):
-        archive.choose(str(tmp_path / "none"), "", {})
+    with pytest.raises(archive.RunNotFound, match="no node knows any run"):
+        archive.choose_run(str(tmp_path / "none"), "", {})
 
 
 def test_a_log_that_is_missing_makes_it_not_all_there(here):
     index = here / RUN / "attempt-1" / "ranks.json"
     index.unlink()
-    assert archive.choose(str(here), RUN, {"node1": status(), "node2": status()})["ended"] == [
+    assert archive.choose_run(str(here), RUN, {"node1": status(), "node2": status()})["ended"] == [
         "node1",
         "node2",
     ]
@@ -142,18 +142,18 @@ def test_a_damaged_index_is_none_and_a_newer_one_is_refused(here):
     path = here / RUN / "attempt-1" / "ranks.json"
     text = path.read_text()
     path.write_text(text[:100])
-    home = archive.Home(str(here), RUN)
+    home = archive.LocalAttempt(str(here), RUN)
     assert home.index is None and not home.over and home.nodes == ["node1", "node2"]
     path.write_text(json.dumps(dict(json.loads(text), version=99)))
     with pytest.raises(log_index.NewerIndex, match="has version 99"):
-        archive.Home(str(here), RUN)
+        archive.LocalAttempt(str(here), RUN)
 
 
 def test_the_newest_attempt_counts(here):
     (here / RUN / "attempt-2").mkdir()
     (here / RUN / "attempt-10").mkdir()
     (here / RUN / "attempt-x").mkdir()
-    home = archive.Home(str(here), RUN)
+    home = archive.LocalAttempt(str(here), RUN)
     assert (home.number, home.shown, home.index, home.over) == (
         10,
         f"runs/{RUN}/attempt-10",
@@ -167,4 +167,4 @@ def test_secrets_of_the_plan_are_known(here):
     plan = json.loads(path.read_text())
     plan["env"]["WANDB_API_KEY"] = "canary-value-1"
     path.write_text(json.dumps(plan))
-    assert "canary-value-1" in archive.Home(str(here), RUN).secrets.values
+    assert "canary-value-1" in archive.LocalAttempt(str(here), RUN).secrets.values

@@ -103,7 +103,7 @@ def test_lines_are_shown_as_they_are_written_until_the_launcher_has_ended(node):
     node.events(END)
     node.ends()
     assert node.said("rank-000.node1.log") == [b"before", b"one", b"two", b"last"]
-    assert (node.problem, node.follower.brought, node.follower.lines) == (None, True, 5)
+    assert (node.problem, node.follower.copies_logs, node.follower.lines) == (None, True, 5)
     for rank in (0, 1):
         raw = (node.attempt / "log" / ("workerlog.%d" % rank)).read_bytes()
         assert (node.home / ("rank-%03d.node1.log" % rank)).read_bytes() == raw
@@ -139,12 +139,12 @@ def test_logs_that_another_process_brings_are_shown_from_what_it_brings(node):
     node.write(0, b"unknown to it\n")
     with open(log, "ab") as handle:
         handle.write(b"unkn")
-    assert not node.follower.brought
+    assert not node.follower.copies_logs
     other.close()
     wait_for(lambda: node.said() == [b"before", b"unknown to it"])
     node.events(END)
     node.ends()
-    assert node.follower.brought and log.read_bytes() == b"before\nunknown to it\n"
+    assert node.follower.copies_logs and log.read_bytes() == b"before\nunknown to it\n"
 
 
 def test_the_last_lines_that_another_process_brings_are_waited_for(node, monkeypatch):
@@ -156,7 +156,7 @@ def test_the_last_lines_that_another_process_brings_are_waited_for(node, monkeyp
     (node.home / "rank-000.node1.log").write_bytes(b"before\nthe last\n")
     node.ends()
     other.close()
-    assert node.said() == [b"before", b"the last"] and not node.follower.brought
+    assert node.said() == [b"before", b"the last"] and not node.follower.copies_logs
 
 
 def test_a_run_whose_launcher_said_nothing_is_asked_for(node, monkeypatch):
@@ -192,14 +192,14 @@ def test_a_node_that_is_gone_does_not_keep_the_view_when_the_others_have_ended(
 def test_bring_takes_what_there_is(node):
     node.events(START)
     spec = {"attempt_dir": str(node.attempt), "follow": False}
-    assert log_follower.bring(ARGV, spec, str(node.home), "node1")["problem"] is None
+    assert log_follower.copy_logs(ARGV, spec, str(node.home), "node1")["problem"] is None
     assert (node.home / "rank-000.node1.log").read_bytes() == b"before\n"
 
 
 def test_bring_leaves_it_to_who_brings_it_already(node):
     other = log_receiver.Receiver(str(node.home), node="node1")
     assert (
-        log_follower.bring(ARGV, {"attempt_dir": str(node.attempt)}, str(node.home), "node1")
+        log_follower.copy_logs(ARGV, {"attempt_dir": str(node.attempt)}, str(node.home), "node1")
         is None
     )
     other.close()
@@ -208,5 +208,7 @@ def test_bring_leaves_it_to_who_brings_it_already(node):
 def test_bring_ends_where_the_node_does_not_answer(node, monkeypatch):
     monkeypatch.setattr(log_follower, "STALL_SECONDS", 5)
     argv = [sys.executable, "-c", "import sys; sys.exit('ssh: no route to host')"]
-    said = log_follower.bring(argv, {"attempt_dir": "x", "follow": False}, str(node.home), "node1")
+    said = log_follower.copy_logs(
+        argv, {"attempt_dir": "x", "follow": False}, str(node.home), "node1"
+    )
     assert "no route to host" in said["problem"]

@@ -73,7 +73,7 @@ def brought(make_attempt, tmp_path):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(home / item["file"], target)
             nodes.append(found if digest else dict(found, files=[], goes_on=True))
-        result = collector.bring_home(str(here), nodes)
+        result = collector.install_files(str(here), nodes)
         assert not result["mismatches"]
         return here, result["index"]
 
@@ -124,7 +124,7 @@ def test_what_is_written_is_what_the_schema_says(brought):
     assert (
         json.loads((here / "ranks.json").read_text(encoding="utf-8"))
         == index
-        == log_index.read(str(here))
+        == log_index.read_index(str(here))
     )
     assert (index["version"], index["run"], index["attempt"]) == (log_index.VERSION, RUN, 1)
     failed = [
@@ -164,7 +164,7 @@ def test_of_a_run_that_goes_on_the_index_has_the_ranks_and_leaves_the_files_alon
 def test_an_index_of_version_1_is_read_as_todays():
     old = json.loads((RAISED / "attempt-1/ranks.json").read_text(encoding="utf-8"))
     assert old["version"] == 1
-    index = log_index.read(str(RAISED / "attempt-1"))
+    index = log_index.read_index(str(RAISED / "attempt-1"))
     valid(index)
     assert (index["run"], index["attempt"], [node["node"] for node in index["nodes"]]) == (
         RUN,
@@ -179,7 +179,9 @@ def test_an_index_of_version_1_is_read_as_todays():
         "cause": "python_exception",
     }
     assert one["last_time"] == old["ranks"][1]["mtime"]
-    assert log_index.over(index, json.loads((RAISED / "plan.json").read_text(encoding="utf-8")))
+    assert log_index.is_complete(
+        index, json.loads((RAISED / "plan.json").read_text(encoding="utf-8"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,11 +199,11 @@ def test_an_index_of_version_1_is_read_as_todays():
 def test_an_index_that_cannot_be_read_says_why(tmp_path, text, words):
     (tmp_path / "ranks.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(log_index.IndexProblem, match=words):
-        log_index.read(str(tmp_path))
+        log_index.read_index(str(tmp_path))
 
 
 def test_no_index_is_none(tmp_path):
-    assert log_index.read(str(tmp_path)) is None
+    assert log_index.read_index(str(tmp_path)) is None
 
 
 # -- nothing is lost
@@ -218,20 +220,21 @@ def test_an_index_of_a_newer_trainyard_is_left_as_it_is(brought):
     here, index = brought()
     (here / "ranks.json").write_text(json.dumps(dict(index, version=3)), encoding="utf-8")
     with pytest.raises(
-        collector.HomeError, match="has version 3, this Trainyard reads 1 and 2; use the newer one"
+        collector.RequestError,
+        match="has version 3, this Trainyard reads 1 and 2; use the newer one",
     ):
-        collector.bring_home(str(here), [])
+        collector.install_files(str(here), [])
     assert json.loads((here / "ranks.json").read_text(encoding="utf-8"))["version"] == 3
 
 
 def test_the_end_of_every_rank_and_node_makes_it_over(brought):
     index, plan = brought()[1], dict(sample_plan(), nodes=[{"name": "node1"}, {"name": "node2"}])
-    assert log_index.over(index, plan)
-    assert not log_index.over(dict(index, ranks=index["ranks"][:-1]), plan)
-    assert not log_index.over(
+    assert log_index.is_complete(index, plan)
+    assert not log_index.is_complete(dict(index, ranks=index["ranks"][:-1]), plan)
+    assert not log_index.is_complete(
         dict(index, ranks=[dict(rank, state="training") for rank in index["ranks"]]), plan
     )
-    assert not log_index.over(
+    assert not log_index.is_complete(
         dict(index, files=[item for item in index["files"] if item["home"] != "exit.node2.json"]),
         plan,
     )

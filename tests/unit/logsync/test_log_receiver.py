@@ -113,7 +113,7 @@ def consume(receiver, raw, stall=5):
     try:
         process.stdin.write(raw)
         process.stdin.close()
-        return receiver.consume(read, stall)
+        return receiver.receive(read, stall)
     finally:
         os.close(read)
         process.wait()
@@ -161,9 +161,9 @@ def test_another_reader_goes_on_where_the_first_was_killed(attempt, home, stream
     code = (
         "import sys; from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync"
         " import log_receiver as receiving; r ="
-        " receiving.Receiver(sys.argv[1], node='node1');p = receiving.start(sys.argv[3:],"
-        " {'attempt_dir': sys.argv[2], 'node': 'node1', 'have': r.have()});"
-        " r.consume(p.stdout.fileno())"
+        " receiving.Receiver(sys.argv[1], node='node1');p = receiving.start_sender(sys.argv[3:],"
+        " {'attempt_dir': sys.argv[2], 'node': 'node1', 'have': r.describe_logs()});"
+        " r.receive(p.stdout.fileno())"
     )
     path = os.pathsep.join(sys.path)
     prepare = "import ansible.module_utils as m; m.__path__.append({!r});".format(
@@ -318,7 +318,7 @@ def test_one_directory_has_one_receiver_a_node(home):
 def test_silence_is_no_reason_to_wait_for_ever(home):
     receiver, (read, write) = log_receiver.Receiver(str(home), node="node1"), os.pipe()
     with pytest.raises(log_receiver.StreamError, match="nothing came"):
-        receiver.consume(read, 0.1)
+        receiver.receive(read, 0.1)
     os.close(read)
     os.close(write)
 
@@ -354,12 +354,12 @@ def test_a_line_of_megabytes_costs_no_memory_and_is_whole_in_the_file(home):
         str(home), on_lines=lambda *line: found.extend(line[4]), node="node1"
     )
     for number in range(40):
-        receiver.apply(
+        receiver.apply_frame(
             {"file": "f", "home": RANK0, "offset": number << 16, "bytes": 1 << 16, "time": 1.0},
             b"x" * (1 << 16),
         )
         assert len(receiver._rest[RANK0]) <= log_receiver.LINE
-    receiver.apply(
+    receiver.apply_frame(
         {"file": "f", "home": RANK0, "offset": 40 << 16, "bytes": 3, "time": 1.0}, b"\ny\n"
     )
     assert [len(line) for line in found] == [log_receiver.LINE, 1] and (
@@ -372,13 +372,13 @@ def test_what_is_kept_of_a_sender_is_bounded_and_safe_to_show(home):
     receiver = log_receiver.Receiver(
         str(home), on_lines=lambda *line: found.extend(line[4]), node="node1"
     )
-    receiver.apply(
+    receiver.apply_frame(
         {"file": "f", "home": RANK0, "offset": 0, "bytes": 1 << 17, "time": 1.0},
         b"x" * (1 << 17) + b"\n",
     )
     assert [len(line) for line in found] == [log_receiver.LINE]
     for _number in range(300):
-        receiver.apply({"event": "x" * 99, "file": "f" * 999, "home": RANK0})
+        receiver.apply_frame({"event": "x" * 99, "file": "f" * 999, "home": RANK0})
     assert (
         len(receiver.events) == 100
         and len(receiver.events[0]["file"]) == 300
@@ -476,7 +476,7 @@ def test_a_node_that_sends_too_much_is_cut_off_at_the_bound(home):
     for name in ("attempt-1", "attempt-2"):
         again = bounded(home.parent / name, most_bytes=10_000)
         with pytest.raises(quota.QuotaError):
-            again.apply(json.loads(frame("ranks.node1.jsonl").split(b"\n")[0]), b"x")
+            again.apply_frame(json.loads(frame("ranks.node1.jsonl").split(b"\n")[0]), b"x")
         again.close()
     receiver = bounded(home.parent / "attempt-2", most_bytes=20_000)
     with pytest.raises(quota.QuotaError):

@@ -73,7 +73,7 @@ LOGS = [log_view.Log("", name, node, "", 0) for name, node in
     ],
 )
 def test_choosing(ranks, node, labels):
-    found, problem = log_view.chosen(LOGS, ranks, node)
+    found, problem = log_view.select_logs(LOGS, ranks, node)
     assert ([one.label for one in found], problem) == (labels, None)
 
 
@@ -86,7 +86,7 @@ def test_choosing(ranks, node, labels):
     ],
 )
 def test_what_there_is_not_is_named_with_what_there_is(ranks, node, words):
-    assert log_view.chosen(LOGS, ranks, node)[1].startswith(words)
+    assert log_view.select_logs(LOGS, ranks, node)[1].startswith(words)
 
 
 # -- the end of a log
@@ -97,20 +97,20 @@ def test_what_there_is_not_is_named_with_what_there_is(ranks, node, words):
 @pytest.mark.parametrize("text", [b"", b"\n", b"a\n", b"a\nb\nc\n", b"a\n\n\nb\n", b"a\r\nb\n"])
 def test_the_last_lines(tmp_path, text, count):
     whole = text.split(b"\n")[:-1]
-    assert log_view.tail(put(tmp_path, "x", text), count) == (whole[-count:], len(text))
+    assert log_view.read_tail(put(tmp_path, "x", text), count) == (whole[-count:], len(text))
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
 def test_the_last_lines_whatever_the_blocks(tmp_path, monkeypatch, block):
     monkeypatch.setattr(log_view, "BLOCK", block)
     path = put(tmp_path, "x", b"one\ntwo\nthree\nand no end")
-    assert log_view.tail(path, 2) == ([b"two", b"three"], 14)
-    assert log_view.tail(path, 9) == ([b"one", b"two", b"three"], 14)
+    assert log_view.read_tail(path, 2) == ([b"two", b"three"], 14)
+    assert log_view.read_tail(path, 9) == ([b"one", b"two", b"three"], 14)
 
 
 def test_a_line_without_an_end_is_not_written_yet(tmp_path):
-    assert log_view.tail(put(tmp_path, "x", b"whole\nhalf"), 5) == ([b"whole"], 6)
-    assert log_view.tail(put(tmp_path, "x", b"half"), 5) == ([], 0)
+    assert log_view.read_tail(put(tmp_path, "x", b"whole\nhalf"), 5) == ([b"whole"], 6)
+    assert log_view.read_tail(put(tmp_path, "x", b"half"), 5) == ([], 0)
 
 
 def test_very_long_lines_take_no_memory(tmp_path):
@@ -120,8 +120,8 @@ def test_very_long_lines_take_no_memory(tmp_path):
         handle.seek(300 << 20)  # a hole: 300 MB of NUL in one line
         handle.write(b"\nlast\n")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert log_view.tail(str(path), 1)[0] == [b"last"]
-    lines, _end = log_view.tail(str(path), 2)
+    assert log_view.read_tail(str(path), 1)[0] == [b"last"]
+    lines, _end = log_view.read_tail(str(path), 2)
     assert lines[-1] == b"last" and all(len(line) <= log_view.LINE for line in lines)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10  # in kB
 
@@ -146,7 +146,7 @@ def test_lines_of_several_logs_come_in_the_order_of_their_dates(tmp_path):
     two = log(
         tmp_path, "rank-001", "b", dated(2, "two") + "I1120 19:09:05.000000 5 x.cc:1] five\n", when
     )
-    found, ends = log_view.merged([one, two], 10)
+    found, ends = log_view.merge_lines([one, two], 10)
     assert [line.decode().split("] ")[-1] for _log, line in found] == [
         "head",
         "one",
@@ -162,7 +162,7 @@ def test_a_line_without_a_date_stays_behind_the_one_before_it_although_that_is_n
     when = time.mktime((2026, 11, 20, 19, 10, 0, 0, 0, 0))
     one = log(tmp_path, "rank-000", "a", dated(3, "three") + "Traceback\nValueError\n", when)
     two = log(tmp_path, "rank-001", "b", dated(2, "two") + dated(7, "seven"), when)
-    assert [line.split()[-1] for _log, line in log_view.merged([one, two], 2)[0]] == [
+    assert [line.split()[-1] for _log, line in log_view.merge_lines([one, two], 2)[0]] == [
         b"two",
         b"Traceback",
         b"ValueError",
@@ -181,14 +181,17 @@ def test_a_nodes_time_zone_counts(tmp_path):
         when,
     )
     words = [
-        line.split()[-1] for _log, line in log_view.merged([east, west], 9, {"a": 3600, "b": 0})[0]
+        line.split()[-1]
+        for _log, line in log_view.merge_lines([east, west], 9, {"a": 3600, "b": 0})[0]
     ]
     assert words == [b"two", b"three", b"four"]
 
 
 def test_a_real_failure_reads_in_order():
-    home = archive.Home(str(RAISED), RUN)
-    found, _ends = log_view.merged(log_view.chosen(home.logs(), None, None)[0], 200, home.zones)
+    home = archive.LocalAttempt(str(RAISED), RUN)
+    found, _ends = log_view.merge_lines(
+        log_view.select_logs(home.logs(), None, None)[0], 200, home.zones
+    )
     said = [f"{log.label} {line.decode()}" for log, line in found]
     assert len(said) == 79 + 26
     listens = next(at for at, line in enumerate(said) if "server starts to listen" in line)
@@ -222,17 +225,17 @@ def test_a_real_failure_reads_in_order():
     ],
 )
 def test_a_line_is_safe_to_show(raw, shown):
-    assert log_view.text(raw, (("X",), ("s3cr3t-by-name",))) == shown
+    assert log_view.format_line(raw, (("X",), ("s3cr3t-by-name",))) == shown
 
 
 def test_a_long_line_is_cut_with_a_mark():
-    shown = log_view.text(b"x" * 10000)
+    shown = log_view.format_line(b"x" * 10000)
     assert shown == "x" * 500 + "... [+9500 characters]"
-    assert log_view.text(b"y" * 500) == "y" * 500
+    assert log_view.format_line(b"y" * 500) == "y" * 500
 
 
 def test_a_secret_at_the_cut_is_masked():
-    assert "hunter2" not in log_view.text(b"x" * 480 + b" password=hunter2hunter2hunter2")
+    assert "hunter2" not in log_view.format_line(b"x" * 480 + b" password=hunter2hunter2hunter2")
 
 
 def test_of_very_many_lines_the_last_are_shown_and_the_others_counted():
@@ -249,8 +252,8 @@ def test_of_very_many_lines_the_last_are_shown_and_the_others_counted():
 
 def test_whole_lines_of_a_growing_log_come_once(tmp_path):
     path = put(tmp_path, "x", b"shown\n")
-    growing = log_view.Growing(path, 6)
-    assert growing.more() == []
+    growing = log_view.GrowingLog(path, 6)
+    assert growing.read_lines() == []
     for text, lines in (
         (b"one\ntw", [b"one"]),
         (b"o\n\n", [b"two", b""]),
@@ -259,21 +262,21 @@ def test_whole_lines_of_a_growing_log_come_once(tmp_path):
     ):
         with open(path, "ab") as handle:
             handle.write(text)
-        assert growing.more() == lines
-    assert growing.more() == []
+        assert growing.read_lines() == lines
+    assert growing.read_lines() == []
 
 
 def test_a_log_that_was_replaced_or_cut_is_read_from_its_begin(tmp_path):
     path = put(tmp_path, "x", b"one\nhalf")
-    growing = log_view.Growing(path)
-    assert growing.more() == [b"one"]
+    growing = log_view.GrowingLog(path)
+    assert growing.read_lines() == [b"one"]
     os.rename(path, path + ".1")
     put(tmp_path, "x", b"new\n")
-    assert growing.more() == [b"half"] and growing.more() == [b"new"]
+    assert growing.read_lines() == [b"half"] and growing.read_lines() == [b"new"]
     put(tmp_path, "x", b"")
-    assert growing.more() == []
+    assert growing.read_lines() == []
     put(tmp_path, "x", b"cut\n")
-    assert growing.more() == [b"cut"]
+    assert growing.read_lines() == [b"cut"]
 
 
 def test_the_hole_of_a_truncated_log_hides_no_line(tmp_path):
@@ -281,21 +284,21 @@ def test_the_hole_of_a_truncated_log_hides_no_line(tmp_path):
     with open(log, "wb") as handle:
         handle.seek(3 * log_view.BLOCK)
         handle.write(b"first\nsecond\n")
-    growing, came = log_view.Growing(str(log)), []
-    while lines := growing.more():
+    growing, came = log_view.GrowingLog(str(log)), []
+    while lines := growing.read_lines():
         came += lines
-    assert came == [b"first", b"second"] and log_view.tail(str(log), 5)[0] == came
+    assert came == [b"first", b"second"] and log_view.read_tail(str(log), 5)[0] == came
     os.truncate(log, 100)
-    assert log_view.merged(log_view.logs_in(str(tmp_path), ["node1"]), 5, over=True)[0] == []
+    assert log_view.merge_lines(log_view.logs_in(str(tmp_path), ["node1"]), 5, over=True)[0] == []
 
 
 def test_a_log_that_is_not_there_yet(tmp_path):
-    growing = log_view.Growing(str(tmp_path / "x"))
-    assert growing.more() == []
+    growing = log_view.GrowingLog(str(tmp_path / "x"))
+    assert growing.read_lines() == []
     put(tmp_path, "x", b"now\n")
-    assert growing.more() == [b"now"]
+    assert growing.read_lines() == [b"now"]
     os.symlink("/etc/passwd", tmp_path / "y")
-    assert log_view.Growing(str(tmp_path / "y")).more() == []
+    assert log_view.GrowingLog(str(tmp_path / "y")).read_lines() == []
 
 
 # -- where they lie
@@ -303,8 +306,8 @@ def test_a_log_that_is_not_there_yet(tmp_path):
 
 
 def test_the_table_says_how_every_rank_is_and_where_its_log_lies():
-    home = archive.Home(str(RAISED), RUN)
-    lines = log_view.table(home.index, home.logs(), f"runs/{RUN}/attempt-1")
+    home = archive.LocalAttempt(str(RAISED), RUN)
+    lines = log_view.describe_logs(home.index, home.logs(), f"runs/{RUN}/attempt-1")
     assert lines[1].split()[:5] == ["0", "node1", "stopped", "(SIGTERM)", "79"]
     assert lines[2].split()[:7] == ["1", "node2", "failed", "(exit", "code", "1)", "26"]
     assert lines[2].endswith(f"runs/{RUN}/attempt-1/rank-001.node2.log")
@@ -318,33 +321,35 @@ def test_the_table_says_how_every_rank_is_and_where_its_log_lies():
 def test_what_stands_after_the_last_line_end_is_shown_when_the_run_is_over(tmp_path):
     path = put(tmp_path, "rank-000.node1.log", b"whole\nSegmentation fault")
     logs = log_view.logs_in(str(tmp_path), ["node1"])
-    assert [line for _log, line in log_view.merged(logs, 5)[0]] == [b"whole"]
-    assert [line for _log, line in log_view.merged(logs, 5, over=True)[0]] == [
+    assert [line for _log, line in log_view.merge_lines(logs, 5)[0]] == [b"whole"]
+    assert [line for _log, line in log_view.merge_lines(logs, 5, over=True)[0]] == [
         b"whole",
         b"Segmentation fault",
     ]
-    assert [line for _log, line in log_view.merged(logs, 1, over=True)[0]] == [
+    assert [line for _log, line in log_view.merge_lines(logs, 1, over=True)[0]] == [
         b"Segmentation fault"
     ] and path
 
 
 def test_a_file_that_was_put_in_the_place_of_its_own_beginning_is_read_on(tmp_path):
     path = put(tmp_path, "x", b"one\ntwo\n")
-    log = log_view.Growing(path)
-    assert log.more() == [b"one", b"two"] and log.more() == []
+    log = log_view.GrowingLog(path)
+    assert log.read_lines() == [b"one", b"two"] and log.read_lines() == []
     put(tmp_path, "y", b"one\ntwo\nthree\n")
     os.replace(tmp_path / "y", path)
-    assert log.more() == [b"three"] and log.more() == []
+    assert log.read_lines() == [b"three"] and log.read_lines() == []
     put(tmp_path, "y", b"another log of the same name\n")
     os.replace(tmp_path / "y", path)
-    assert [log.more(), log.more(), log.more()].count([b"another log of the same name"]) == 1
+    assert [log.read_lines(), log.read_lines(), log.read_lines()].count(
+        [b"another log of the same name"]
+    ) == 1
 
 
 def test_a_line_of_several_blocks_does_not_stop_the_look(tmp_path, monkeypatch):
     monkeypatch.setattr(log_view, "BLOCK", 16)
-    log = log_view.Growing(put(tmp_path, "x", b"bar\r" * 40 + b"\nlast\n"))
+    log = log_view.GrowingLog(put(tmp_path, "x", b"bar\r" * 40 + b"\nlast\n"))
     found = []
-    while more := log.more():
+    while more := log.read_lines():
         found += more
     assert found[-1] == b"last" and len(found) == 2
 
@@ -358,7 +363,7 @@ def test_a_private_key_of_several_lines_is_not_shown(tmp_path):
     put(tmp_path, "rank-000.node1.log", "\n".join(["before", *key, "after", ""]).encode())
     (log,) = log_view.logs_in(str(tmp_path), ["node1"])
     hidden = log_view.MASK.encode()
-    assert [line for _log, line in log_view.merged([log], 9)[0]] == [
+    assert [line for _log, line in log_view.merge_lines([log], 9)[0]] == [
         b"before",
         hidden,
         hidden,

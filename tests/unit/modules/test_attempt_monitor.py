@@ -512,7 +512,7 @@ def test_a_stream_that_fails_is_told_once_and_the_follow_goes_on(
     assert "runs" in streaming_action()["stream"]["problem"]
     streaming_action()
     assert streaming_action(ended=True)["state"] == "completed"
-    assert len(told) == 1 and told[0].startswith("the logs of node1 do not")
+    assert len(told) == 1 and told[0].startswith("the logs of node1 are not copied for now")
 
 
 def test_no_log_comes_home_through_a_link(streaming_action, tmp_path):

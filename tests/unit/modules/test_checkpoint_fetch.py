@@ -20,6 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints impo
     finder,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import mesh_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler, resume_inputs
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
     checkpoint_transfer,
@@ -66,7 +67,7 @@ def holder(tmp_path, monkeypatch):
 
     def hold(name, files):
         base = tmp_path / name / ".trainyard"
-        put(base / "mesh", {"gate.py": ""})
+        put(base / "mesh", {"gate.py": Path(mesh_gate.__file__).read_text()})
         mesh_credential.register(str(tmp_path / name), str(base))
         attempt = base / "runs" / RUN / "attempt-1"
         plan_text = json.dumps({"suite": {"checkpoints": {"folders": ["output"]}}})

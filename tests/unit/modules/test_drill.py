@@ -755,7 +755,7 @@ def test_n1_a_log_that_was_copied_away_and_truncated_is_held_generation_by_gener
         writer.stdout.close()
         stream.finish(10)
     assert log.read_bytes() == (b"\0" * 7 if mode == "wb" else b"") + b"after\n"
-    brought = collector.bring_home(home, [evidence.collect(str(there), "node2")])
+    brought = collector.install_files(home, [evidence.collect(str(there), "node2")])
     assert (
         not brought["mismatches"]
         and [item["file"] for item in brought["files"]].count("log/workerlog.0") == 2

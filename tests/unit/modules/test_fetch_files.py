@@ -219,7 +219,7 @@ def _rsync():
 )
 def test_a_bound_is_passed_before_a_byte_moves(node, fetch, bounds, said):
     sizes = lay(node, {name: b"x" * (400 << 10) for name in ("a", "b", "c")})
-    with pytest.raises(fetcher.Cut, match=said):
+    with pytest.raises(fetcher.BoundExceeded, match=said):
         fetch(sizes, quota.Quota(**dict({"keep_free": 0}, **bounds)))
     assert not node.log.exists()
 
@@ -249,7 +249,7 @@ def _unbounded(shell, source):
 def test_a_node_that_is_silent_is_given_up_and_the_ssh_is_gone(node, fetch):
     put(node.bin, {"rsync": f"#!/bin/sh\necho $$ > {node.bin}/pid\nexec sleep 600\n"})
     (node.bin / "rsync").chmod(0o755)
-    with pytest.raises(fetcher.Cut, match="in time"):
+    with pytest.raises(fetcher.BoundExceeded, match="in time"):
         fetch(lay(node, {"a": b"x"}), seconds=3)
     pid = int((node.bin / "pid").read_text())
     end = time.monotonic() + 10
@@ -285,7 +285,7 @@ def test_an_interrupted_copy_goes_on(node, fetch):
     sizes = lay(node, {"a": data})
     put(node.bin, {"rsync": f'#!/bin/sh\nexec env -u PATH {_rsync()} --bwlimit=8m "$@"\n'})
     (node.bin / "rsync").chmod(0o755)
-    with pytest.raises(fetcher.Cut):
+    with pytest.raises(fetcher.BoundExceeded):
         fetch(sizes, options=["--partial"], seconds=1.5)
     had = (fetch.into / "a").stat().st_size
     assert 0 < had < len(data)

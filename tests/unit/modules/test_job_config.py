@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job_config action: job, site and command line together, in the controller's process; and the
-module that documents it.
-"""
+"""The job_config action: job, site and command line together, in the controller's process."""
 
 from __future__ import annotations
 
 import re
 from types import SimpleNamespace
 
-import job_config as module
 import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
@@ -260,10 +257,6 @@ def test_escape_bytes_in_a_job_never_reach_the_screen(read, tmp_path):
     )
     lines = refused(read, config=str(tmp_path / "x.yml"))
     assert "\x1b" not in "".join(lines) and "bad\\x1b[2J" in lines[1]
-
-
-def test_the_module_itself_only_documents(run_module):
-    assert "an action plugin" in run_module(module, {"config": "x"})["msg"]
 
 
 SITE = {"all": ["node1", "node2", "node3"], "trainers": ["node1", "node2"], "spares": ["node3"]}

@@ -13,6 +13,7 @@ import subprocess
 import log_index
 import pytest
 import yaml
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.quota import Quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     collector,
     stream_lock,
@@ -72,7 +73,7 @@ def test_logs_come_home_with_their_names_mode_and_bytes(bring, run_dir):
             ranks=[{"rank": 1}, {"rank": 0}],
         ),
     ]
-    result = collector.bring_home(str(run_dir), nodes)
+    result = collector.install_files(str(run_dir), nodes)
     assert (result["changed"], result["mismatches"]) == (True, [])
     assert tree(run_dir) == [
         "exit.node1.json",
@@ -100,18 +101,18 @@ def test_a_second_time_changes_nothing(bring, run_dir):
             ranks=[{"rank": 0}],
         )
     ]
-    assert collector.bring_home(str(run_dir), nodes)["changed"] is True
+    assert collector.install_files(str(run_dir), nodes)["changed"] is True
     before = [(p, p.stat().st_mtime_ns) for p in sorted(run_dir.iterdir())]
-    result = collector.bring_home(str(run_dir), nodes)
+    result = collector.install_files(str(run_dir), nodes)
     assert (result["changed"], result["mismatches"], len(result["files"])) == (False, [], 1)
     assert [(p, p.stat().st_mtime_ns) for p in sorted(run_dir.iterdir())] == before
 
 
 def test_the_same_brought_again_changes_nothing_but_the_copy(bring, run_dir):
     nodes = [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))]
-    collector.bring_home(str(run_dir), nodes)
+    collector.install_files(str(run_dir), nodes)
     bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc")
-    result = collector.bring_home(str(run_dir), nodes)
+    result = collector.install_files(str(run_dir), nodes)
     assert (result["changed"], result["mismatches"]) == (False, [])
     assert tree(run_dir) == ["rank-000.node1.log", "ranks.json"]
 
@@ -120,11 +121,11 @@ def test_a_mode_that_was_loosened_is_mended(bring, run_dir):
     nodes = [
         entry("node1", bring("node1", "a", "a.log", b"abc"), bring("node1", "b", "b.log", b"abc"))
     ]
-    collector.bring_home(str(run_dir), nodes)
+    collector.install_files(str(run_dir), nodes)
     (run_dir / "a.log").chmod(0o644)
-    assert collector.bring_home(str(run_dir), nodes)["changed"] is True
+    assert collector.install_files(str(run_dir), nodes)["changed"] is True
     assert stat.S_IMODE((run_dir / "a.log").stat().st_mode) == 0o600
-    assert collector.bring_home(str(run_dir), nodes)["changed"] is False
+    assert collector.install_files(str(run_dir), nodes)["changed"] is False
 
 
 def test_a_pipe_is_no_empty_file(bring, run_dir):
@@ -132,14 +133,14 @@ def test_a_pipe_is_no_empty_file(bring, run_dir):
     (run_dir / ".incoming/node1/logs.txt").unlink()
     os.mkfifo(run_dir / ".incoming/node1/logs.txt")
     assert (
-        collector.bring_home(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"]
-        == "was not brought"
+        collector.install_files(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"]
+        == "was not copied"
     )
 
 
 def test_ranks_without_a_number_come_last(run_dir):
     ranks = [{"rank": "x"}, {"rank": None}, {"rank": 2}, {}, {"rank": 0}]
-    index = collector.bring_home(str(run_dir), [entry("node1", ranks=ranks)])["index"]
+    index = collector.install_files(str(run_dir), [entry("node1", ranks=ranks)])["index"]
     assert [r.get("rank") for r in index["ranks"]][:2] == [0, 2]
 
 
@@ -150,7 +151,7 @@ def test_what_the_node_does_not_have_stays_out_and_is_named(bring, run_dir, brou
         entry("node2", bad),
         entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine")),
     ]
-    result = collector.bring_home(str(run_dir), nodes)
+    result = collector.install_files(str(run_dir), nodes)
     assert [(m["node"], m["file"]) for m in result["mismatches"]] == [("node2", "log/workerlog.0")]
     problem = result["mismatches"][0]["problem"]
     assert bad["sha256"] in problem and hashlib.sha256(brought).hexdigest() in problem
@@ -163,7 +164,7 @@ def test_a_log_that_grew_since_is_taken_whole(bring, run_dir):
     nodes = [
         entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc", b"abcdef"))
     ]
-    result = collector.bring_home(str(run_dir), nodes)
+    result = collector.install_files(str(run_dir), nodes)
     assert result["mismatches"] == []
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
     assert result["files"][0]["bytes"] == 6
@@ -171,17 +172,17 @@ def test_a_log_that_grew_since_is_taken_whole(bring, run_dir):
 
 
 def test_a_longer_log_replaces_a_shorter_one_and_never_the_other_way(bring, run_dir):
-    collector.bring_home(
+    collector.install_files(
         str(run_dir),
         [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abc"))],
     )
-    collector.bring_home(
+    collector.install_files(
         str(run_dir),
         [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcdef"))],
     )
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abcdef"
     assert json.loads((run_dir / "ranks.json").read_text())["files"][0]["bytes"] == 6
-    result = collector.bring_home(
+    result = collector.install_files(
         str(run_dir),
         [entry("node1", bring("node1", "log/workerlog.0", "rank-000.node1.log", b"abcd"))],
     )
@@ -198,8 +199,8 @@ RANK0 = ("node1", "log/workerlog.0", "rank-000.node1.log")
 def test_a_log_that_was_replaced_on_its_node_comes_home_and_what_was_here_is_kept(
     bring, run_dir, now
 ):
-    collector.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"abc"))])
-    result = collector.bring_home(str(run_dir), [entry("node1", bring(*RANK0, now))])
+    collector.install_files(str(run_dir), [entry("node1", bring(*RANK0, b"abc"))])
+    result = collector.install_files(str(run_dir), [entry("node1", bring(*RANK0, now))])
     assert result["mismatches"] == []
     assert result["replaced"] == [
         {"node": "node1", "file": RANK0[1], "kept": "rank-000.node1.log.1"}
@@ -214,20 +215,20 @@ def test_a_log_that_was_replaced_on_its_node_comes_home_and_what_was_here_is_kep
         ("rank-000.node1.log.1", RANK0[1], 3),
     ]
     assert files[1]["sha256"] == hashlib.sha256(b"abc").hexdigest()
-    again = collector.bring_home(str(run_dir), [entry("node1", described(*RANK0, now))])
+    again = collector.install_files(str(run_dir), [entry("node1", described(*RANK0, now))])
     assert (again["changed"], again["replaced"]) == (False, result["replaced"])
 
 
 def test_what_did_not_come_whole_stays_where_it_is(bring, run_dir):
-    collector.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"abc"))])
-    result = collector.bring_home(str(run_dir), [entry("node1", bring(*RANK0, b"abcd", b"ab"))])
+    collector.install_files(str(run_dir), [entry("node1", bring(*RANK0, b"abc"))])
+    result = collector.install_files(str(run_dir), [entry("node1", bring(*RANK0, b"abcd", b"ab"))])
     assert result["mismatches"][0]["problem"].startswith("here 2 bytes")
     assert (run_dir / RANK0[2]).read_bytes() == b"abc" and (
         run_dir / ".incoming/node1/log/workerlog.0"
     ).read_bytes() == b"ab"
     (run_dir / RANK0[2]).write_bytes(b"abcd")  # a stream has brought the rest meanwhile
     assert (
-        collector.bring_home(str(run_dir), [entry("node1", described(*RANK0, b"abcd"))])[
+        collector.install_files(str(run_dir), [entry("node1", described(*RANK0, b"abcd"))])[
             "mismatches"
         ]
         == []
@@ -246,9 +247,8 @@ def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync
         items.append(described("node1", f"log/{name}", home, there))
         if here is not None:
             (run_dir / home).write_bytes(here)
-    assert collector.missing(str(run_dir), [entry("node1", *items)]) == {
-        "node1": ["log/b", "log/c", "log/e"]
-    }
+    sizes, left = collector.find_missing(str(run_dir), [entry("node1", *items)], Quota())
+    assert sorted(sizes["node1"]) == ["log/b", "log/c", "log/e"] and left == {"node1": {}}
     incoming = run_dir / ".incoming" / "node1" / "log"
     assert (incoming / "b").stat().st_ino == (run_dir / "rank-098.node1.log").stat().st_ino
     assert sorted(path.name for path in incoming.iterdir()) == ["b", "e"]
@@ -277,7 +277,7 @@ def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync
     subprocess.run([*argv, f"{there.parent}/", f"{incoming.parent}/"], check=True)
     # rsync has not written through to what is here
     assert (run_dir / "rank-098.node1.log").read_bytes() == b"par"
-    result = collector.bring_home(str(run_dir), [entry("node1", *items)])
+    result = collector.install_files(str(run_dir), [entry("node1", *items)])
     assert result["mismatches"] == [] and [item["kept"] for item in result["replaced"]] == [
         "rank-101.node1.log.1"
     ]
@@ -287,7 +287,7 @@ def test_only_what_is_missing_is_asked_for_and_what_is_here_lies_ready_for_rsync
 def test_what_was_brought_of_a_log_that_is_gone_stays_in_the_index(run_dir):
     (run_dir / RANK0[2]).write_bytes(b"brought")
     (run_dir / "rank-000.node2.log").write_bytes(b"of another node")
-    result = collector.bring_home(str(run_dir), [entry("node1")])
+    result = collector.install_files(str(run_dir), [entry("node1")])
     assert [(item["home"], item["file"], item["bytes"]) for item in result["index"]["files"]] == [
         (RANK0[2], "", 7)
     ]
@@ -296,21 +296,21 @@ def test_what_was_brought_of_a_log_that_is_gone_stays_in_the_index(run_dir):
 def test_a_stream_that_still_brings_the_logs_is_not_disturbed(bring, run_dir):
     lock = stream_lock.Lock(str(run_dir), "node1")
     nodes = [entry("node1", bring(*RANK0, b"abc"))]
-    result = collector.bring_home(str(run_dir), nodes, seconds=0.2)
+    result = collector.install_files(str(run_dir), nodes, seconds=0.2)
     assert (
         "another process" in result["mismatches"][0]["problem"]
         and not (run_dir / RANK0[2]).exists()
     )
     lock.close()
-    assert collector.bring_home(str(run_dir), nodes)["mismatches"] == []
+    assert collector.install_files(str(run_dir), nodes)["mismatches"] == []
     assert tree(run_dir) == [RANK0[2], "ranks.json"]
 
 
 def test_a_file_that_was_not_brought(run_dir):
-    result = collector.bring_home(
+    result = collector.install_files(
         str(run_dir), [entry("node1", described("node1", "logs.txt", "launcher.node1.log", b"abc"))]
     )
-    assert result["mismatches"][0]["problem"] == "was not brought"
+    assert result["mismatches"][0]["problem"] == "was not copied"
 
 
 def test_a_link_that_a_node_sent_is_not_followed(bring, run_dir, tmp_path):
@@ -321,8 +321,8 @@ def test_a_link_that_a_node_sent_is_not_followed(bring, run_dir, tmp_path):
     path.unlink()
     path.symlink_to(secret)
     assert (
-        collector.bring_home(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"]
-        == "was not brought"
+        collector.install_files(str(run_dir), [entry("node1", item)])["mismatches"][0]["problem"]
+        == "was not copied"
     )
     assert stat.S_IMODE(secret.stat().st_mode) != 0o600
     assert not (run_dir / "launcher.node1.log").exists()
@@ -344,19 +344,19 @@ def test_a_link_that_a_node_sent_is_not_followed(bring, run_dir, tmp_path):
     ],
 )
 def test_names_that_could_leave_the_directory(run_dir, node, file, home):
-    with pytest.raises(collector.HomeError):
-        collector.bring_home(str(run_dir), [entry(node, described(node, file, home, b""))])
+    with pytest.raises(collector.RequestError):
+        collector.install_files(str(run_dir), [entry(node, described(node, file, home, b""))])
     assert tree(run_dir) == []
 
 
 def test_two_files_with_one_name_and_a_file_without_a_digest(run_dir):
     item = described("node1", "a", "b", b"")
-    with pytest.raises(collector.HomeError, match="b is also the name of a file of node1"):
-        collector.bring_home(str(run_dir), [entry("node1", item), entry("node2", item)])
-    with pytest.raises(collector.HomeError, match="no size and sha256"):
-        collector.bring_home(str(run_dir), [entry("node1", dict(item, bytes=None))])
-    with pytest.raises(collector.HomeError, match="no size and sha256"):
-        collector.bring_home(str(run_dir), [entry("node1", dict(item, sha256=None))])
+    with pytest.raises(collector.RequestError, match="b is also the name of a file of node1"):
+        collector.install_files(str(run_dir), [entry("node1", item), entry("node2", item)])
+    with pytest.raises(collector.RequestError, match="no size and sha256"):
+        collector.install_files(str(run_dir), [entry("node1", dict(item, bytes=None))])
+    with pytest.raises(collector.RequestError, match="no size and sha256"):
+        collector.install_files(str(run_dir), [entry("node1", dict(item, sha256=None))])
 
 
 @pytest.mark.parametrize(
@@ -369,8 +369,8 @@ def test_two_files_with_one_name_and_a_file_without_a_digest(run_dir):
     ],
 )
 def test_what_rank_logs_did_not_return(run_dir, broken):
-    with pytest.raises(collector.HomeError, match="rank_logs_info"):
-        collector.bring_home(str(run_dir), [broken])
+    with pytest.raises(collector.RequestError, match="rank_logs_info"):
+        collector.install_files(str(run_dir), [broken])
 
 
 def test_ranks_json_is_mended(bring, run_dir):
@@ -381,14 +381,14 @@ def test_ranks_json_is_mended(bring, run_dir):
             ranks=[{"rank": 0}],
         )
     ]
-    collector.bring_home(str(run_dir), nodes)
+    collector.install_files(str(run_dir), nodes)
     whole = (run_dir / "ranks.json").read_text()
     for broken in (b"", b"\xff", whole.encode()[:10]):
         (run_dir / "ranks.json").write_bytes(broken)
-        assert collector.bring_home(str(run_dir), nodes)["changed"] is True
+        assert collector.install_files(str(run_dir), nodes)["changed"] is True
         assert (run_dir / "ranks.json").read_text() == whole
     (run_dir / "ranks.json").chmod(0o644)
-    collector.bring_home(str(run_dir), nodes)
+    collector.install_files(str(run_dir), nodes)
     assert stat.S_IMODE((run_dir / "ranks.json").stat().st_mode) == 0o600
 
 
@@ -554,7 +554,7 @@ def test_a_mismatch_of_one_node_is_said_and_the_others_are_taken(bring, run_dir,
 
 def test_a_name_with_words_in_it_is_a_name(bring, run_dir):
     item = bring("node1", ODD, "rank-000.node1.log", b"abc")
-    assert collector.bring_home(str(run_dir), [entry("node1", item)])["mismatches"] == []
+    assert collector.install_files(str(run_dir), [entry("node1", item)])["mismatches"] == []
     assert (run_dir / "rank-000.node1.log").read_bytes() == b"abc"
 
 
@@ -605,7 +605,7 @@ def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_action)
 
 def test_a_log_that_was_replaced_too_often_stays_where_it_is(bring, run_dir):
     for number in range(collector.quota.KEPT_COPIES + 3):
-        result = collector.bring_home(
+        result = collector.install_files(
             str(run_dir), [entry("node1", bring(*RANK0, b"%03d" % number))]
         )
     assert (
@@ -625,8 +625,8 @@ def test_a_link_on_the_way_takes_nothing_from_elsewhere(run_dir, tmp_path, plant
     before = {path: path.stat() for path in mine.rglob("*")}
     item = described(*RANK0, b"abc")
     with contextlib.suppress(OSError):
-        collector.missing(str(run_dir), [entry("node1", item)])
-    assert len(collector.bring_home(str(run_dir), [entry("node1", item)])["mismatches"]) == 1
+        collector.find_missing(str(run_dir), [entry("node1", item)], Quota())
+    assert len(collector.install_files(str(run_dir), [entry("node1", item)])["mismatches"]) == 1
     assert {path: path.stat() for path in mine.rglob("*")} == before and not (
         run_dir / RANK0[2]
     ).exists()

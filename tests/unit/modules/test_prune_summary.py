@@ -26,12 +26,12 @@ def test_what_is_shown():
     )
     assert lines[0].startswith("rule: ") and "newest 1 of their job" in lines[0]
     assert lines[2].split()[:10] == [run_id(9), *"9 days ago".split()] + [
-        *["node1", "3.0", "GiB,"],
-        *["home", "2.0", "KiB"],
+        *["node1", "3", "GiB,"],
+        *["home", "2", "KiB"],
     ]
     text = "\n".join(lines)
     for words in (
-        "node1: 1 of 2 runs, 3.0 GiB of 3.0 GiB",
+        "node1: 1 of 2 runs, 3 GiB of 3 GiB",
         "node2 did not answer; nothing of it goes",
         "home: .pruning-x",
         "code, data, weights",
@@ -40,7 +40,7 @@ def test_what_is_shown():
     last = prune_report.verdict_line(looks, found, {}, False, ["node2"])
     removal, confirm, silent = last.split("; ")
     assert removal.startswith("WOULD REMOVE 1 run ")
-    assert SIZE.findall(removal) == ["free 3.0 GiB", "node1 3.0 GiB", "home 2.0 KiB"]
+    assert SIZE.findall(removal) == ["free 3 GiB", "node1 3 GiB", "home 2 KiB"]
     assert "-e confirm=true " in confirm
     assert silent == "no answer from node2"
     done = {
@@ -48,7 +48,7 @@ def test_what_is_shown():
         "home": {"removed": ["a", "b"], "freed": 512, "problems": ["x"]},
     }
     removal, kept = prune_report.verdict_line(looks, found, done, True).split("; ")
-    assert removal.startswith("REMOVED 2 runs, 1.0 KiB ") and kept.startswith("1 not")
+    assert removal.startswith("REMOVED 2 runs, 1 KiB ") and kept.startswith("1 not")
     assert SIZE.findall(removal) == ["node1 512 B", "home 512 B"]
     assert prune_report.verdict_line({}, {"remove": {}}, {}, False) == "NOTHING to remove"
 

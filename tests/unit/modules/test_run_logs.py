@@ -106,7 +106,7 @@ CASES = {
         0,
         [
             "UNREACHABLE",
-            "node1 does not answer: of its logs, what came home before is shown",
+            "node1 does not answer: its logs are shown as far as they were copied before",
             f"runs/{LATER}/attempt-1/rank-000.node1.log",
         ],
         [],

@@ -260,15 +260,9 @@ def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):
     """
     put(here, {"plan.json": '{"ours": 1}', "../job.json": "{}"})
     task = {"import_role": {"name": "collect", "tasks_from": "plan"}}
-    known = {
-        "launch_run": {"run_id": RUN, "number": 1, "nodes": ["node1"]},
-        "collect_runs_dir": str(tmp_path / "runs"),
-    }
-    plays = [
-        {"hosts": "localhost", "gather_facts": False, "tasks": [{"set_fact": known}]},
-        {"hosts": "node1", "gather_facts": False, "tasks": [task]},
-    ]
-    plays[1]["vars"] = {
+    plays = [{"hosts": "node1", "gather_facts": False, "tasks": [task]}]
+    plays[0]["vars"] = {
+        "run_attempt": {"run_id": RUN, "number": 1, "nodes": ["node1"]},
         "collect_runs_dir": str(tmp_path / "runs"),
         "ansible_ssh_executable": "/bin/false",
     }

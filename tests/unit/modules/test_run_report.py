@@ -21,8 +21,8 @@ AFTER = """
 - hosts: localhost
   gather_facts: false
   pre_tasks:
-    - set_fact: {launch_run: {run_id: %s, number: 1, nodes: [node1, node2]}}
-  vars: {trainyard_runs_dir: "%s"}
+    - add_host: {name: node1, run_attempt: {run_id: %s, number: 1, nodes: [node1, node2]}}
+  vars: {trainyard_runs_dir: "%s", report_nodes: [node1, node2]}
   roles: [report]
 """
 

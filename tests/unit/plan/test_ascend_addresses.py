@@ -229,7 +229,7 @@ def test_two_sources_are_not_mixed(run, tmp_path):
     tool(tmp_path, {"0": IPS["0"]})
     with pytest.raises(
         ascend_addresses.AscendError,
-        match="hccn_tool has no address of device 1, .*hccn.conf none of device 0; mend the file",
+        match="hccn_tool has no address of device 1, .*hccn.conf none of device 0; fix the file",
     ):
         ascend_addresses.read_devices(run, conf(tmp_path, {"1": IPS["1"]}), ["0", "1"])
 
@@ -242,7 +242,7 @@ def test_two_sources_are_not_mixed(run, tmp_path):
         ("address_4=\x1b[2J\n", r"address_4= is '\x1b[2J', no IPv4 address"),
         (
             "address_0=192.168.1.1\n",
-            "device 0 has two addresses, 192.168.100.101 and 192.168.1.1; mend it",
+            "device 0 has two addresses, 192.168.100.101 and 192.168.1.1; fix it",
         ),
     ],
 )

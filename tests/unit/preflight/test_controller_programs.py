@@ -35,7 +35,7 @@ MENDED = (
         (
             "rsync  version 3.4.2  protocol version 32\n",
             LATER.replace("43618", "1") + OLD,
-            "is not mended for CVE-2026-43618,",
+            "is not fixed for CVE-2026-43618,",
         ),
         (
             "rsync  version 3.4.2  protocol version 32\n",
@@ -48,7 +48,7 @@ MENDED = (
         (
             "rsync  version 3.2.7  protocol version 31\n",
             MENDED.replace("12087", "1") + OLD,
-            "is not mended for CVE-2024-12087,",
+            "is not fixed for CVE-2024-12087,",
         ),
         (
             "rsync  version 3.2.7  protocol version 31\n",
@@ -60,12 +60,12 @@ MENDED = (
         (
             "rsync  version 3.2.7  protocol version 31\n",
             MENDED.replace("12084", "1") + OLD,
-            "is not mended for CVE-2024-12084,",
+            "is not fixed for CVE-2024-12084,",
         ),
         (
             "rsync  version 3.3.0  protocol version 31\n",
             MENDED.replace("12085", "1") + OLD,
-            "is not mended for CVE-2024-12085,",
+            "is not fixed for CVE-2024-12085,",
         ),
         # Debian 11 and Ubuntu 20.04: older than the overflow, which their change logs do not name
         # as fixed.

@@ -23,7 +23,7 @@ def runs(tmp_path):
 
 
 def test_the_newest_run_is_taken_where_none_is_named(runs):
-    assert core.wanted(runs, "", []) == [TWO]
+    assert core.choose_runs(runs, "", []) == [TWO]
     assert core.page_path(runs, [TWO]) == os.path.join(runs, TWO, "report.html")
     assert (
         core.page_path(runs, [ONE, TWO])
@@ -42,7 +42,7 @@ def test_the_newest_run_is_taken_where_none_is_named(runs):
 )
 def test_what_cannot_be_meant_is_refused(runs, run, several, said):
     with pytest.raises(core.ReportError, match=said):
-        core.wanted(runs, run, several)
+        core.choose_runs(runs, run, several)
 
 
 @pytest.mark.parametrize(
@@ -157,4 +157,4 @@ def test_many_ranks_get_fewer_points_each():
 @pytest.mark.parametrize("run, runs", [("../x", []), ("", ["/etc", "../x"])])
 def test_a_report_is_of_runs_only(tmp_path, run, runs):
     with pytest.raises(core.ReportError):
-        core.wanted(str(tmp_path), run, runs)
+        core.choose_runs(str(tmp_path), run, runs)

@@ -270,7 +270,7 @@ def test_the_first_fault_comes_first():
     assert marks == [
         (1, "error", "ValueError", True),
         (0, "warning", "RuntimeError", False),
-        (None, "info", "stop asked by peer (node2)", False),
+        (None, "info", "stop requested by peer (node2)", False),
     ]
     assert lane(attempt, 1)[-2:] == [("training", 7, 13), ("stop", 13, 15)]
     assert lane(attempt, 0)[-2:] == [("training", 7, 16), ("stop", 16, 16)]
@@ -281,7 +281,7 @@ def test_a_stop_by_the_user(run):
     place = run("stopped")
     attempt = only(series.of_run(str(place)))
     assert [m["text"] for m in attempt["marks"] if m["level"] == "info"] == [
-        "stop asked by user (root)"
+        "stop requested by user (root)"
     ] * 2
     assert not [m for m in attempt["marks"] if m["level"] == "error"]
     # newer records say when the stop was asked for

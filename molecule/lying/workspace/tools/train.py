@@ -26,7 +26,7 @@ NAMES = (
 REWRITES = """
 import json, os, sys, time
 UNTIL, MARK, ORDERS = %r, %r, %r
-FACTS = {"launch_run": {"run_id": "20200101-000000-other-0000", "number": 1, "nodes": ["localhost"]}, "ansible_connection": "local",
+FACTS = {"run_attempt": {"run_id": "20200101-000000-other-0000", "number": 1, "nodes": ["localhost"]}, "run_context": {}, "ansible_connection": "local",
          "trainyard_runs_dir": MARK, "ansible_ssh_common_args": "-oProxyCommand=touch " + MARK}
 NAME = "../../../../../../.." + MARK
 

@@ -1,0 +1,1 @@
+restart.py
