@@ -121,7 +121,7 @@ def started(module, run, base, params):
     """Start the attempt and return the module's result."""
     place = attempt_dir.attempt_dir(base, params["run_id"], params["number"])
     unit = attempt_dir.unit_name(params["run_id"], params["number"])
-    about = "Trainyard run %s attempt %d" % (params["run_id"], params["number"])
+    about = f"Trainyard run {params['run_id']} attempt {params['number']:d}"
 
     def act():
         if module.check_mode:

@@ -40,6 +40,7 @@ left:
   returned: success
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -98,10 +99,8 @@ def remove(path):
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, onerror=gone)
         return
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def clear(base, check=False):
@@ -124,10 +123,9 @@ def clear(base, check=False):
             if not check:
                 remove(os.path.join(path, name))
         if not check:
-            try:
+            # What is left there is named.
+            with contextlib.suppress(OSError):
                 os.rmdir(path)
-            except OSError:
-                pass  # what is left there is named
     note = os.path.join(base, NOTE)
     if os.path.isfile(note) and not os.path.islink(note):
         removed.append(NOTE)

@@ -9,6 +9,7 @@ has to say where its packages lie.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -154,10 +155,8 @@ def own(run, python, verify):
     code, out, err = run(["timeout", "20", python, "-B", "-c", ABOUT])
     about = None
     if code == 0:
-        try:
+        with contextlib.suppress(ValueError, IndexError, RecursionError):
             about = json.loads(out.strip().splitlines()[-1])
-        except (ValueError, IndexError, RecursionError):
-            pass
     if not about:
         return {"error": (err.strip().splitlines() or [f"ended with {code}"])[-1][:200]}
     paths = about["paths"]

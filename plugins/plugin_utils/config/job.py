@@ -308,18 +308,24 @@ def _find_conflicts(valid: Mapping[str, Any], value: Mapping[str, Any]) -> Itera
         code = "job.bad_watchdog"
         yield ("watchdog", *key_path), text, code
     arguments = valid.get("arguments") or []
-    for word in arguments:
-        if is_own_option(word):
-            # The suites' scripts take each of them once: a second one would silently replace ours,
-            # with everything that was checked.
-            text = (
-                f"{word!r} is set by the plan; write config values under 'overrides' and the file"
-                " under 'config'"
-            )
-            code = "job.own_option"
-            yield ("arguments",), text, code
+    yield from _own_options(arguments)
     if suite:
         yield from _save_problems(suite, arguments, valid.get("overrides") or {})
+
+
+def _own_options(arguments: Sequence[str]) -> Iterator[KeyProblem]:
+    """Yield (key path, text, code) of the arguments that the plan sets itself.
+
+    The suites' scripts take each of them once: a second one would silently replace ours, with
+    everything that was checked.
+    """
+    for word in filter(is_own_option, arguments):
+        text = (
+            f"{word!r} is set by the plan; write config values under 'overrides' and the file"
+            " under 'config'"
+        )
+        code = "job.own_option"
+        yield ("arguments",), text, code
 
 
 def _launcher_problems(suite: Suite, valid: Mapping[str, Any]) -> Iterator[KeyProblem]:

@@ -8,6 +8,7 @@ anywhere else.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -173,10 +174,8 @@ def _write(root: int, parts: Sequence[str], text: str) -> None:
 
 def _make_folder(folder: int, name: str) -> int:
     """Make a directory unless it exists, and return its descriptor."""
-    try:
+    with contextlib.suppress(FileExistsError):
         os.mkdir(name, mode=0o700, dir_fd=folder)
-    except FileExistsError:
-        pass
     try:
         return os.open(name, safe_open.DIRECTORY, dir_fd=folder)
     except NotADirectoryError:

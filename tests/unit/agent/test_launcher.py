@@ -653,7 +653,10 @@ def test_what_a_peer_says_without_end_takes_no_memory(says):
         "import sys; sys.path.insert(0, sys.argv[1]); from trainyard.agent import openmpi;"
         " code, kept = openmpi.call_door(sys.argv[2:]); print(code, len(kept) < 100000)"
     )
-    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
+
     done = subprocess.run(
         [PYTHON, "-c", code, agent_archive(), "sh", "-c", f"({says}) >&2; exit 7"],
         stdout=subprocess.PIPE,

@@ -483,7 +483,10 @@ def test_an_endless_answer_of_one_peer_takes_no_memory_and_keeps_no_other_from_b
         ending.bin, "ssh", 'echo "$3" >>$LOG; [ $3 = node3 ] || exec head -c 600000000 /dev/zero'
     )
     argv = [sys.executable, "-I", AGENT, "ended", ending.path, NODE]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))  # noqa: E731
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20))
+
     subprocess.run(argv, env=dict(os.environ, **FAILED), check=True, timeout=30, preexec_fn=limit)
     peers = json.loads(Path(ending.path, "exit.json").read_text(encoding="utf-8"))["peers"]
     assert peers["node3"] == "stopped" and peers["node1"] != "stopped" and len(peers["node1"]) < 300
