@@ -14,7 +14,6 @@ import sys
 import time
 
 import pytest
-import run_plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import collector
@@ -248,10 +247,6 @@ def test_curves_of_a_plan_that_was_taken(bring, here):
     )
     found = series.of_run(str(here.parent))
     assert found["attempts"][0]["series"][0]["loss"] == [2.6]
-
-
-def test_the_module_itself_does_nothing(run_module, here):
-    assert run_module(run_plan, {"state": "looked", "attempt_dir": str(here)})["failed"] is True
 
 
 def test_the_role_keeps_what_is_here_and_asks_no_node(tmp_path, here):
