@@ -561,7 +561,7 @@ def test_the_module_waits_on_a_node_without_a_manager(run_module, tmp_path, monk
     result = run_module(module, {"run_id": RUN, "node": "node1", "seconds": 1})
     assert result["failed"] and "provision.yml" in result["msg"]
     result = run_module(module, {"run_id": "../x", "node": "node1"})
-    assert result["failed"] and "no run id" in result["msg"]
+    assert result["failed"] and result.get("code") == "attempt.bad_run_id"
 
 
 # --- the script
