@@ -6,10 +6,11 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: attempt_monitor
-short_description: Return the state of an attempt on a node
+short_description: Return the state of an attempt on a node, and stop it with its gang
 description:
-  - Reads the state of the attempt's unit, how each rank is, and the latest step from the end of
-    each rank's log. Changes nothing.
+  - Reads the state of the attempt's unit, the state of each rank, and the latest step from the end
+    of each rank's log.
+  - Without O(gang) and O(logs_dir) it changes nothing.
 options:
   run_id:
     description: The run; empty means the one that holds the node now, else the newest.
@@ -44,7 +45,7 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Reads only.
+    description: With O(gang) it is used only while a run is followed, which a check never does.
 author: Trainyard
 """
 
