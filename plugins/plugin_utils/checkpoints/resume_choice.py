@@ -66,7 +66,7 @@ def _unsound_numbers(point: Point) -> str | None:
     if not 0 < point["attempt"] < 10**6:
         return "has no attempt's number"
     if not isinstance(point.get("instead"), bool) or not isinstance(point.get("first", ""), str):
-        return "has no attempt's number"
+        return "has fields `instead` or `first` of the wrong type"
     return None
 
 
