@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hostile site as its user and its administrators see it: the product's verbs on a copy of the
-inventory, and what must stay as it is.
+"""The hostile site as its user and its administrators see it. These are the product's verbs on a
+copy of the inventory, and the state that must not change.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ KEPT = {
 
 
 def as_root(node, script):
-    """Return what a line of shell prints that an administrator runs on a node, whoever is locked
-    out there.
+    """Return what a line of shell prints. An administrator runs it on a node, also where other
+    users are locked out.
     """
     argv = ["docker", "exec", "-i", f"trainyard-hostile-{node}", "sh", "-eu"]
     return subprocess.run(

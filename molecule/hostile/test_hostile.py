@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Day one on a hostile site, as docs/runbooks/real-site.md tells it: refused with the remedy,
-mended, refused further on, trained.
+"""Day one on a hostile site, as docs/runbooks/real-site.md describes it. The site is refused with
+the remedy and fixed, refused at the next step, and trained in the end.
 
-The tests are one story and run in their order. After each of them, whatever belongs to somebody
-else is as it was.
+The tests are one story and run in their order. After each of them, everything that belongs to
+another user is unchanged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that prints secrets and a terminal's orders and leaves links and pipes: nothing of it
-is shown, and nobody else reads a file of it.
+"""A training prints secrets and terminal control sequences, and leaves links and pipes. Nothing of
+it is shown, and no other user can read its files.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def test_nobody_else_reads_a_file_of_the_run(said):
 
 
 def test_no_file_that_others_may_read_holds_a_secret(said):
-    """On the nodes anywhere but in the kernel's own file systems; here where the product and
-    Ansible write.
+    """All places on the nodes are searched except the kernel's own file systems. On this machine,
+    the places are searched where the product and Ansible write.
     """
     pattern = "\\|".join(CANARIES.values())
     for node in NODES:
@@ -224,7 +224,9 @@ OLD = "20200101-000000-say-0000"
 
 @pytest.fixture
 def old(said):
-    """A run of years ago on every node and at home: a copy of this one, under its own name."""
+    """A run from years ago on every node and on the controller. It is a copy of this run under its
+    own name.
+    """
     copy = "cp -a %s %s && sed -i s/%s/%s/g %s/%s"
     for node in NODES:
         on(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""logs.yml on real nodes: lines as they are written, each once; what comes home is what the nodes
-have; answers of the index.
+"""logs.yml on real nodes: each line is shown once as it was written, the controller fetches exactly
+what the nodes have, and the index gives its answers.
 """
 
 from __future__ import annotations

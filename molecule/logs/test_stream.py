@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs come home while a real training runs: as they are on the nodes, each byte once, also where
-the connection is cut in between.
+"""The logs are fetched to the controller while a real training runs. They are as on the nodes, with
+each byte once, also where the connection is cut meanwhile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh between real nodes: verbs instead of a shell, and a gang stop that needs neither
-certificates nor the controller.
+"""The mesh between real nodes. Its login accepts verbs and gives no shell. A gang is stopped
+without certificates and without the controller.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def test_the_key_of_a_run_permits_its_own_verbs_alone(training, words):
 
 
 def test_the_key_of_one_run_stops_no_other(training):
-    """An attempt of the same name on another run: the gate takes the run from the line, and the
-    words have none.
+    """An attempt of the same name exists in another run. The gate takes the run from the line of
+    the key. The words that it is sent name no run.
     """
     other = "20260101-000000-other-0000"
     on("node2", f"mkdir -p .trainyard/runs/{other}/attempt-1")
@@ -162,8 +162,8 @@ def children(pid):
 def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controller(
     training, tmp_path
 ):
-    """All that runs on node1 is frozen before, so that it cannot notice by itself that its peer has
-    gone: what ends it is node2's word.
+    """All processes on node1 are frozen first, so that it cannot notice on its own that its peer
+    has gone. Only node2's message can end it.
     """
     run, controller = training
     log = PROJECT / "runs" / run / "attempt-1" / "rank-000.node1.log"
@@ -207,7 +207,7 @@ def test_a_killed_rank_stops_all_with_expired_certificates_and_without_controlle
 
 
 def test_who_follows_after_that_has_the_verdict_and_the_rest_of_the_logs(training):
-    """Nothing that the killed controller has brought is lost, and the next one goes on from
+    """Nothing that the killed controller has fetched is lost. The next controller continues from
     there.
     """
     run, _controller = training
@@ -227,9 +227,7 @@ def test_who_follows_after_that_has_the_verdict_and_the_rest_of_the_logs(trainin
 
 
 def test_the_credential_ends_with_the_run(training):
-    """Of no run that was begun is there a line or a key; keys of starts that were refused stay for
-    a day.
-    """
+    """A run that has begun leaves no line and no key. The keys of refused starts stay for a day."""
     run, _controller = training
     wait_for(lambda: not any(lines(node, " trainyard-run ") for node in NODES), RELEASE_SECONDS)
     begun = f"grep -l '\"begun\": true' {MESH}/runs/*/*/*/machine.json 2>/dev/null || true"

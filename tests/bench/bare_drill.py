@@ -155,8 +155,8 @@ class Site(bare_faults.Site):
         return words + (f" -r {resume}" if resume else "")
 
     def bare(self, node, job, resume=None):
-        """Return the argv of one terminal: a login shell, as by hand, and the documents'
-        command.
+        """Return the argv of one terminal: a login shell, as a person would use it, and the command
+        of the upstream documentation.
         """
         command = (
             f"cd {FOLDER} && {PACKAGES}OMP_NUM_THREADS=1 exec {PYTHON} -m paddle.distributed.launch"

@@ -165,8 +165,8 @@ class Site:
             getattr(self, way)(node, script)
 
     def bare(self, node, ips=None, devices=1, before=""):
-        """Return the argv of one terminal: a login shell, as by hand, and the documents'
-        command.
+        """Return the argv of one terminal: a login shell, as a person would use it, and the command
+        of the upstream documentation.
         """
         ips = ips or ",".join(self.nodes.values())
         command = (

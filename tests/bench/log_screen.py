@@ -87,7 +87,9 @@ def everywhere(inventory, shell):
 
 
 def plan_of(like, ranks):
-    """Return the plan of a run at home with so many ranks, as many on each node."""
+    """Return the plan of a run on the controller with this number of ranks, equally many on each
+    node.
+    """
     plan = json.loads((PROJECT / "runs" / like / "plan.json").read_text(encoding="utf-8"))
     nodes, first = [node["name"] for node in plan["nodes"]], plan["ranks"][0]
     each = ranks // len(nodes)

@@ -69,13 +69,13 @@ def write_size(place, gigabytes, _seconds):
 
 
 def write_delay(place, _gigabytes, seconds):
-    """64 ranks, two lines a second each, not in step."""
+    """Write two lines per second from each of 64 ranks, not in step."""
     logs = [open(path, "ab", buffering=0) for path in begin(place, 64)]
     return paced(logs, 128, seconds)
 
 
 def write_rate(place, _gigabytes, seconds):
-    """One rank with 50,000 lines a second."""
+    """Write 50,000 lines per second from one rank."""
     with open(begin(place, 1)[0], "ab", buffering=0) as log:
         return paced([log], 50000, min(seconds, 20))
 
@@ -112,8 +112,8 @@ def write_long(place, _gigabytes, seconds):
 
 
 def write_rotation(place, _gigabytes, seconds):
-    """Four logs of 20,000 lines a second together, renamed away or truncated in turn, every second;
-    what a rename leaves is removed.
+    """Write four logs with 20,000 lines per second together. Every second, one of them is renamed
+    or truncated in turn. The renamed files are removed.
     """
     logs, written, number = {path: open(path, "ab", buffering=0) for path in begin(place, 4)}, 0, 0
     start = turn = time.time()

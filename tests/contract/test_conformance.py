@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conform: every promise of the documents holds, and whatever breaks one of them is seen in exactly
-the lines that it is about.
+"""conform: every promise of the upstream documentation holds. A fault that breaks one of them is
+shown in exactly the lines that concern it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """The command of every contract line that has one, as text, on 1, 2 and 4 machines with 8 devices
 each.
 
-The documents' words stand in contract.yml. The plan is compiled here from the shipped job, its
-suite's table and made-up facts, without conform.
+The words of the upstream documentation are in contract.yml. The plan is compiled here without
+conform, from the shipped job, the table of its suite and made-up facts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def compiled(name, count):
 
 
 def document(name, count, node_rank, suite):
-    """Return the document's words, read as contract.yml says they are to be read."""
+    """Return the words of the upstream documentation. contract.yml says how to read them."""
     line = CONTRACT["promises"][name]
     words = [
         line.get("renamed", {}).get(word, word)

@@ -343,7 +343,7 @@ class Case:
                     self.site.root(node, script, check=not step.get("may_fail"))
 
     def give_up(self, seconds):
-        """Wait for the end; where there is none, be the user who stops the run."""
+        """Wait for the end. If it does not come, stop the run as the user would."""
         try:
             self.everywhere("wait", seconds=seconds, timeout=seconds + 60)
         except Provoked:
@@ -534,7 +534,7 @@ def main():
         ):
             wanted[name] = case
     # All of them before the first fault: some break packages for a while, which the product would
-    # mend.
+    # fix.
     compiled = {
         name: compile_plan(site, name, table["plans"], plans)
         for name in dict.fromkeys(case["plan"] for case in wanted.values())

@@ -11,11 +11,11 @@ the job. `7+0.5` kills half a second after the seventh task has begun. After eac
 controller (another HOME, its own key, no runs/, no state directory) looks at the run, and follows
 it to its end or stops it; the next kill's command is the same command again. Checked by effect:
 
-    N1  every log at home has the digest of the node's file        N3  after stop.yml no process
-    of the run is left
-    N2  checkpoints of the first run are what they were            N5  the second controller
-    finds, follows and stops the run
-    N8  the same command works again; never two attempts at once; never half a gang that stays
+    N1  every log on the controller has the digest of the node's file
+    N2  the checkpoints of the first run are unchanged
+    N3  after stop.yml, no process of the run is left
+    N5  the second controller finds, follows and stops the run
+    N8  the same command works again, no two attempts run at once, and no part of a gang stays
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ print("<<" + json.dumps({"units": units, "marked": marked, "files": files, "kept
 
 
 class Controller:
-    """Somebody who types the product's commands: a HOME, an inventory, a place for runs."""
+    """A person who types the product's commands, with a HOME, an inventory and a place for runs."""
 
     def __init__(self, inventory, home, runs, folder):
         self.inventory, self.home, self.runs, self.folder = (
@@ -184,7 +184,7 @@ def second(first, folder):
     ).stdout  # fmt: skip
     hosts = dict(re.findall(r'^(\S+) \| SUCCESS => .*"msg": "([^"]+)"', listed, re.M))
     known = home / ".ssh/known_hosts"
-    with open(known, "wb") as handle:  # who has logged in there before has them
+    with open(known, "wb") as handle:  # as after a first login there
         for address in hosts.values():
             handle.write(
                 subprocess.run(
@@ -235,7 +235,7 @@ def left(nodes, run):
 
 
 def same_logs(runs, run, nodes):
-    """Return (how many, what is wrong): every log that a node has, held against what came home."""
+    """Return (count, what is wrong). Compare every log of a node with the log on the controller."""
     count, wrong = 0, []
     for node, told in nodes.items():
         for name, digest in told["files"].items():
@@ -442,7 +442,7 @@ class Sweep:
         self.row("logs", "1-%d" % (number - 1), "of the same run when it was over", **said)
 
     def rubbish(self):
-        """Return what the kills have left at home that is held or half."""
+        """Return what the kills have left on the controller that is locked or incomplete."""
         found = [
             str(path)
             for path in self.first.runs.glob("*/attempt-*/.incoming/**/*")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input is refused before a node is contacted, every problem in one report; unusual input that
-is right is accepted.
+"""Bad input is refused before a node is contacted, with every problem in one report. Unusual input
+that is correct is accepted.
 
-The tables go through the promises word by word; each case is put to the real job_config action, with
-files that Ansible itself reads.
+The tables follow the promises word by word. The real job_config action gets each case, with files
+that Ansible itself reads.
 """
 
 from __future__ import annotations
@@ -607,7 +607,7 @@ def playbook(bench, verb, *words):
 
 
 def test_the_command_ends_with_an_error_and_asks_no_node(bench):
-    """192.0.2.0/24 leads nowhere: a node that was asked would be UNREACHABLE, after 10 seconds."""
+    """192.0.2.0/24 leads nowhere. If a node were asked, it would be UNREACHABLE after 10 s."""
     bench.site(node2={"ansible_password": "hunter2"})
     path = bench.write("mine.yml", GOOD + 'nodes: 3\n"bad\\e[2J": 1\n')
     before = bench.listing()
@@ -619,7 +619,7 @@ def test_the_command_ends_with_an_error_and_asks_no_node(bench):
 
 @pytest.mark.parametrize("verb", ["trust", "untrust", "unprovision", "status"])
 def test_a_misspelt_group_is_an_error_for_every_verb(bench, verb):
-    """Ansible itself finds no host, says so, and ends well."""
+    """Ansible itself finds no host, prints that, and exits with 0."""
     bench.site(inventory="trainer: {hosts: {a: {}}}\n")
     status, said = playbook(bench, verb)
     assert status == 2 and "groups found: trainer" in said
@@ -627,7 +627,7 @@ def test_a_misspelt_group_is_an_error_for_every_verb(bench, verb):
 
 @pytest.mark.parametrize("verb", ["local", "local_down", "unprovision", "untrust"])
 def test_no_verb_does_everything_as_another_user(bench, verb):
-    """In the real playbook, before it asks a node or makes one."""
+    """The real playbook refuses this before it asks or creates a node."""
     bench.site()
     before = bench.listing()
     status, said = playbook(bench, verb, "-b")
@@ -640,7 +640,7 @@ def test_no_verb_does_everything_as_another_user(bench, verb):
     ["molecule/inventory", "molecule/hostile/inventory", "inventory/local", "inventory/sample"],
 )
 def test_a_site_that_is_shipped_says_nothing_wrong_of_a_role(bench, inventory):
-    """Their private keys are made by other playbooks, and may not be here."""
+    """Other playbooks create their private keys, which may be missing here."""
     lines = bench.ask(sources=[str(ROOT / inventory)])[1]
     assert [line for line in lines[1:] if "private_key" not in line] == []
 

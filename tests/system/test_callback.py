@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the terminal shows: plain lines in a pipe, redrawn lines on a terminal, the verdict last,
-and how to come back after Ctrl-C.
+"""The terminal output: plain lines in a pipe, redrawn lines on a terminal, the verdict last, and
+the way back to the run after Ctrl-C.
 """
 
 from __future__ import annotations

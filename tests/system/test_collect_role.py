@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The role collect against two pretended nodes: real Ansible, real rsync, a stand-in for ssh; one
-node's training does what it can.
+"""The role collect against two pretended nodes, with real Ansible, real rsync and a stand-in for
+ssh. The training of one node does all the harm that it can.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FOLDER = PLAN["suite"]["checkpoints"]["folders"][0]
 
 @pytest.fixture
 def site(tmp_path):
-    """Two nodes that hold an attempt of PLAN; collect(what={...}) -> (exit code, output); the
-    attempt at home is `home`.
+    """Two nodes that have an attempt of PLAN. collect(what={...}) returns (exit code, output). The
+    attempt on the controller is `home`.
     """
     script = Path(put(tmp_path / "bin", {"ssh": SSH % (sys.executable, str(tmp_path))}), "ssh")
     script.chmod(0o755)

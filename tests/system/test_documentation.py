@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is documented is what is: modules and actions against their argument specs, roles against
-their defaults.
+"""The documentation matches the code. Modules and actions are compared with their argument specs,
+and roles with their defaults.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def calls(names):
 
 
 def test_a_task_gives_an_action_the_options_that_it_has():
-    """ansible-lint does this for modules only."""
+    """ansible-lint checks this for modules only."""
     found = calls(ACTIONS)
     assert {name for _file, name, _arguments in found} == set(ACTIONS)
     for file, name, arguments in found:
@@ -178,7 +178,7 @@ def test_what_runs_on_nodes_is_read_by_the_oldest_python_they_may_have():
 
 
 def load(*parts):
-    """Return a YAML file's content, or {} where there is none."""
+    """Return the content of a YAML file, or {} if it has none."""
     path = ROOT.joinpath(*parts)
     return (yaml.safe_load(path.read_text(encoding="utf-8")) or {}) if path.exists() else {}
 

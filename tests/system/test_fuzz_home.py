@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read at home of files that a node's account wrote: no bytes of them crash a reader or
-hold it up.
+"""The controller reads files that a node's account wrote. No bytes in them crash a reader or delay
+it.
 
 The suite runs the same few examples every time. For a long run: TRAINYARD_FUZZ=2000 pytest
 tests/system/test_fuzz_home.py

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report in headless Chromium: every switch is used, the console stays empty, nobody is asked
-for anything, no page is too wide.
+"""The report in headless Chromium. Every switch is used, the console stays empty, the page asks no
+server for anything, and no page is too wide.
 
-.config/browser.sh installs the browser; `make test` says so where there is none, and sets
-TRAINYARD_BROWSER where there must be one.
+.config/browser.sh installs the browser. `make test` says so if there is no browser, and sets
+TRAINYARD_BROWSER if there must be one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A canary in everything that the product shows: values that must not be seen, and text that must
-stay text, sent through Ansible itself.
+"""A canary in everything that the product shows. Secret values must not be visible, and text must
+stay text. Both go through Ansible itself.
 
-The nodes here are directories of this machine; molecule/logs/test_keep.py does the same with a
-training on real ones.
+The nodes here are directories of this machine. molecule/logs/test_keep.py tests the same with a
+training on real nodes.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ def test_nothing_secret_is_recorded_of_it_and_the_raw_log_stays_as_it_is(ended):
     for name in ("run.json", "attempt-1/ranks.json", "report.html", "metrics.prom"):
         with open(os.path.join(folder, name), encoding="utf-8") as handle:
             text = handle.read()
-        # what reads the raw log at home knows the plan's environment; another one is known to its
-        # node alone
+        # A reader of the raw log on the controller knows the environment of the plan. Only the node
+        # knows its own environment.
         unknown = [CANARIES["dumped"]] if name == "report.html" else []
         assert ("ValueError" in text or name == "metrics.prom") and set(leaks(text)) <= set(
             unknown
@@ -229,7 +229,7 @@ def test_nothing_secret_is_recorded_of_it_and_the_raw_log_stays_as_it_is(ended):
 
 
 def test_what_others_may_read_holds_no_secret(ended):
-    """The copy of the figures for the node exporter is the one file that everybody reads."""
+    """The copy of the figures for the node exporter is the only file that all users may read."""
     open_to_all = [
         path for path in pathlib.Path(ended[2]).glob("*.prom") if path.stat().st_mode & 0o004
     ]
@@ -255,7 +255,7 @@ def test_a_template_in_a_log_is_text_all_the_way(ended):
 
 
 def test_nobody_else_reads_a_file_of_the_run(ended):
-    """plan.json came with the mode that whoever brought it gave it, as fetch does."""
+    """plan.json arrived with the mode that its writer gave it, as with fetch."""
     found = modes(os.path.join(ended[2], "runs", RUN))
     assert (
         len(found) > 5 and {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
@@ -331,8 +331,8 @@ def test_the_plan_is_shown_without_secrets_however_verbose(checked):
 def test_a_token_in_the_indexs_path_is_shown_by_no_message_and_no_result(
     checked, tmp_path, monkeypatch
 ):
-    """Provisioning's own task with -vvv, at an index that does not answer; and what the site's
-    tasks show of it before a start.
+    """The task of provisioning itself runs with -vvv and an index that does not answer. The test
+    also covers what the site's tasks show of it before a start.
     """
     assert CANARIES["index"] not in checked[1]
     environment = {
@@ -473,7 +473,7 @@ def test_a_private_git_is_read_with_the_login_of_the_controllers_account(
 
 
 def test_a_node_does_not_repeat_the_plan_that_it_was_given(run_module, tmp_path, monkeypatch):
-    """With -vvv Ansible's ssh prints whatever a module on a node answers, and that holds its
+    """With -vvv Ansible's ssh prints the whole answer of a module on a node, and that includes its
     arguments.
     """
     monkeypatch.setenv(
@@ -499,7 +499,7 @@ def test_a_node_does_not_repeat_the_plan_that_it_was_given(run_module, tmp_path,
 
 
 def test_the_plan_s_lines_alone_hold_no_secret():
-    """The callback masks them once more; they are in a result that others may read."""
+    """The callback masks them once more. They are in a result that other users may read."""
     made = canary_plan()
     made["env"].update(MULTI="1 2", DB_PASSWORD="3 4")  # too short to be looked for
     facts = {node["name"]: fact_of(node["address"]) for node in made["nodes"]}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs in playbooks/configs/: they fit the schema, carry the published table row by row, and
-give the documents' words of the command.
+"""The jobs in playbooks/configs/ fit the schema, match the published table row by row, and give the
+command of the upstream documentation word by word.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from core_support import ROOT
 
 CONFIGS = ROOT / "playbooks" / "configs"
 
-# The documents' published results as the contract lists them: job, model, config, data, machines,
-# one machine, many, speed-up, note.
+# The published results of the upstream documentation as the contract lists them: job, model,
+# config, data, machines, one machine, many, speed-up, note.
 TABLE = [
     ("crnn_chinese", "CRNN", "rec_chinese_lite_train_v2.0.yml", "260k Chinese", "2x8 P40", "2.50 d / 66.7 %", "1.67 d / 67.0 %", 1.5, None),
     ("slanet", "SLANet", "SLANet.yml", "PubTabNet", "3x8 V100", "49.8 h / 76.2 %", "19.75 h / 74.77 %", 2.52, "A9"),
@@ -38,7 +38,7 @@ TABLE = [
     ("ppyoloe_x_objects365", "PP-YOLOE-x", "ppyoloe_crn_x_300e_coco.yml", "Objects365", "4x8 V100", "464 h / -", "125 h / 32.1 %", 3.4,
      "its own times give 3.71"),
 ]  # fmt: skip
-# Jobs of the documents that have no published row.
+# Jobs of the upstream documentation that have no published row.
 OTHERS = {
     "rec_mv3_none_bilstm_ctc": ("paddleocr", "paddle", "configs/rec/rec_mv3_none_bilstm_ctc.yml"),
     "mindocr_dbnet": ("mindocr", "mpirun", "configs/det/dbnet/db_r50_icdar15.yaml"),
@@ -47,8 +47,8 @@ OTHERS = {
 NAMES = [row[0] for row in TABLE] + sorted(OTHERS)
 # Rows whose speed-up does not follow from their own times, and what does.
 INCONSISTENT = {"ocrnet_hrnetw18": 1.67, "ppyoloe_x_objects365": 3.71}
-# The rows of which the documents say what was changed for many machines; the words that the job
-# adds there.
+# The rows for which the upstream documentation says what was changed for many machines, and the
+# words that the job adds there.
 CHANGED = {
     "slanet": ({"Optimizer.lr.values": [0.002, 0.0002, 0.0001]}, []),
     "segformer_b0": ({}, ["--iters", "26667"]),
@@ -113,8 +113,8 @@ def test_a_job_fits_its_schema_and_its_suite(name):
     ("slanet", "factor: 3, ", "factor"), ("slanet", ", accuracy: 73.42 %", "accuracy"),
 ])  # fmt: skip
 def test_a_rule_without_what_it_starts_from_is_refused_in_words(name, line, missing, tmp_path):
-    """upstream's formula needs a batch, a rate, cards and a source; what the default gave needs its
-    factor and its figure.
+    """The formula of upstream needs a batch, a rate, cards and a source. The result of the default
+    needs its factor and its figure.
     """
     text = (CONFIGS / (name + ".yml")).read_text(encoding="utf-8")
     path = tmp_path / "mine.yml"
@@ -220,8 +220,8 @@ def test_arguments_are_the_documents(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "objects365" in name])
 def test_objects365_is_read_where_the_config_says_coco(name):
-    """Contract C5: COCO's config, another data path. All that the training reads is Objects365's,
-    and the head has its 365 classes.
+    """Contract C5: COCO's config with another data path. The training reads only Objects365's
+    files, and the head has its 365 classes.
     """
     job, table = read(name), table_of("paddledetection")
     coco = {
@@ -244,8 +244,8 @@ def test_objects365_is_read_where_the_config_says_coco(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_scaling_changes_what_the_documents_say_and_nothing_on_one_machine(name):
-    """`-e nodes=1` gives the single-machine form; on its own number of machines a job adds exactly
-    what its row was trained with.
+    """`-e nodes=1` gives the single-machine form. On its own number of machines, a job adds exactly
+    the settings of its published row.
     """
     job = read(name)
     table, config = effective(job)
@@ -274,7 +274,7 @@ def test_pp_yoloe_shows_the_documents_rule_and_upstreams():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_of_published_results_agrees_with_the_jobs(name):
-    """docs/published.md: one row a job, with every figure and setting that the job file holds."""
+    """docs/published.md has one row per job, with every figure and setting of the job file."""
     job = read(name)
     page = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
     rows = [

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for the product and two nodes, as real processes: playbooks that train, stop, follow
+"""A stand-in for the product and two nodes, as real processes. Its playbooks train, stop, follow
 and show, without SSH and without Paddle.
 
 behave.json beside it changes what it does:
-    says, code   train refuses: prints this and ends so         greedy    a second train does not
-    mind the first
-    steps        a rank makes no more steps                     verdict   changes of the verdict
-    restart      a second attempt follows the first             hold      a unit stays when all
-    is over
-    linger       train does not come back by itself             status    what status prints
-    ends         a rank ends at once                            dies      the last rank is killed
-    after its third step; `seen` is waited for
-    stubborn     train does not mind Ctrl-C
+    says, code   train refuses: it prints this text and exits with this code
+    steps        a rank makes no more steps
+    restart      a second attempt follows the first
+    linger       train does not end automatically
+    ends         a rank ends at once
+    stubborn     train ignores Ctrl-C
+    greedy       a second train ignores the first
+    verdict      changes of the verdict
+    hold         a unit stays after the end
+    status       the text that status prints
+    dies         the last rank is killed after its third step, once `seen` exists
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a verb on a site of pretended nodes, and say what changed on the controller, who was asked,
-and what came to the terminal.
+"""Run a verb on a site of pretended nodes. Return what changed on the controller, which nodes were
+asked, and what the terminal showed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs on a site where nodes lie: the honest command first, then the same command with lies, and
-what the lies have done.
+"""Verbs on a site where nodes lie. The honest command runs first, and the same command runs again
+with lies. The scenes find what the lies have done.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Scene:
     words: tuple = ()
     ready: bool = False  # the nodes have the mesh and the code of the job already
     trains: bool = False  # a run is made
-    home: bool = False  # the honest node's log and its end come home
+    home: bool = False  # the controller fetches the honest node's log and end
     ends: str = ""  # what the honest command ends with
     shown: str = ""  # what the honest node is shown with
     files: bool = False  # it reads what the attempt has left on a node

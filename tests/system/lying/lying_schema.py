@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derive from a module's schema an answer that has every field, and say of each field what no
-accepted answer may hold there.
+"""Derive an answer that has every field from a module's schema. Say of each field what no accepted
+answer may have there.
 
-What may become a path, a host or a word is judged here by hand, not by the schema's own patterns: a
-pattern that is too wide is found.
+The values that may become a path, a host or a word are judged here by hand, not by the patterns of
+the schema. So a pattern that is too wide is found.
 """
 
 from __future__ import annotations

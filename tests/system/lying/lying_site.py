@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A site of pretended nodes below one directory: a controller's home, an inventory, and what a
-finished run leaves on nodes and controller.
+"""A site of pretended nodes below one directory. It has a controller's home, an inventory, and what
+a finished run leaves on nodes and controller.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def build(top, count=2, **more):
     for name in nodes:
         machine(top / "nodes" / name, name)
         finished(top, name, nodes, plan, RUN, failed=honest(nodes))
-    # What is not to be touched: another run at home, keys, pinned hosts, canaries.
+    # Nothing may touch these: another run on the controller, keys, pinned hosts, canaries.
     shutil.copytree(ROOT / "tests" / "fixtures" / "raised" / RUN, top / "runs" / OTHER)
     for path in (top / "runs" / OTHER).rglob("*.json"):
         path.write_text(path.read_text().replace(RUN, OTHER))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile values for the fields of a module's answer: by the answer's schema, or by an honest
-answer where there is none.
+"""Hostile values for the fields of a module's answer. They come from the schema of the answer, or
+from an honest answer if there is no schema.
 """
 
 from __future__ import annotations

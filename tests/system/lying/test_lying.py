@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that a node says is trusted: real playbooks on pretended nodes, some of which lie about
-fields of an answer, a file, or all of it.
+"""No answer of a node is trusted. Real playbooks run on pretended nodes. Some of these lie about
+fields of an answer, about a file, or about everything.
 
-What runs here is a sample by a seed: every field of every module goes to the gate in-process;
-every verb is played once with all that the gate lets
-through at once on several nodes, an answer that it refuses, and files that a training has
-rewritten.
-    TRAINYARD_LIES=600   besides so many lies a verb through the playbooks, one a node and
-    command (`make lies`)
+The tests run a sample that a seed selects. Every field of every module goes to the gate in this
+process. Every verb is played once on several nodes with all lies that the gate lets through, with
+an answer that it refuses, and with files that a training has rewritten.
+
+    TRAINYARD_LIES=600   also play this number of lies per verb through the playbooks, one per node
+                         and command (`make lies`)
     TRAINYARD_SEED=text  another sample
 """
 
@@ -163,8 +163,8 @@ def test_the_gate_lets_nothing_through_that_ansible_obeys_or_a_terminal_executes
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("module", answer_gate.modules())
 def test_every_field_that_a_schema_has_takes_nothing_but_what_it_is(module):
-    """In-process: each field is told at least once, and each path, name and digest more; what
-    passes is judged without the schema's pattern.
+    """Each field gets at least one lie in this process. Each path, name and digest gets more. An
+    answer that passes is judged without the pattern of the schema.
     """
     where = Path("/tmp/lies/s")
     changes = lying_values.values(where, lying_scenes.RUN, lying_scenes.OTHER, "node3", "node1")
@@ -271,8 +271,8 @@ def test_a_file_that_a_training_has_changed_harms_its_own_node_alone(stage, proj
 
 
 def test_the_proof_sees_what_it_is_to_see(stage):
-    """Each kind of harm, done by hand after an honest command, is found; so a lie that does it
-    would be.
+    """Each kind of harm is done by hand after an honest command, and each is found. So a lie that
+    does the same harm would be found.
     """
     scene = lying_scenes.SCENES["status"]
     base, _answers = stage.honestly(scene)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node's guard with real processes and a real port: programs stand in for ssh and systemctl, and
-the neighbour's beat really runs.
+"""A node's guard with real processes and a real port. Programs stand in for ssh and systemctl. The
+neighbour really sends its beat.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Site:
             self.guard.neighbour.address = None
 
     def read(self, name, file):
-        """Return a JSON file of a node's attempt, None where there is none."""
+        """Return a JSON file of a node's attempt, or None if it does not exist."""
         path = Path(self.places[name], file)
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -172,8 +172,8 @@ class Site:
         return [name for name, unit in self.units.items() if unit.poll() is None]
 
     def over(self, seconds=20.0):
-        """Whether no node's unit runs any more; who was told to stop may take a moment on a busy
-        machine.
+        """Return whether no node's unit runs any more. On a busy machine, a unit that was told to
+        stop may need a moment.
         """
         deadline = time.monotonic() + seconds
         while self.running() and time.monotonic() < deadline:
@@ -333,7 +333,7 @@ def test_a_neighbour_that_vanishes_in_the_middle_of_it(site):
 
 @pytest.mark.parametrize("how", ["login", "refused", "hangs up"])
 def test_a_node_that_lives_and_lets_nobody_in_has_not_vanished(site, how):
-    """sshd is started anew, its certificate has run out, or it takes no more connections."""
+    """sshd is restarted, its certificate has expired, or it accepts no more connections."""
     made = site()
     put(made.state, {"node2.denied": ""})
     if how == "refused":
@@ -365,7 +365,7 @@ def _hang_up(server):
     "exit_json", [{"code": 7}, {"stopped_by": "user"}], ids=["failed", "stopped"]
 )
 def test_an_attempt_that_is_over_at_the_neighbours_ends_here_too(site, exit_json):
-    """A node that was cut off or frozen and comes back never goes on alone."""
+    """A node that was cut off or frozen and returns never continues alone."""
     made = site()
     put(
         Path(made.places["node2"]),
@@ -467,8 +467,8 @@ def test_a_hang_is_ended_everywhere_and_what_the_ranks_did_is_kept_before(site):
 
 
 def test_a_training_that_goes_on_is_left_alone_whatever_becomes_of_its_log(site):
-    """Steps go on while the log is renamed, truncated and removed: the process writes on into what
-    it has open.
+    """Steps continue while the log is renamed, truncated and removed. The process continues to
+    write into the file that it has open.
     """
     made = site(1, step=5)
     writer = open(made.log, "ab", buffering=0)
@@ -528,8 +528,8 @@ def ended_well(made, name, rank):
 
 @pytest.mark.parametrize("others", [[], [1]], ids=["launcher", "rank 1"])
 def test_what_hangs_when_rank_0_has_ended_is_ended_too(site, others):
-    """A rank that does not end, or a launcher that waits for one elsewhere: rank 0's log says
-    nothing of it.
+    """A rank does not end, or a launcher waits for a rank on another node. The log of rank 0 says
+    nothing about it.
     """
     made = site(2, step=600, checkpoint=2)
     with open(Path(made.places["node1"], "ranks.jsonl"), "a", encoding="ascii") as handle:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network's proof on a node, tried on loopback addresses: real listeners, real connections,
-nothing left behind.
+"""The network check of a node, tested on loopback addresses with real listeners and real
+connections. Nothing is left behind.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def test_a_listener_says_how_long_it_is_here_and_since_when_nobody_has_spoken(si
     )[1]
     assert (other["why"], other["text"], other["age"]) == ("other", "", 9) and asked()[
         "idle"
-    ] > 8.9  # another check's word is none
+    ] > 8.9  # a message of another check does not count
     call, _made = client.attempt(
         spec_of("node1", tmp_path), {"node": "node2", "address": ADDRESSES["node2"]}, port
     )
@@ -313,7 +313,7 @@ def test_ways_that_there_is_no_time_for_are_said_to_be_unmeasured(monkeypatch):
 
 
 def test_a_sender_that_ends_later_gets_its_answer_all_the_same(site, tmp_path):
-    """On a slow way, or a busy machine, the last block goes out after the receiver has stopped
+    """On a slow network or a busy machine, the last block is sent after the receiver has stopped
     counting.
     """
     _start, _started, port = site

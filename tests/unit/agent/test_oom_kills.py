@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent knows of the kernel's memory killer: the counter of its control group, at the
-launcher's start and at the end.
+"""What the agent knows about the kernel's memory killer. It reads the counter of its control group
+when the launcher starts and when it ends.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def test_the_end_says_how_many_and_evidence_passes_it_on(make_attempt, monkeypat
     before = memory_killer.count_kills()
     if before is None:
         pytest.skip("this kernel tells no count of its memory killer")
-    # As if two processes had been killed since: the counter cannot be moved here without killing
-    # somebody.
+    # As if two processes had been killed since. The counter cannot be changed here without killing
+    # a process.
     launched = {"event": "launched", "oom_kills": before - 2}
     ended = {"event": "launcher_end", "exit_code": 0}
     home = make_attempt("node1", "failure_rank3_raises_2x2", events=[launched, ended])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's agent with real processes: a script stands in for Paddle's launcher and starts ranks
-as it does.
+"""The node's agent with real processes. A script stands in for Paddle's launcher and starts ranks
+in the same way.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def test_endpoints_that_are_not_the_plans_end_the_attempt(tmp_path):
 
 
 def test_on_one_node_any_port_will_do(tmp_path):
-    """Without --ips Paddle takes free ports, whatever PADDLE_START_PORT says; nobody else has to
+    """Without --ips Paddle takes free ports, regardless of PADDLE_START_PORT. Nothing else has to
     find them.
     """
     attempt = Attempt(
@@ -344,7 +344,7 @@ GOOD = {"SERVICE_RESULT": "success", "EXIT_CODE": "exited", "EXIT_STATUS": "0"}
     [
         (FAILED, {}, [], 2),
         ({"SERVICE_RESULT": "signal", "EXIT_CODE": "killed", "EXIT_STATUS": "KILL"}, {}, [OVER], 2),
-        (GOOD, {}, [], 2),  # somebody stopped the unit from outside: the gang is broken
+        (GOOD, {}, [], 2),  # the unit was stopped from outside: the gang is broken
         (GOOD, {}, [dict(OVER, exit_code=3)], 2),
         (GOOD, {}, [OVER], 0),
         (FAILED, {"stop.json": '{"by": "user", "from": "ops"}'}, [], 0),
@@ -510,8 +510,8 @@ def test_the_end_is_written_before_the_peers_are_told_and_without_a_plan(ending,
 def test_what_the_training_writes_into_its_attempt_keeps_no_peer_from_being_told(
     ending, tmp_path, name, how
 ):
-    """The unit's own words name the credential, which knows the nodes; a list or a pipe in a file's
-    place ends nothing and holds nothing up.
+    """The unit's own words name the credential, and the credential knows the nodes. A list or a
+    pipe in the place of a file ends nothing and delays nothing.
     """
     config = os.path.join(
         put(tmp_path / "credential", {"machine.json": '{"nodes": ["node1", "node2", "node3"]}'}),
@@ -570,7 +570,7 @@ ODD_EVENTS = [
 
 
 def test_a_line_that_is_not_an_event_is_passed_over(tmp_path):
-    """A training can write ranks.jsonl: no reader on the node may end by it."""
+    """A training can write ranks.jsonl. No reader on the node may crash because of it."""
     good = {"event": "start", "rank": 0, "pid": os.getpid()}
     lines = [json.dumps(event) for event in [good, *ODD_EVENTS]]
     (tmp_path / "ranks.jsonl").write_text("\n".join(lines) + "\n")
@@ -755,7 +755,7 @@ def test_an_end_that_is_known_already_stays(peer, files):
 
 
 def test_the_order_reaches_a_peer_that_has_no_attempt_yet(ending, tmp_path):
-    """End to end, with an ssh that starts the peer's gate on this machine."""
+    """End to end, with an ssh that starts the gate of the peer on this machine."""
     systemctl = program(tmp_path / "there", "systemctl", 'echo "$@" >>$LOG')
     for name in ("node1", "node3"):
         open_gate(tmp_path, name, ["node1", "node2", "node3"])

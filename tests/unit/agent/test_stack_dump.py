@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a hang: of real processes, with py-spy's words where there is one and /proc's
-where there is none.
+"""What is kept of a hang of real processes: the output of py-spy if it is installed, and the data
+of /proc if it is not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds a node: own units and other users', two starts at once on several nodes, and what is no
-hold at all.
+"""Which run uses a node: own units, units of other users, two starts at once on several nodes, and
+leftovers that do not block a node.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def test_who_is_not_waited_for(node, run_id, age, patience, least, most):
 
 
 def test_two_starts_that_met_each_other_leave_one_whole_gang(tmp_path, node):
-    """Each gets one of two nodes first. The younger fails and takes back its own; the older one
-    gets both.
+    """Each start gets one of two nodes first. The younger one fails and releases its node. The
+    older one gets both.
     """
     nodes, outcome = [node, Node(tmp_path / "second")], {}
     nodes[0].begin(OLDER, start=OLDER)

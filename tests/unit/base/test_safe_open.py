@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hostile training leaves in its own directory: nothing outside of it is read, nothing
-waits, nothing of it is shown that a terminal obeys.
+"""A hostile training leaves files in its own directory. No file outside of it is read, no reader
+waits, and no control sequence reaches the terminal.
 
-rank_logs_info and the sender of logs have tests of their own (test_rank_logs_info.py,
-test_shipping.py); here are the live look and what they share.
+rank_logs_info and the sender of logs have their own tests (test_rank_logs_info.py,
+test_shipping.py). The tests here are of the live look and of the shared functions.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def look(tmp_path):
 
 
 def replaced(attempt, name, how, tmp_path):
-    """Replace a file of the attempt by something that is none."""
+    """Replace a file of the attempt by an object that is not a regular file."""
     path = os.path.join(attempt, name)
     os.unlink(path)
     if how == "link":
@@ -206,7 +206,7 @@ READERS = {
 @pytest.mark.parametrize("kind", ["pipe", "device", "link", "huge", "deep", "folder"])
 @pytest.mark.parametrize("reader", sorted(READERS))
 def test_what_is_no_record_is_not_read(tmp_path, reader, kind):
-    """A pipe would never end, a device would fill the memory, a link would show another file."""
+    """A pipe would never end. A device would fill the memory. A link would show another file."""
     attempt = tmp_path / "runs" / "20261120-103501-x-1f2e" / "attempt-1"
     (tmp_path / "env").mkdir()
     attempt.mkdir(parents=True)

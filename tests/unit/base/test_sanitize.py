@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""display: what a plan calls secret is found in every form in which it is printed, whole or cut;
-see test_logs.py for shapes and escapes.
+"""display: a secret of the plan is found in every form in which it is printed, whole or cut. Shapes
+and escapes are in test_logs.py.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def test_a_value_of_several_lines_line_by_line():
 @pytest.mark.parametrize("length", [6, 10, 28])
 @pytest.mark.parametrize("closing", ["", "...", "'", '")'])
 def test_a_cut_at_either_edge_shows_nothing(length, closing):
-    """errors.py cuts a line of context at 400 characters before anything masks it; other programs
-    cut, too.
+    """errors.py cuts a line of context at 400 characters before it is masked. Other programs cut
+    lines, too.
     """
     secrets, rest = Secrets((), (VALUE,)), "a line of which a part was cut away by somebody"
     assert mask(rest + VALUE[:length] + closing, *secrets) == rest + MASK + closing

@@ -30,7 +30,7 @@ def test_widths(text, wide):
     [
         ("training", 8, "training", "training"),
         ("training", 6, "trai..", "trai.."),
-        ("训练任务", 7, "训练..", "训练.. "),  # half of a wide character is none
+        ("训练任务", 7, "训练..", "训练.. "),  # half of a wide character is not shown
         ("训练任务", 3, "训", "训 "),
         ("ab", 0, "", ""),
         ("ab", 4, "ab", "ab  "),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""weighing: one row for each rule, with the least evidence that needs it. Who comes first, and is
-it enough to be named?
+"""weighing: one row for each rule, with the least evidence that needs it. Which rank comes first,
+and is the evidence enough to name it?
 """
 
 from __future__ import annotations
@@ -427,7 +427,7 @@ ROWS = {
         None,
     ),
     "a silent exit explains them": (two(end(2, 1, at=9, said=STORE), end(3, 7, at=0)), (3, 60)),
-    # SIGTERM from somebody else
+    # SIGTERM from outside
     "a SIGTERM before anything else, all ends seen": (
         [
             node("node1", end(0, 1, at=1, said=GLOO)),
@@ -676,7 +676,7 @@ def test_when_two_failures_are_too_close(name, turned):
 
 @pytest.mark.parametrize("apart, order", [(0.0, True), (3.0, True), (6.0, False), (3600.0, True)])
 def test_the_doubt_grows_with_the_distance_of_the_clocks(apart, order):
-    """Less than ten seconds may be the time it takes to ask; what is more is a clock, which is
+    """The time to ask may take up to ten seconds. A larger difference is a wrong clock, which is
     corrected.
     """
     nodes = [
@@ -713,8 +713,8 @@ def test_clocks(times, ahead):
 
 
 def test_a_node_that_was_asked_late_has_no_wrong_clock():
-    """Of more nodes than Ansible has forks, some are asked minutes later; their launchers were
-    started with the others'.
+    """If there are more nodes than Ansible has forks, some are asked minutes later. Their launchers
+    were started together with the others.
     """
     asked = {
         name: {"now": 1000.0 + late, "launcher": {"started": 500.0}}

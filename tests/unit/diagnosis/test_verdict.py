@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""verdict: who is named when an attempt ends, from real logs and from every mix of evidence."""
+"""verdict: which rank is named when an attempt ends, from real logs and every mix of evidence."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_the_real_good_run(make_attempt):
 
 
 def test_a_silent_rank_that_its_peers_lost_is_named_without_the_agent(make_attempt, samples):
-    """What SIGKILL leaves: the real logs, with the culprit's ending before its message."""
+    """What SIGKILL leaves: the real logs, in which the culprit's log ends before its message."""
     found = collected(make_attempt, "failure_rank3_raises_2x2")
     for rank in found[1]["ranks"]:
         if rank["rank"] == 3:
@@ -293,8 +293,8 @@ AGENT262 = {
 )
 @pytest.mark.parametrize("name", PADDLE262)
 def test_real_failures_of_paddle_2_6_2(make_attempt, root, name, agent, stopping):
-    """With the launcher's word alone, with the agent's, and whichever node was quick enough to have
-    the other stopped.
+    """The evidence is the launcher's message alone, or also the agent's. Either node may be the
+    first to have the other stopped.
     """
     suites = root / "playbooks" / "suites"
     logs = next(
@@ -333,7 +333,7 @@ def test_real_failures_of_paddle_2_6_2(make_attempt, root, name, agent, stopping
     assert "PADDLE_TRAINER_ENDPOINTS" not in json.dumps(found)
 
 
-# -- who is named
+# -- which rank is named
 # --------------------------------------------------------------------------------------------------
 
 CASES = {
@@ -854,7 +854,7 @@ def test_words_for_a_launcher_an_empty_message_and_single_things():
 
 
 def test_where_no_node_answers_nobody_is_blamed():
-    """A controller whose network is gone sees the same as one whose nodes are gone."""
+    """A controller without a network sees the same as a controller whose nodes are gone."""
     found = verdict.decide(PLAN, [])
     assert (found["outcome"], found["cause"], found["node"]) == ("lost", "unreachable", None)
     assert "this controller" in found["text"] and "playbooks/follow.yml" in found["remedy"]
@@ -977,7 +977,7 @@ def test_what_was_handled_long_before_a_silent_exit_is_not_its_cause(lines, more
 
 
 def test_the_last_line_of_a_silent_rank_is_evidence(make_attempt, samples):
-    """sys.exit("text") prints the text and no traceback; Paddle's store has the last word."""
+    """sys.exit("text") prints the text and no traceback. Paddle's store prints the last message."""
     log = (
         "starting\nArchitecture.Backbone.name: this bundle has SmallConv\nI1120 21:25:20.542001 "
         " 3770 tcp_store.cc:289] shutdown\n\n"
@@ -1151,8 +1151,8 @@ def test_a_node_that_recorded_no_end():
     ],
 )
 def test_a_node_that_was_booted_meanwhile_is_said_to_be_lost(make_attempt, boot, outcome, cause):
-    """Its unit ended without a word; the boot that attempt.json has is another one. An attempt of
-    an older Trainyard has none.
+    """Its unit ended without a message, and attempt.json has the mark of another boot. An attempt
+    of an older Trainyard has no mark.
     """
     home = make_attempt("node2", logs={0: "", 1: ""}, exit=None)
     record = {"boot": ownership.boot_mark() if boot == "own" else boot} if boot else {}
@@ -1363,8 +1363,8 @@ def test_sparse_findings_do_not_break_it():
 
 
 def test_a_unit_whose_own_process_was_killed_is_named():
-    """The agent itself gets SIGKILL: its ranks' ends are not seen, and the peers say that they lost
-    contact.
+    """The agent itself gets SIGKILL. The ends of its ranks are not seen, and the peers report that
+    they lost contact.
     """
     killed = {
         "service_result": "signal",

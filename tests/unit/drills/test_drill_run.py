@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drill's course from start to end: a training, a fault and its undoing with real processes, and
-every thing that may go wrong on the way.
+"""The course of a drill from start to end. A training, a fault and its undoing run as real
+processes, with every failure that may happen on the way.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def test_a_drill_that_is_interrupted_stops_its_run_and_ends_as_such(drilled):
 
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
-    """Do one drill by itself: call it with a fault and how the product behaves."""
+    """Do one drill alone. Call it with a fault and the behaviour of the product."""
     made = []
 
     def call(fault, **behave):
@@ -365,7 +365,7 @@ def test_a_controller_that_does_not_mind_is_said(alone, monkeypatch):
 
 
 def test_a_rank_is_judged_where_the_watch_of_its_node_came_too_late(alone, monkeypatch):
-    """On a busy machine the last node's watch can start after the fault."""
+    """On a busy machine, the watch of the last node can start after the fault."""
     follow = drill_site.Watch._follow
 
     def follow_first_node(self, node, *rest):
@@ -611,7 +611,7 @@ def test_a_node_that_a_run_holds_is_left_alone_and_a_way_is_by_key(act):
     ],
 )
 def test_an_answer_passes_the_gate_before_it_is_used(act, answer):
-    """attempt_monitor runs on the node, where a training could have written what it says."""
+    """attempt_monitor runs on the node, where a training could have written its output."""
     result = act(state="way", connection=link(), status=answer)
     assert result["failed"] and "answer of attempt_monitor" in result["msg"]
 

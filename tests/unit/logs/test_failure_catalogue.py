@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""causes and the catalogue: real messages and what they mean; nothing in a good run's logs means
-anything; the user page says the same.
+"""causes and the catalogue: real messages and their meaning. No line in the logs of a good run has
+a meaning, and the user page says the same.
 """
 
 from __future__ import annotations
@@ -392,8 +392,8 @@ def test_an_exception_in_vague_words_has_the_cause_of_what_it_came_from(first, l
 
 
 def test_what_a_loaders_worker_died_of_comes_before_that_it_died():
-    """Two threads write at once, so that one's traceback is torn by the other's: as Paddle 3.3.1
-    prints an exception of a worker.
+    """Two threads write at once, so that each breaks the traceback of the other. Paddle 3.3.1
+    prints an exception of a worker in this way.
     """
     torn = (
         "Exception in thread Thread-1 (_thread_loop):\n"
@@ -550,8 +550,8 @@ def test_what_launchers_say_of_their_children(text, said):
 
 
 def test_no_line_of_a_good_run_means_anything(root, samples):
-    """Each line by itself, as if nothing stood around it, of every completed run that is here:
-    samples always, runs where there are some.
+    """Each line alone, without the lines around it, of every completed run that is here. The
+    samples always exist. Runs may be missing.
     """
     good = [path for path in (samples / "logs").glob("*/*/*") if "failure" not in str(path)]
     for record in root.glob("runs/*/run.json"):
@@ -624,8 +624,8 @@ def test_the_user_page_says_what_the_catalogue_says(root):
 
 
 def test_the_suites_own_lines_do_not_hide_errors(root):
-    """A suite's step, evaluation and saved patterns take a line before the error scan sees it, so
-    none may match a real message.
+    """The patterns of a suite for steps, evaluations and saved files take a line before the error
+    scan sees it. So none of them may match a real message.
     """
     suites = root / "playbooks" / "suites"
     for path in suites.glob("*.yml"):

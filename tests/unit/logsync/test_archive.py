@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which run logs.yml is about, and what of it is at home."""
+"""Which run logs.yml is about, and what the controller has of it."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ NONE = {"found": False, "known": ["20261119-000000-long-0000"]}
 @pytest.mark.parametrize(
     "run, answers, wanted",
     [
-        # all is at home: nothing is to be brought
+        # the controller has everything: nothing is to be fetched
         (RUN, {}, {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": [], "notes": []}),
         (
             RUN,
             {"node1": status(), "node2": status()},
             {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": [], "notes": []},
         ),
-        # the newest at home, where no node knows one
+        # the newest run on the controller, if no node knows one
         (
             "",
             {"node1": NONE, "node2": None},
             {"run": RUN, "number": 1, "ended": [], "goes_on": [], "silent": ["node2"], "notes": []},
         ),
-        # what the nodes know goes before what is at home; the newer of two
+        # what the nodes know goes before what the controller has; the newer of two
         (
             "",
             {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following one node's logs with the real sender: every line once, in its order, until the run has
-ended there.
+"""Following the logs of one node with the real sender. Every line comes once and in order, until
+the run has ended there.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def wait_for(what, seconds=60):
 
 @pytest.fixture
 def node(make_attempt, tmp_path):
-    """node1's attempt with two ranks, its directory at home, and a follower of both logs in a
-    thread.
+    """The attempt of node1 with two ranks, its directory on the controller, and a follower of both
+    logs in a thread.
     """
 
     class Node:
@@ -128,8 +128,8 @@ def test_only_what_is_asked_for_is_shown_and_everything_comes_home(node):
 
 
 def test_logs_that_another_process_brings_are_shown_from_what_it_brings(node):
-    """As where train.yml follows the same run in another terminal; when that one ends, this one
-    goes on by itself.
+    """train.yml follows the same run in another terminal. When that one ends, this one continues
+    automatically.
     """
     other = log_receiver.Receiver(str(node.home), node="node1")
     log = node.home / "rank-000.node1.log"

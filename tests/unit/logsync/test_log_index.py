@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ranks.json: what is written is what is documented, an older index is read, and nothing of other
-nodes is lost.
+"""ranks.json: the written file matches the documentation, an older index is read, and no entry of
+other nodes is lost.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def brought(make_attempt, tmp_path):
     return call
 
 
-# -- the document, the schema, and what is written
+# -- the documented fields, the schema, and what is written
 # -----------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""receiving and streaming: what the real sender sends comes home byte for byte and once, whatever
-happens to log, stream or reader.
+"""receiving and streaming: what the real sender sends is fetched to the controller byte for byte
+and once, regardless of what happens to log, stream or reader.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def content(path):
 
 
 def same(attempt, home):
-    """Return whether the log of rank 0 is at home as it is on the node, as a function."""
+    """Return a function that says whether the controller's log of rank 0 equals the node's."""
     return lambda: content(home / RANK0) == content(attempt / "log" / "workerlog.0")
 
 
@@ -155,7 +155,7 @@ def test_a_stream_that_is_killed_resumes_where_it_was(attempt, home, stream):
 
 
 def test_another_reader_goes_on_where_the_first_was_killed(attempt, home, stream):
-    """The process that followed is killed in the middle; nothing of it remains but the files."""
+    """The process that followed is killed in the middle. Only the files remain of it."""
     log = attempt / "log" / "workerlog.0"
     log.write_bytes(os.urandom(40 << 20))
     code = (

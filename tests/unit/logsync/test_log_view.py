@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs at home as lines: which there are, their ends, the order of several, and that a terminal can
-show them.
+"""The logs on the controller as lines: which logs there are, their ends, and the order of several.
+A terminal can show them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh's proof: which cause a failed login gets, who is asked when, and what counts as the
-right answer.
+"""The login check of the mesh: which cause a failed login gets, which node is asked when, and what
+counts as the correct answer.
 """
 
 from __future__ import annotations

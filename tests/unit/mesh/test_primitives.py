@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh's core: what is compiled and what a node holds. Keys and certificates are made by
-OpenSSH itself.
+"""The core of the mesh: what is compiled, and what a node has. OpenSSH itself creates the keys and
+certificates.
 """
 
 from __future__ import annotations

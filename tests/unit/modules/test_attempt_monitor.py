@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an attempt stands: the core on attempt directories, the module, and the action that is the
-gang's second line.
+"""The state of an attempt: the core on attempt directories, the module, and the action that is the
+second line of defence of the gang.
 """
 
 from __future__ import annotations
@@ -403,7 +403,7 @@ def test_paths_and_stops_bear_the_inventorys_name(action, tmp_path):
     assert action("node2", "running", False, node="; rm -rf /")[1][0]["node"] == "node2"
 
 
-# --- logs that come home while a run is followed
+# --- logs that are fetched to the controller while a run is followed
 
 
 @pytest.fixture

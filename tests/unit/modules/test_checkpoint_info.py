@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoint module: which trained model comes home, of every suite; and that a copy is whole
-or is none.
+"""The checkpoint module: which trained model of every suite is fetched to the controller. A copy is
+complete, or it does not exist.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def test_an_empty_file_is_said(found, run_module, tmp_path):
 
 
 def test_links_pipes_and_odd_names_are_passed_over_and_named(run_module, tmp_path):
-    """ansible.posix.synchronize joins a name into rsync's command line unquoted: ` --rsh=...` in it
-    would run on the controller.
+    """ansible.posix.synchronize puts a name unquoted into rsync's command line. A part such as
+    ` --rsh=...` in it would run on the controller.
     """
     root, arguments = attempt(tmp_path / "node", "paddledetection")
     folder = os.path.join(root, SAVED["paddledetection"][0])

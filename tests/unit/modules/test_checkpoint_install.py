@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""checkpoint_install: a copy on the controller is whole or is none, and no link leads elsewhere."""
+"""checkpoint_install: a copy on the controller is complete or does not exist. No link leads
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ from unit.modules.test_checkpoint_info import SAVED, attempt
 
 @pytest.fixture
 def home(run_action, tmp_path):
-    """Bring a suite's model home as collect does: home(suite, wanted, harm={name: content or None})
-    -> (the attempt at home, result).
+    """Fetch a suite's model to the controller as collect does.
+
+    home(suite, wanted, harm={name: content or None}) returns (the attempt on the controller,
+    result).
     """
 
     def bring(suite, wanted, harm=(), check=False, **there):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""controller_run_prune: the runs that the controller keeps, and which of them stay."""
+"""controller_run_prune: the runs that the controller has, and which of them it keeps."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_what_is_being_brought_home_is_in_use(tmp_path, run_action):
 
 
 def test_the_real_runs_are_understood():
-    """What other trainings on this machine have left; nothing where there is none."""
+    """The runs that other trainings on this machine have left, if there are any."""
     folder = ROOT / "runs"
     found = prune_scan.scan_runs(
         str(folder), lambda name: controller_runs.describe_run(str(folder), name, {})

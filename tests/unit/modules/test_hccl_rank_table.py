@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank tables: the document's own, byte for byte (contract D4-D7); one and many servers; bad ones,
-each refused with its reason.
+"""Rank tables: the table of the upstream documentation byte for byte (contract D4-D7), one and many
+servers, and bad tables. Each bad table is refused with its reason.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import hccl_rank_table as module
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import rank_table as core
 
-# The document's file, put together without a JSON writer: what stands around the values is spelled
-# out here.
+# The file of the upstream documentation, built without a JSON writer. The text around the values is
+# written out here.
 HEAD = """{
     "version": "1.0",
     "server_count": "1",
@@ -90,7 +90,7 @@ def test_the_documents_table_byte_for_byte():
     assert core.text(made) == DOCUMENT
     assert (
         core.file_name(made) == "hccl_8p_01234567_127.0.0.1.json"
-    )  # of the two spellings in the document, the one the tool makes
+    )  # of the two spellings upstream, the one of the tool
     assert core.parse(DOCUMENT) == made and core.validate(json.loads(DOCUMENT)) == []
 
 
@@ -316,7 +316,7 @@ def test_nodes_that_make_no_table_are_named(nodes, reason):
 
 
 def test_a_servers_name_is_taken():
-    """Only a name that is itself localhost's, not one that holds the word."""
+    """Only the names of localhost itself are refused, not a name that contains the word."""
     for name in ("node1", "node1.example.org", "localhosts", "my-localhost.example.org"):
         assert core.validate(changed(["server_list", 0, "server_id"], name)) == []
 
@@ -361,7 +361,7 @@ def test_on_several_servers_a_rank_knows_its_server():
 
 @pytest.fixture
 def document(tmp_path):
-    """The document's table as a user's file."""
+    """The table of the upstream documentation as a user's file."""
     path = tmp_path / "mine.json"
     path.write_text(DOCUMENT)
     return path

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module mesh_authority: the key and its history, nodes that were taken back, another
-controller's authority, and what is never removed.
+"""The module mesh_authority: the key and its history, revoked nodes, the authority of another
+controller, and files that are never removed.
 """
 
 from __future__ import annotations

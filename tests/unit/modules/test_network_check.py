@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module network_check: its listener is what systemd-run is told to start, and is gone when it
+"""The module network_check: systemd-run is told to start its listener. The listener is gone when it
 is closed.
 """
 
@@ -127,7 +127,7 @@ def test_listen_connect_close(node, run_module):
     assert found["unreached"] == [] and port in found["reached"]["node1"]
     assert found["complete"] is False and found["own"]["msg"] == book["node2"]["msg"]
     deadline = time.monotonic() + 30
-    while answers("0a1b1", node / "r"):  # everybody who was expected came: it ends by itself
+    while answers("0a1b1", node / "r"):  # all expected nodes came: it ends automatically
         assert time.monotonic() < deadline
         time.sleep(0.1)
     bound_again(port)

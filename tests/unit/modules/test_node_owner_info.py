@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quick look at a node: who holds it, and in words why that cannot be said."""
+"""The quick look at a node: which run uses it, and in words why that cannot be said."""
 
 from __future__ import annotations
 

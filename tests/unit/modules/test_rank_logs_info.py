@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rank_logs_info: what one node's attempt directory says, whatever lies in it."""
+"""rank_logs_info: what the attempt directory of one node says, whatever files are in it."""
 
 from __future__ import annotations
 
@@ -540,7 +540,7 @@ def test_a_log_that_no_rank_owns_has_a_name_that_the_controller_takes(make_attem
     found = read(home)
     long = (
         "n" * 60
-    )  # of a node whose name leaves less room, even the shorter one fits into no name at home
+    )  # the name of this node is so long that even the shorter name does not fit on the controller
     (home / "plan.json").write_text(json.dumps(plan).replace('"node2"', json.dumps(long)))
     assert not any(item["home"].startswith("stray-") for item in read(home, long)["files"])
     named = [item for item in found["files"] if item["home"].startswith("stray-")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has happened of a run so far, as somebody is told who comes to it: from attempts as they lie
-on the nodes.
+"""What has happened in a run so far, as it is told to a person who comes to it later. It is read
+from the attempts on the nodes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""logs.yml as a user runs it: refusals before a node is touched, and a run that is at home although
-its nodes are gone.
+"""logs.yml as a user runs it: refusals before a node is contacted, and a run that is on the
+controller although its nodes are gone.
 """
 
 from __future__ import annotations

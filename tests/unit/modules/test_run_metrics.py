@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_metrics: where a run's figures are written, whole or not at all, and by whom they may be
-read.
+"""run_metrics: where the figures of a run are written, and which users may read them. They are
+written completely or not at all.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def test_an_older_run_does_not_replace_a_newer_one(run_action, arguments, tmp_pa
 
 
 def test_half_a_file_is_never_seen(run_action, arguments, tmp_path, monkeypatch):
-    """The directory is read by somebody else at any time: until the file is whole, its name is
-    another one, which no collector reads.
+    """Another process may read the directory at any time. Until the file is complete, it has
+    another name, which no collector reads.
     """
     arguments["directory"], seen = str(tmp_path / "collector"), []
     replace = os.replace

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""runs_info: the runs of a node, and what is none."""
+"""runs_info: the runs of a node, and the directories that are not a run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First contact: a host key is pinned only when somebody vouched for it, and no pinned key is ever
+"""First contact: a host key is pinned only if a person vouched for it. No pinned key is ever
 replaced.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Advice on batch, learning rate and iterations: by the document's rule and by upstream's, each
-with its source, and what `apply` sets.
+"""Advice on batch, learning rate and iterations by the rule of the suite's documentation and by
+upstream's formula. Each has its source. The tests also cover what `apply` sets.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def advise(
     return advice, "\n".join(scaling.lines(advice))
 
 
-# --- the document's rule and upstream's, both with their source
+# --- the rule of the documentation and upstream's formula, both with their source
 
 
 def test_pp_yoloe_on_four_machines_shows_both_rules():
@@ -104,7 +104,7 @@ def test_pp_yoloe_on_four_machines_shows_both_rules():
     assert "(configs/ppyoloe/README.md): LearningRate.base_lr=0.04" in text
     assert advice["epochs"] == 300 and "4 times fewer" in text
     assert "about 1 %" in text and "(DistributedTraining_cn.md)" in text
-    # the document's rule changes nothing, and upstream's is never applied
+    # the rule of the documentation changes nothing, and upstream's formula is never applied
     assert (advice["overrides"], advice["arguments"]) == ({}, [])
 
 
@@ -232,7 +232,7 @@ def test_a_batch_that_the_document_does_not_give_is_not_the_one_that_it_measured
     (1, 8, 4, "2 times more"), (1, 2, 8, "4 times more"), (4, 8, 2, None), (1, 8, 8, None), (4, 8, None, None),
 ])  # fmt: skip
 def test_steps_follow_from_the_images_a_step(nodes, devices, batch, words):
-    """An epoch is all images once: four times the cards with a quarter of the batch take as many
+    """An epoch shows all images once. Four times the cards with a quarter of the batch need as many
     steps as before.
     """
     _advice, text = advise(
@@ -350,7 +350,7 @@ def test_upstream_without_a_rule_or_of_the_same_mind_adds_no_line():
     assert "0.04, from 0.01, " in text and "(x)" in text and "upstream" not in text
 
 
-# --- what somebody chose is left alone
+# --- the choice of a user is left alone
 
 
 @pytest.mark.parametrize("suite, document, effective, nodes, given, arguments, words", [
@@ -375,8 +375,8 @@ def test_a_value_of_the_jobs_own_is_respected(
 
 @pytest.mark.parametrize("key", ["Optimizer", "Optimizer.lr", "Optimizer.lr.values"])
 def test_a_key_above_is_a_choice_too(key):
-    """Whoever gives the whole of Optimizer.lr has chosen the rates in it; one key of it on top
-    would mix two minds.
+    """A user who gives the whole of Optimizer.lr has chosen the rates in it. One more key in it
+    would mix two choices.
     """
     advice, text = advise("paddleocr", A9, TABLE, 3, given={key: {}}, upstream=OCR, mode="apply")
     (rate,) = advice["settings"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An rsync that a hostile sender can lead astray and an sshd with a known hole are named; those
-that a distribution has fixed are not.
+"""A report names an rsync that a hostile sender can mislead, and an sshd with a known hole. It does
+not name programs that a distribution has fixed.
 """
 
 from __future__ import annotations

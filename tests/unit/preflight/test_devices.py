@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accelerators of the nodes: what nvidia-smi and npu-smi say, read and judged
+"""The accelerators of the nodes. The tests read and judge the output of nvidia-smi and npu-smi
 (tests/fixtures/nvidia_smi).
 """
 
@@ -146,7 +146,7 @@ def test_everything_that_ails_a_device_is_said():
     assert [item["code"] for item in found if item["level"] == "note"] == ["devices.divided"]
     (divided,) = texts(found, "note")
     assert divided.startswith("device 0 (NVIDIA H100 ")
-    # what the job does not take is nobody's business
+    # devices that the job does not use are not checked
     assert judged(look(Smi("h100x2_ill.csv")), count=1, ids=("7",))[0]["text"].startswith(
         "the job takes device 7"
     )
@@ -180,7 +180,7 @@ def test_rows_of_processes_are_read_from_both_ends():
     assert [(item["pid"], item["memory"]) for item in found] == [(4054862, 40112), (524, None)]
     assert (
         found[0]["command"] == "/opt/train, v2, final.py" or found[0]["user"]
-    )  # the number may be somebody's here
+    )  # a process here may have this number
     assert devices.apps_of("No running processes found\n, , ,\nx\n") == []
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machines: who is who, names, clocks, room, limits inside a unit. What is read is read from
-this machine or from files as kernels write them.
+"""The machines: identity, names, clocks, space, and limits inside a unit. The tests read this
+machine, or files as kernels write them.
 """
 
 from __future__ import annotations
@@ -483,8 +483,8 @@ def test_the_unit_is_like_an_attempts_and_none_of_its_name():
 
 
 def test_the_units_program_runs_by_itself_under_the_limits_it_is_given(tmp_path):
-    """A stand-in for systemd-run runs the unit's own command line under lowered limits: what comes
-    back is what is in force there.
+    """A stand-in for systemd-run runs the command line of the unit under lowered limits. It returns
+    the limits that apply there.
     """
     place = program(
         tmp_path,
@@ -524,7 +524,7 @@ def test_places_are_told_once_a_file_system_also_before_they_exist(tmp_path):
 
 
 def test_a_lock_is_told_with_its_holder_and_without_opening_it(tmp_path):
-    """A real fcntl() lock, as dpkg and apt take it, in a file that this reader could not open."""
+    """A real fcntl() lock as dpkg and apt take it, in a file that this reader could not open."""
     lock, quiet = tmp_path / "lock", tmp_path / "quiet"
     quiet.write_text("")
     code = (
@@ -549,7 +549,7 @@ def test_a_lock_is_told_with_its_holder_and_without_opening_it(tmp_path):
             [], [str(tmp_path / "pid"), str(tmp_path / "dead"), str(tmp_path / "none")]
         )
     ] == [os.getpid()]
-    # somebody who waits, and a lock of an open file description, which has no pid
+    # a process that waits, and a lock of an open file description, which has no pid
     inode = os.stat(quiet).st_ino
     table = (
         "1: -> POSIX  ADVISORY  WRITE 12 fe:00:%d 0 EOF\n2: OFDLCK ADVISORY  READ -1 fe:00:%d 0"

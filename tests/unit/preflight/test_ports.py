@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of a job: which there are, whether they are free, who has them; with real sockets on
-this machine.
+"""The ports of a job: which ports there are, whether they are free, and which process uses them.
+The tests use real sockets on this machine.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def test_the_kernels_lists_of_ports():
 
 
 def test_a_node_without_yaml_can_be_looked_at():
-    """Nodes have Python and no more; the launchers' table is the controller's."""
+    """Nodes have Python only. The controller has the table of the launchers."""
     code = (
         f"import sys; sys.path[:0] = {sys.path!r}; sys.modules['yaml'] = None\n"
         "from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which run, attempt and nodes are meant, where one of the nodes lies."""
+"""Which run, attempt and nodes are meant if one of the nodes lies."""
 
 from __future__ import annotations
 

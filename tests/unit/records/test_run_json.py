@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run.json: what is written is what is documented, a record of version 1 is understood, and two
-writers lose nothing.
+"""run.json: the written file matches the documentation, a record of version 1 is understood, and
+two writers lose nothing.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def run(tmp_path):
     return call
 
 
-# -- the document, the schema, and what is written
+# -- the documented fields, the schema, and what is written
 
 
 def documented():
@@ -188,7 +188,7 @@ def test_a_start_that_nobody_took_is_said_and_not_for_ever_running(run):
 
 
 def test_a_late_verdict_on_the_first_attempt_leaves_the_second_as_it_is(run):
-    """A second follower may be slower than the restart that the first one made."""
+    """A second follower may be slower than the restart of the first follower."""
     run("started", 1)
     run("ended", 1, nodes=ended_by("SIGKILL"))
     run("started", 2, resume=POINT)
@@ -306,8 +306,8 @@ def test_a_newer_record_is_left_alone(run):
 
 
 def test_two_who_write_at_once_lose_nothing(tmp_path):
-    """Without the lock, the one that has read before and writes after takes the other one's attempt
-    away.
+    """Without the lock, a writer that has read before and writes later removes the attempt of the
+    other one.
     """
     code = (
         "import sys; sys.path.insert(0, {!r})\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of failed nodes: who is noted, that two writers lose nothing, that a damaged file
+"""The memory of failed nodes: which node is noted. Two writers lose nothing, and a damaged file
 harms nothing.
 """
 
@@ -55,7 +55,7 @@ def test_who_is_noted(verdict, named):
 
 
 def test_every_cause_is_one_of_the_catalogue():
-    """A cause that is renamed there would never be noted again."""
+    """If a cause is renamed there, it would never be noted again."""
     assert [cause for cause in failed_nodes.CAUSES if entry_of(cause)["cause"] != cause] == []
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part in the next attempt of a run: rank order, spares, cool-down, fewer nodes, refusals
-in words.
+"""Which nodes take part in the next attempt of a run: rank order, spares, cool-down, fewer nodes,
+and refusals in words.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_a_spare_takes_the_lost_nodes_place_in_the_order_of_the_ranks(lost, node
 
 
 def test_a_spare_keeps_the_place_it_took_when_the_lost_node_is_back():
-    """Its environment and trees are there, and the run goes well on it."""
+    """Its environment and trees are there, and the run works well on it."""
     assert choose(current=["n1", "s1"], spares=["s1", "s2"])["nodes"] == ["n1", "s1"]
     found = choose(current=["n1", "s1"], spares=["s1", "s2"], unfit={"s1": "it does not answer"})
     assert found["nodes"] == ["n1", "n2"] and found["replaced"] == {"s1": "n2"}
@@ -107,7 +107,7 @@ def test_who_failed_is_taken_again_only_where_nobody_else_is_left():
     assert found["nodes"] == ["n1", "n2"] and found["again"] == ["n2"] and not found["replaced"]
     assert found["codes"] == ["replacement.failed_again"]
     assert all(word in found["why"][0] for word in ("n2 ", "100 s ago", "(node_lost)"))
-    # with fewer nodes allowed, or with a spare, somebody else is left
+    # with fewer nodes allowed, or with a spare, another node is left
     assert choose(failed={"n2": 100}, min_nodes=1)["nodes"] == ["n1"]
     # of two that failed, the one whose failure is the longest ago; its own place before another's
     assert choose(failed={"n2": 100, "s1": 900}, spares=["s1"])["nodes"] == ["n1", "s1"]
@@ -201,7 +201,7 @@ def test_who_holds_which_place(current, holders):
 
 
 def test_nobody_is_taken_twice_and_the_order_of_the_places_stays():
-    """Every combination of three places, two spares, who is dead and who cools down."""
+    """Every combination of three places, two spares, dead nodes and cooling nodes."""
     names = ["a", "b", "c", "s", "t"]
     for dead in range(32):
         for hot in range(32):
@@ -221,7 +221,7 @@ def test_nobody_is_taken_twice_and_the_order_of_the_places_stays():
                 sound = [name for name in names if name not in unfit and name not in failed]
                 assert (
                     len(set(nodes) & set(sound)) == min(3, len(sound)) or not nodes
-                )  # who is sound is never passed over
+                )  # a sound node is never passed over
                 assert set(found["again"]) == set(nodes) & set(failed) and (
                     len(sound) < (least or 3) or not found["again"]
                 )

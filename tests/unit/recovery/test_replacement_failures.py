@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who stood in for a lost node and was not ready: named by a preflight or by a task that failed
-there, and nobody else.
+"""A replacement for a lost node was not ready. A preflight or a task that failed there names it,
+and no other node is named.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_whom_a_task_means():
         "t2", "s2", "Report why nothing runs"
     )  # it ends as the first one's consequence
     assert came.unready(["s1", "s2"]) == {"s1": "not ready: Install the wheels"}
-    # what was made good again is none, and neither is what was wrong on a node of before, or on all
+    # a failure that was recovered does not count, nor does one on an earlier node or on all nodes
     assert came.unready(["n1"]) == {}
     came.note_play()
     came.note_failure("t3", "n1", "Install the wheels")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as text: what it says of real runs, what a hostile log can do to it, how large it
-gets. test_report_browser.py opens it in one.
+"""The report as text: what it says about real runs, what a hostile log can do to it, and its size.
+test_report_browser.py opens it in a browser.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def test_text_stands_out_from_its_ground(theme):
 )
 @pytest.mark.parametrize("name", ["series/failed", "series/stopped"])
 def test_a_time_that_a_node_invents_costs_no_page(tmp_path, name, value):
-    """The file is the node's own, and json.loads accepts more than JSON has."""
+    """The node writes the file itself, and json.loads accepts more than valid JSON."""
     run = bring(tmp_path, name)
     for path in (tmp_path / run).glob("attempt-1/exit.*.json"):
         text = json.dumps(dict(json.loads(path.read_text()), time="TIME", service_result="oom"))

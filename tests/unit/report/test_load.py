@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report reads at home: which run, the lines around the evidence, what is damaged."""
+"""What the report reads on the controller: which run, the lines around the evidence, and what is
+damaged.
+"""
 
 from __future__ import annotations
 

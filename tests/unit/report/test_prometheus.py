@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's last figures for Prometheus: held against the exposition format, on real runs
-(tests/fixtures/series).
+"""The last figures of a run for Prometheus. The tests compare them with the exposition format, on
+real runs (tests/fixtures/series).
 """
 
 from __future__ import annotations

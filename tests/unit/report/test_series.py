@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run's logs say over time: on real runs (tests/fixtures/series), and on these with clocks,
-zones, files and logs that are not as they should be.
+"""What the logs of a run say over time. The tests use real runs (tests/fixtures/series), and copies
+of them with wrong clocks, zones, files and logs.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ def test_epochs_count_on_and_checkpoints_are_seen():
 
 
 def test_an_evaluation_whose_figures_have_no_date(tmp_path):
-    """PaddleDetection: it began when the checkpoint was saved, and was over when it said so; the
-    checkpoint after the epoch's last step.
+    """PaddleDetection: the evaluation began when the checkpoint was saved, and ended with its
+    message. The checkpoint came after the last step of the epoch.
     """
     step = (
         "[11/20 19:18:14] ppdet.engine INFO: Epoch: [2] [10/12] learning_rate: 0.000901 loss:"
@@ -228,7 +228,7 @@ def test_an_evaluation_whose_figures_have_no_date(tmp_path):
 
 
 def test_very_many_evaluations_and_checkpoints_stay_few(monkeypatch, tmp_path):
-    """Of both kinds some stay, over the whole time, and the best is never forgotten."""
+    """Some of both kinds stay, over the whole time. The best is never dropped."""
     monkeypatch.setattr(curves, "SIGNS", 10)
     lines = [
         "2026-11-20 09:%02d:00 [INFO]\t[TRAIN] epoch: 1, iter: %d/99, loss: 1.0, lr: 0.1, ips: 2.0"
@@ -360,8 +360,8 @@ def test_how_far_a_clock_is_off():
 
 
 def test_a_nodes_time_zone(run):
-    """The dates of a log are its node's; as it said its zone, or, in records of older versions, as
-    they stand to the agent's times.
+    """The dates of a log are those of its node. The zone is the one that the node reported. In
+    records of older versions, it follows from the times of the agent.
     """
     place = run("msrun")
     for path in (place / "attempt-1").glob("rank-*.log"):
@@ -695,7 +695,7 @@ def test_secrets_are_masked(run):
 
 
 def test_the_start_of_a_log_is_read_up_to_its_first_step(tmp_path):
-    """What is said of peers later, when they are lost, is no rendezvous."""
+    """Later messages about lost peers are not a rendezvous."""
     path = tmp_path / "log"
     path.write_bytes(
         (RUNS / "failed" / "attempt-1" / "rank-001.node2.log").read_bytes()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report's time line: where phases lie, who is slow and when, where the first fault is."""
+"""The time line of the report: where phases are, which rank is slow and when, and where the first
+fault is.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ RANKS = [{"rank": rank, "node": "node%d" % (rank // 2 + 1)} for rank in range(4)
 
 
 def curve(cost, begin=0.0, points=60, slow_from=None, factor=3.0):
-    """A rank's steps, one a second; from slow_from on they take longer."""
+    """Return the steps of a rank, one per second. From slow_from on they take longer."""
     times = [begin + i for i in range(points)]
     return {
         "time": times,

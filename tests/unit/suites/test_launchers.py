@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads of command lines, overrides as words, and what MindSpore's launchers get; the documents'
-whole commands are in test_contract_commands.py.
+"""The heads of command lines, overrides as words, and what MindSpore's launchers get. The whole
+commands of the upstream documentation are in test_contract_commands.py.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def test_an_override_is_read_back_as_it_was_meant(value):
     ],
 )
 def test_a_python_override_is_read_back_as_it_was_meant(value):
-    """paddleseg/cvlibs/config.py: what literal_eval cannot read is taken for a text."""
+    """paddleseg/cvlibs/config.py: a value that literal_eval cannot read is taken as text."""
     text = launchers.override_arguments("--opts", {"key": value}, "python")[1].partition("=")[2]
     try:
         found = ast.literal_eval(text)
@@ -156,8 +156,8 @@ def mindocr(launcher, count, accelerator="ascend", user="trainer", **changes):
 
 
 def test_nodes_that_meet_at_a_master():
-    """paddle/distributed/launch: PADDLE_RANK is --rank, PORT_RANGE bounds the ports that ranks
-    take; the argv is the same everywhere.
+    """paddle/distributed/launch: PADDLE_RANK is --rank, and PORT_RANGE limits the ports of the
+    ranks. The argv is the same everywhere.
     """
     made = compiled(count=2, job={"launcher": "paddle", "rendezvous": "master"})
     assert made["argv"][3:7] == [
@@ -194,7 +194,7 @@ def test_msrun_names_every_nodes_rank(count):
 
 
 def test_mpirun_as_the_document_and_on_many_machines():
-    """Contract D3; on many machines the hostfile and the variables by name are added."""
+    """Contract D3. On many machines, the hostfile and the variables by name are added."""
     one, many = mindocr("mpirun", 1, user="root"), mindocr("mpirun", 2, user="root")
     assert one["argv"] == shlex.split(
         D3 + " python tools/train.py --config configs/x.yaml -o system.distribute=true"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands where a training script stands: rank 0 attacks the controller with what its account can
-write, rank 1 is honest and raises.
+"""A stand-in for a training script. Rank 0 attacks the controller with what its account can write.
+Rank 1 is honest and raises an exception.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NAMES = (
     ";touch pwned", "*", "+ *", "a:b", "a\nb", "\x1b[2J", " ",
     "{{{{ lookup('pipe', 'touch {}') }}}}".format(MARK.replace("/", "_")), "x" * 200,
 )  # fmt: skip
-# Every answer of a module that Python gives for this account from now on. It ends by itself, so
-# that no later scenario meets it.
+# Every answer of a module that Python gives for this account from now on. It ends automatically,
+# so that no later scenario meets it.
 REWRITES = """
 import json, os, sys, time
 UNTIL, MARK, ORDERS = %r, %r, %r
