@@ -208,8 +208,8 @@ def _serves(manifest, want):
 def provide(root, want, pip, free):
     """Return the content of a wheelhouse that was built where necessary.
 
-    It is built where it was missing or damaged. The caller holds `lock_cache(root)`. pip: the command
-    as a list. free: a function that returns the free bytes of the cache's file system. Raises
+    It is built where it was missing or damaged. The caller holds `lock_cache(root)`. pip: the
+    command as a list. free: a function that returns the free bytes of the cache's file system. Raises
     WheelhouseError.
     """
     path = os.path.join(root, want.digest)
