@@ -209,8 +209,8 @@ def provide(root, want, pip, free):
     """Return the content of a wheelhouse that was built where necessary.
 
     It is built where it was missing or damaged. The caller holds `lock_cache(root)`. pip: the
-    command as a list. free: a function that returns the free bytes of the cache's file system. Raises
-    WheelhouseError.
+    command as a list. free: a function that returns the free bytes of the cache's file system.
+    Raises WheelhouseError.
     """
     path = os.path.join(root, want.digest)
     stage = os.path.join(root, f".stage-{want.digest}")
