@@ -52,11 +52,11 @@ author: Trainyard
 
 EXAMPLES = r"""
 - name: Ask the node for the run
-  run_logs: {state: found, asked: "{{ logs_asked }}"}
+  run_logs: {state: found, asked: "{{ logs_question }}"}
   register: logs_found
 
 - name: Print what is asked
-  run_logs: {state: shown, chosen: "{{ logs_chosen }}"}
+  run_logs: {state: shown, chosen: "{{ logs_choice }}"}
   register: logs_shown
 """
 

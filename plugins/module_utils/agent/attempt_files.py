@@ -141,7 +141,7 @@ def write_json(attempt, name, value):
 
 
 def write_if_possible(attempt, name, value):
-    """Write as `write` does, but go on without the file on a full disk.
+    """Write as `write_json` does, but go on without the file on a full disk.
 
     Peers and units are stopped all the same.
     """

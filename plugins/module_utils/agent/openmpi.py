@@ -16,8 +16,8 @@ every other node runs it as well and waits.
     agent.pyz openmpi rank COMMAND...
         a rank: run COMMAND with the environment and the log of the plan, end as it ends
     sweep(ATTEMPT)
-        after the unit's end (runner.py): remove what killed daemons and ranks have left in /tmp
-        and /dev/shm
+        after the unit's end (attempt_end.py): remove what killed daemons and ranks have left in
+        /tmp and /dev/shm
 """
 
 from __future__ import annotations

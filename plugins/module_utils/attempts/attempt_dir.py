@@ -395,7 +395,7 @@ def stop(run_command, attempt, unit, by, source, node=None):
     is removed where nothing runs any more. With None it stays.
     """
     # The note comes before the look: a start that is under way has its unit up at the look, or
-    # finds the note (prepare, agent.run).
+    # finds the note (prepare, runner.run).
     ended = os.path.exists(os.path.join(attempt, "exit.json"))
     if not ended:
         _note_stop(attempt, by, source)

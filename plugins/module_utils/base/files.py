@@ -71,9 +71,8 @@ def replace_file(path, content, mode=0o600, sync=True):
     """
     if isinstance(content, str):
         content = content.encode("utf-8")
-    # Nodes that share one directory are containers with equal pids, or machines. Their host names
-    # may be equal by mistake.
-    part = f"{path}.{os.uname().nodename}-{os.getpid()}-{os.urandom(4).hex()}.part"
+    # Machines and containers that share a directory may have equal names and pids.
+    part = f"{path}.{os.urandom(8).hex()}.part"
     try:
         # The content of a private file is at no time open to others.
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

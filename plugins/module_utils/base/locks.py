@@ -71,12 +71,15 @@ def lock_file(path, seconds=None):
 
 
 def is_locked(path):
-    """Return whether a process holds the lock of a file. Raises OSError where it cannot be read."""
+    """Return whether a process holds the lock of a file, or may hold it.
+
+    A file system that cannot tell counts as locked. Raises OSError where the file cannot be opened.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         # A shared lock, so that two that ask at once do not take each other for the holder.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         return True
     finally:
         os.close(descriptor)

@@ -26,7 +26,7 @@ NO_MOUNT = Mount("/", "/", "", "")
 def parse_mounts(table):
     """Return the mounts in the text of /proc/<pid>/mountinfo, in its order."""
     mounts = []
-    for line in table.splitlines():
+    for line in table.split("\n"):  # a path may have other signs that splitlines() splits at
         left, _dash, right = line.partition(" - ")
         fields, tail = left.split(), right.split()
         if len(fields) > 4 and len(tail) > 1:

@@ -319,7 +319,7 @@ def _refuse_stopped(known):
     """Raise ResumeRefused where stop.yml ran while the restart waited.
 
     It leaves a note in the place of the next attempt where nothing of the run runs
-    (status.noted_of).
+    (status.early_stops).
     """
     noted = [
         number

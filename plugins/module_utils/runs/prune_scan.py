@@ -70,7 +70,10 @@ def mounted_in(folder, table=mounts.TABLE):
     data = read_bytes(table)
     if not data:
         return "what is mounted cannot be read"
-    return mounts.mount_point_in(folder, data.decode("utf-8", "surrogateescape"))
+    text = data.decode("utf-8", "surrogateescape")
+    if len(mounts.parse_mounts(text)) < sum(bool(line.strip()) for line in text.split("\n")):
+        return "what is mounted cannot be read"
+    return mounts.mount_point_in(folder, text)
 
 
 def entry_problem(folder, name):

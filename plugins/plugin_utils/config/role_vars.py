@@ -58,6 +58,8 @@ OWN = "is the product's own and set by its playbooks alone; take it out"
 OF_PLAYBOOKS = (
     "attempt_nodes",
     "collect_problems",
+    "fetch_nodes",
+    "launch_resumed",
     "preflight_repair",
     "preflight_report",
     "report_before_resume",

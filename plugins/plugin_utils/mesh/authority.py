@@ -300,11 +300,9 @@ def remove_authority(folder: str) -> bool:
     if not os.path.isdir(folder):
         return False
     names = os.listdir(folder)
-    strange = [
-        name
-        for name in names
-        if name not in OWN_FILES and not re.fullmatch(re.escape(KEY) + r"\.new(\.pub)?|.+~", name)
-    ]
+    # A write that was cut off leaves a .part; an earlier release's a name with ~.
+    passing = re.compile(re.escape(KEY) + r"\.new(\.pub)?|.+~|.+\.part")
+    strange = [name for name in names if name not in OWN_FILES and not passing.fullmatch(name)]
     if strange or os.path.islink(folder):
         listed = ", ".join(sorted(strange)[:3]) or "a link"
         raise AuthorityError(

@@ -20,7 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.records.prune_ru
 
 MANY = 40  # runs and entries that are listed; the rest is counted
 Json = Mapping[str, Any]
-# Place to what prune_scan.scan returned there, None where it did not answer.
+# Place to what prune_scan.scan_runs returned there, None where it did not answer.
 Scans = Mapping[str, Any]
 
 

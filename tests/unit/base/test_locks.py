@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -45,6 +46,16 @@ def test_a_lock_of_another_process_is_waited_for_and_goes_with_it(tmp_path, hold
     with locks.lock_file(path, seconds=20) as descriptor:
         assert os.fstat(descriptor).st_mode & 0o777 == 0o600 and locks.is_locked(path)
     assert not locks.is_locked(path)
+
+
+def test_a_file_system_that_cannot_tell_counts_as_locked(tmp_path, monkeypatch):
+    def flock(_descriptor, _operation):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    (tmp_path / "lock").touch()
+    assert not locks.is_locked(tmp_path / "lock")
+    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    assert locks.is_locked(tmp_path / "lock")
 
 
 def test_a_lock_is_no_link_to_another_file(tmp_path):

@@ -385,6 +385,8 @@ def test_what_is_mounted_in_a_run_keeps_it(tmp_path):
     )
     assert prune_scan.mounted_in(str(tmp_path / "runs/x"), table + "/mountinfo") is None
     assert prune_scan.mounted_in(str(tmp_path), table + "/absent")
+    (tmp_path / "damaged").write_text("36 35 98:0 / /proc rw - proc proc rw\n37 35\n")
+    assert prune_scan.mounted_in(str(tmp_path), str(tmp_path / "damaged"))
 
 
 def test_what_belongs_to_somebody_else_keeps_it(tmp_path, monkeypatch):
