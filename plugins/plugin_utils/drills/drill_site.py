@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, TypeVar, cast
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
+
 from ..agent import zipapp
 from . import fault_table
 from .fault_table import Observation, Observations
@@ -30,8 +32,7 @@ T = TypeVar("T")
 PRELUDE = (
     "export XDG_RUNTIME_DIR=/run/user/$(id -u) R=%(run)s"
     " A=%(base)s/runs/%(run)s/attempt-%(number)s OTHER=%(other)s\n"
-    "S=$(dirname $(ls -d %(base)s/env/*/lib/python3.*/site-packages/%(package)s 2> /dev/null"
-    " | head -1) 2> /dev/null)\n"
+    "S=$(ls -d %(base)s/env/%(environment)s/lib/python3.*/site-packages 2> /dev/null)\n"
     """rank() { sed -n 's/.*"event": "start".*"pid": \\([0-9]*\\).*/\\1/p' $A/ranks.jsonl"""
     " | head -n 1; }\n"
 )
@@ -302,9 +303,17 @@ class Site:
             "base": base,
             "number": number,
             "other": other,
-            "package": "pycocotools*",
+            "environment": self.read_environment(run) or "none",
         }
         return node.run_command(change_directory + PRELUDE % values + script, timeout, root)
+
+    def read_environment(self, run: str) -> str:
+        """Return the digest of the environment that a run uses, "" for none.
+
+        A node may have the environments of several suites.
+        """
+        plan = read_json(os.path.join(self.runs_dir, run, "plan.json")) or {}
+        return str((plan.get("environment") or {}).get("digest") or "")
 
     def list_owners(self) -> dict[str, str]:
         """Return {node: unit} of the attempts that own the nodes now."""
