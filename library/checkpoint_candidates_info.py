@@ -10,7 +10,7 @@ short_description: Find the newest complete checkpoint of a run on a node
 description:
   - Searches all attempts of a run on this node, and reads the files of a checkpoint to their end.
     It executes nothing of them, deletes nothing, and names what is newer but not complete.
-  - M(resume_choice) takes the best of what all machines have.
+  - M(resume_point_choice) takes the best of what all machines have.
 options:
   run_id:
     description: The run.

@@ -23,7 +23,7 @@ options:
     type: str
     required: true
   point:
-    description: The checkpoint, as M(resume_choice) returned it.
+    description: The checkpoint, as M(resume_point_choice) returned it.
     type: dict
     required: true
 attributes:

@@ -69,7 +69,7 @@ options:
     type: int
     default: 1
   resume:
-    description: The checkpoint that the run is resumed from, as M(resume_choice) returned it; empty for a
+    description: The checkpoint that the run is resumed from, as M(resume_point_choice) returned it; empty for a
       training from the beginning.
     type: dict
     default: {}

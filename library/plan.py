@@ -34,7 +34,7 @@ options:
     type: dict
     required: true
   resume:
-    description: The checkpoint that the run is resumed from, as M(resume_choice) returned it.
+    description: The checkpoint that the run is resumed from, as M(resume_point_choice) returned it.
     type: dict
     default: {}
   suite:

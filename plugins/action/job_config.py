@@ -27,7 +27,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag impor
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import suggest
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import software
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launcher_table import (
+    LAUNCHERS,
+)
 from ansible_collections.trainyard.cluster.plugins.modules.job_config import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.yaml_source import (
     Problem,

@@ -29,7 +29,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     compiler,
     rank_table,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launcher_table
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import yaml_source
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site as sites
@@ -108,7 +108,7 @@ class Bench:
 
     def launcher(self, name, **changes):
         self.monkeypatch.setitem(
-            launchers.LAUNCHERS, name, dict(launchers.LAUNCHERS[name], **changes)
+            launcher_table.LAUNCHERS, name, dict(launcher_table.LAUNCHERS[name], **changes)
         )
 
     def suite(self, name, **changes):
@@ -353,12 +353,12 @@ def the_last_device_first(bench):
 
 def without_an_address(bench):
     for name in ("paddle", "fleetrun"):
-        bench.launcher(name, node_env=forget("POD_IP")(launchers.LAUNCHERS[name]["node_env"]))
+        bench.launcher(name, node_env=forget("POD_IP")(launcher_table.LAUNCHERS[name]["node_env"]))
 
 
 def only_the_documents_port(bench):
     for name in ("paddle", "fleetrun"):
-        bench.launcher(name, env=forget("PADDLE_START_PORT")(launchers.LAUNCHERS[name]["env"]))
+        bench.launcher(name, env=forget("PADDLE_START_PORT")(launcher_table.LAUNCHERS[name]["env"]))
 
 
 def start_port_is_not_heard(bench):
@@ -405,7 +405,7 @@ def other_data(site):
 
 ROW = "published:\n  - {data: x, machines: 1x8, one_machine: 1 h, many: 1 h, speed_up: 1.0}\n"
 PADDLE, FLEETRUN, MPIRUN, MSRUN = (
-    launchers.LAUNCHERS[name] for name in ("paddle", "fleetrun", "mpirun", "msrun")
+    launcher_table.LAUNCHERS[name] for name in ("paddle", "fleetrun", "mpirun", "msrun")
 )
 
 BROKEN = {

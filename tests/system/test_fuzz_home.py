@@ -16,7 +16,9 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import (
+    resume_point_choice,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     archive,
     log_view,
@@ -200,10 +202,10 @@ def test_a_plan_and_a_job_of_any_bytes_are_refused_in_words(data):
 @FUZZ
 @given(point=VALUES, rows=VALUES)
 def test_points_of_any_shape_are_believed_or_skipped(point, rows):
-    best, skipped = resume_choice.choose(
+    best, skipped = resume_point_choice.choose(
         {"node1": {"point": point, "skipped": rows}, "node2": point}
     )
-    assert best is None and isinstance(resume_choice.describe_choice(best, skipped), list)
+    assert best is None and isinstance(resume_point_choice.describe_choice(best, skipped), list)
 
 
 @FUZZ

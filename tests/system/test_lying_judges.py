@@ -27,7 +27,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     outcome,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import (
+    resume_point_choice,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     rank_index as log_index,
@@ -409,8 +411,10 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
 
     def judge(lied):
         if "found" in lied:
-            best, skipped = resume_choice.choose({HONEST: honest["found"], LIAR: lied["found"]})
-            assert best["digest"] and resume_choice.describe_choice(best, skipped)
+            best, skipped = resume_point_choice.choose(
+                {HONEST: honest["found"], LIAR: lied["found"]}
+            )
+            assert best["digest"] and resume_point_choice.describe_choice(best, skipped)
 
     every("checkpoint_candidates_info", honest, judge)
 

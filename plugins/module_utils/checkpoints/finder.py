@@ -75,7 +75,7 @@ class ResumePoint(typing.TypedDict, total=False):
     bytes: int
     digest: str  # of the files
     first: str  # the node of rank 0
-    # Of the chosen one, as resume_choice.choose makes them:
+    # Of the chosen one, as resume_point_choice.choose makes them:
     source: str  # the machine that it is taken from
     sources: list[dict[str, str]]  # [{source, path}] of all machines with the same files
     note: str

@@ -4,7 +4,7 @@
 `ErrorScan` knows Python tracebacks (chained ones, cut ones, ones between other lines), Paddle's C++
 `Error Message Summary:` block, uncaught C++ exceptions (gloo, NCCL), faulthandler, argparse, NCCL
 warnings, Ascend's error codes, Open MPI's messages and the lines of a shell or launcher about a
-dead child. error_patterns.py has the patterns of the lines, failure_catalogue.py their meaning,
+dead child. error_patterns.py has the patterns of the lines, failure_catalogue/ their meaning,
 root_error.py the choice among the errors.
 """
 

@@ -16,7 +16,7 @@ import os
 
 from ..environments import containers
 from ..suites import (
-    launchers,
+    launcher_table,
     suite_table,
     watchdog_budgets,
 )
@@ -48,7 +48,7 @@ class _Launch:
     """The launcher's part of one plan."""
 
     job: dict
-    table: dict  # the launcher's entry in launchers.LAUNCHERS
+    table: dict  # the launcher's entry in launcher_table.LAUNCHERS
     rendezvous: dict  # how several nodes find each other; for one node, what it needs alone
     accelerator: str
     python: str  # the word for Python in the suite's command
@@ -58,7 +58,7 @@ class _Launch:
 
     def values(self, index):
         """Return what {...} stands for on a node, given its rank."""
-        return launchers.template_values(
+        return launcher_table.template_values(
             self.addresses, self.devices, self.python, self.port, index
         )
 
@@ -200,7 +200,7 @@ def _port_problems(job, nodes, count, port):
         )
     rendezvous = {}
     if len(nodes) > 1:
-        rendezvous = launchers.rendezvous(job["launcher"], job.get("rendezvous"))
+        rendezvous = launcher_table.rendezvous(job["launcher"], job.get("rendezvous"))
     above = max(64, 2 * count)
     if "PORT_RANGE" in rendezvous.get("env", {}) and port + above > LARGEST_PORT:
         problems.append(
@@ -245,7 +245,7 @@ def container_problems(job, suite, planned, facts, environment):
     """Return why this job cannot start in the environment's image."""
     if not environment.get("container"):
         return []
-    problems = [containers.launcher_problem(launchers.LAUNCHERS[job["launcher"]]["kind"])]
+    problems = [containers.launcher_problem(launcher_table.LAUNCHERS[job["launcher"]]["kind"])]
     for node in planned:
         container = (facts[node["name"]].get("containers") or {}).get(environment["digest"])
         reason = "the image has not been looked at here; run playbooks/provision.yml"
@@ -271,7 +271,7 @@ def node_environment(node, count, launcher, rendezvous, values):
         "OMP_NUM_THREADS": str(max(1, node["cores"] // max(1, count))),
     }
     texts = dict(launcher["node_env"], **rendezvous.get("node_env", {}))
-    result.update(launchers.fill_texts(texts, dict(values, interface=node["interface"])))
+    result.update(launcher_table.fill_texts(texts, dict(values, interface=node["interface"])))
     return result
 
 
@@ -291,7 +291,7 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
         suite["env"],
         suite_table.accelerator(suite, accelerator)["env"],
     ):
-        result.update(launchers.fill_texts(texts, values))
+        result.update(launcher_table.fill_texts(texts, values))
     result.update(site["env"])
     result.update({key: str(value) for key, value in job["env"].items()})
     return result
@@ -306,7 +306,7 @@ def compile_plan(job, site, nodes, facts, inputs) -> Plan:
     job: as job_config gives it. site: as read_site gives it. nodes: the chosen nodes in rank order.
     facts: {node name: what node_info returned}. inputs: {suite (table), script, code, data {name:
     digest}, weights {key: {digest, file}}, environment {digest or python}, overrides and arguments
-    (of suite, site and job), config {epochs, ...}, resume (a point of resume_choice.choose, or
+    (of suite, site and job), config {epochs, ...}, resume (of resume_point_choice.choose, or
     None)} as the controller found them. Returns the plan. Raises PlanError with every problem.
     """
     suite, environment = inputs["suite"], inputs["environment"]
@@ -391,10 +391,10 @@ def _valid_nodes(job, nodes, facts, inputs, port):
 
 def _launch(job, suite, nodes, planned, port):
     """Return the launcher's part of the plan."""
-    table = launchers.LAUNCHERS[job["launcher"]]
+    table = launcher_table.LAUNCHERS[job["launcher"]]
     rendezvous = table.get("alone", {})
     if len(nodes) > 1:
-        rendezvous = launchers.rendezvous(job["launcher"], job.get("rendezvous"))
+        rendezvous = launcher_table.rendezvous(job["launcher"], job.get("rendezvous"))
     return _Launch(
         job=job,
         table=table,
@@ -422,7 +422,9 @@ def _script(job, inputs, accelerator, resumed):
         *inputs["arguments"],
         *suite_table.accelerator(suite, accelerator)["arguments"],
         *resumed["arguments"],
-        *launchers.override_arguments(suite["override_flag"], overrides, suite["override_style"]),
+        *launcher_table.override_arguments(
+            suite["override_flag"], overrides, suite["override_style"]
+        ),
     ]
 
 
@@ -446,7 +448,7 @@ def _set_commands(planned, launch, common, script):
     forwarded = sorted(name for name in common if not name.startswith("OMPI_"))
     commands = []
     for index, node in enumerate(planned):
-        argv = launchers.launcher_argv(
+        argv = launcher_table.launcher_argv(
             launch.job["launcher"],
             launch.accelerator,
             launch.addresses,
@@ -498,7 +500,7 @@ def _scheduler(launch, planned, values):
     return {
         "node": planned[0]["name"],
         "argv": [word.format(**values) for word in entry["argv"]],
-        "env": launchers.fill_texts(entry["env"], values),
+        "env": launcher_table.fill_texts(entry["env"], values),
         "log": entry["log"],
     }
 
@@ -610,7 +612,7 @@ def compile_ranks(planned, launcher, meeting, values, accelerator):
             if ports_known:
                 port = values["port"] + local
             rank["endpoint"] = f"{node['address']}:{port}"
-            rank["env"] = launchers.fill_texts(workers, dict(values, rank=rank["rank"]))
+            rank["env"] = launcher_table.fill_texts(workers, dict(values, rank=rank["rank"]))
             ranks.append(rank)
     return ranks
 

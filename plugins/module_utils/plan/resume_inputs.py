@@ -2,7 +2,7 @@
 """A resume point on its way into a plan. Pure.
 
 It becomes a tree that is copied to the nodes and arguments of the suite, unless it cannot be
-resumed. A point is what resume_choice.choose gives. On the nodes it is the tree
+resumed. A point is what resume_point_choice.choose gives. On the nodes it is the tree
 checkpoints/<digest>. In the working directory it appears as resume/<digest>, so that the command
 line is the same on every node.
 """

@@ -9,7 +9,7 @@ neither of them gives is called unknown, never guessed.
 
 from __future__ import annotations
 
-from ..suites.launchers import override_text
+from ..suites.launcher_table import override_text
 from ..suites.suite_table import lookup, option_value, settings
 
 TOLERANCE = 1e-9

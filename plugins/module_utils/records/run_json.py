@@ -22,7 +22,7 @@ from ..base.safe_open import FILE, read_file
 
 NAME, LOCK, VERSION = "run.json", ".run.lock", 2
 # The reason of an attempt that ran nowhere, and of a run whose restarts bring nothing; all others
-# are causes of the catalogue (failure_catalogue.py).
+# are causes of the catalogue (failure_catalogue/).
 NOT_STARTED, NO_PROGRESS = "not_started", "no_progress"
 # The run's outcome by that of a verdict; a node that was lost has made it fail.
 OUTCOMES = {

@@ -271,8 +271,8 @@ def fetch(run_command, home_dir, base, node, point, write=True):
 
     Return (changed, whether it is there, [the reasons why a source could not give it]).
     run_command: callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home_dir: the
-    user's directory. point: as resume_choice.choose gives it. The sources are tried in their order,
-    the node's own first. What arrives is compared with the digest, and a partial copy is
+    user's directory. point: as resume_point_choice.choose gives it. The sources are tried in their
+    order, the node's own first. What arrives is compared with the digest, and a partial copy is
     completed.
     """
     digest, files = point["digest"], point["files"]

@@ -60,7 +60,7 @@ class _Refusal(typing.NamedTuple):
 
 
 AGAIN, TRAINED, NEVER = RestartClass
-# Every cause of the catalogue (failure_catalogue.py): (class, why). The tests compare this table
+# Every cause of the catalogue (failure_catalogue/): (class, why). The tests compare this table
 # with the catalogue, and docs/runbooks/resume.md with it.
 CLASSES = {
     # --- between the ranks

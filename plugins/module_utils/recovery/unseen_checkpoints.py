@@ -16,8 +16,8 @@ def find_holders(run_dir, silent, point):
 
     They may hold what is newer than the point. Rank 0 of the attempt trained there. run_dir: the
     controller's record. silent: nodes that have not shown what they hold. point: as
-    resume_choice.choose gives it, or None. An attempt whose rank 0 was asked afterwards and had
-    saved nothing has nothing. Raises run_json.NewerRecord, OSError.
+    resume_point_choice.choose gives it, or None. An attempt whose rank 0 was asked afterwards and
+    had saved nothing has nothing. Raises run_json.NewerRecord, OSError.
     """
     record = run_json.read(run_dir) or run_json.new_record(None, None, None)
     result = []

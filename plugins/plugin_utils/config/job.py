@@ -19,7 +19,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
     suite_table,
     watchdog_budgets,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launcher_table import (
+    LAUNCHERS,
+)
 
 from ..base import yaml_source
 from ..base.yaml_source import Problem

@@ -22,7 +22,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments.use
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
     suite_table as suite_tables,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launcher_table import (
+    LAUNCHERS,
+)
 
 from ..base.yaml_source import Problem
 from . import quota, spares

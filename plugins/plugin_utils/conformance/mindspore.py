@@ -16,7 +16,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     ascend_addresses,
     rank_table,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launcher_table
 
 from ..inputs import sources
 from ..inputs.describe import settle_options
@@ -379,7 +379,7 @@ def numbers(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     for launcher in suite["launchers"]:
         one = fixtures.job(name, launcher=launcher)
         kind = "cpu"
-        if "ascend" in launchers.LAUNCHERS[launcher]["devices"]:
+        if "ascend" in launcher_table.LAUNCHERS[launcher]["devices"]:
             kind = "ascend"
         for devices in line["values"]["alone"]:
             compiled_job = fixtures.make(

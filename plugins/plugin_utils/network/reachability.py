@@ -19,11 +19,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.network.check_lo
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 
 from ..plan import render
-from ..preflight import interfaces
+from ..preflight import forced_interfaces
 from . import link_quality
 
 # Launchers whose ranks all come to the first node's start port (docs/facts.md, 1, 3, 5;
-# launchers.py). There it is needed. Nothing listens on the other nodes' start ports.
+# launcher_table.py). There it is needed. Nothing listens on the other nodes' start ports.
 MEET_AT_START = ("paddle", "fleetrun", "msrun")
 WHY = {
     "timeout": "no answer",
@@ -134,7 +134,7 @@ def judge(plan: Plan, results: Mapping[str, Any], allowed: Mapping[str, Any]) ->
     findings += _judge_translated_addresses(nodes, answers)
     findings += link_quality.judge(answers, allowed)
     hcas = {name: result["own"].get("hcas") for name, result in answers.items()}
-    findings += interfaces.judge_adapters(plan, hcas)
+    findings += forced_interfaces.judge_adapters(plan, hcas)
     return findings + link_quality.describe_links(nodes, answers)
 
 

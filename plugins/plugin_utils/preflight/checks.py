@@ -24,7 +24,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
 
 from ..mesh import authority, certificate_term
 from ..plan import readiness
-from . import interfaces, ports
+from . import forced_interfaces, ports
 
 # Each has judge(nodes as read_site gives them, {node name: facts}, limits of the site), which
 # returns findings. None of them needs a plan, so that they are reported even where no plan can be
@@ -171,7 +171,7 @@ def judge_plan(
     plan: the plan. repair: see readiness.obstacles.
     """
     result = _judge_apart("ports", facts, lambda known: ports.judge(plan, known, allowed))
-    result += interfaces.judge_forced(plan, facts)
+    result += forced_interfaces.judge_forced(plan, facts)
     return result + [
         findings.finding(item.code, item.text, item.remedy, item.node)
         for item in readiness.obstacles(plan, facts, repair)

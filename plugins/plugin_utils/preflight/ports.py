@@ -19,7 +19,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight.socket
     WINDOW,
     owner_words,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launcher_table
 
 # Another check's listener (check_lock.py), which the network's proof waits for.
 # An older release's is netprobe.py.
@@ -36,14 +36,14 @@ def port_needs(
     process listens there (fact 5). pool: a range of which every node's launcher takes free ones
     (--master). One node of Paddle's needs none: its launcher takes any free port.
     """
-    table: Mapping[str, Any] = launchers.LAUNCHERS
+    table: Mapping[str, Any] = launcher_table.LAUNCHERS
     entry = table[launcher]
     if accelerator in entry.get("scheduler", {}) or any("{port}" in word for word in entry["argv"]):
         return {"listened": [start], "others": [], "pool": []}
     if nodes < 2 or not entry["endpoints_env"]:
         return {"listened": [], "others": [], "pool": []}
-    if "PORT_RANGE" in launchers.rendezvous(launcher, rendezvous).get("env", {}):
-        values = launchers.template_values([""], [""] * count, "", start, 0)
+    if "PORT_RANGE" in launcher_table.rendezvous(launcher, rendezvous).get("env", {}):
+        values = launcher_table.template_values([""], [""] * count, "", start, 0)
         pool = list(range(values["first_free"], values["last_free"] + 1))
         return {"listened": [start], "others": [], "pool": pool}
     return {"listened": [start], "others": list(range(start, start + count)), "pool": []}

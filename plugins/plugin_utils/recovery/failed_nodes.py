@@ -21,7 +21,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.locks impor
 NAME = "failed-nodes.json"
 VERSION = 1
 KEPT_SECONDS = 30 * 86400
-# What a node, its devices or its network did, by the causes of a verdict (failure_catalogue.py):
+# What a node, its devices or its network did, by the causes of a verdict (failure_catalogue/):
 # another node would not have failed. What a user wrote, what ran out (memory, disk, limits) and
 # what was killed says nothing of the machine.
 CAUSES = (

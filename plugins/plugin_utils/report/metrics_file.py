@@ -13,7 +13,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.files impor
     update_file,
 )
 
-from . import prometheus
+from . import metrics_text
 
 
 class MetricsError(Exception):
@@ -34,14 +34,14 @@ def write_metrics(
             f"{run_dir}/run.json is missing or no JSON; it is written when a run starts and when"
             " it ends"
         )
-    text = prometheus.exposition_text(plan, record)
-    path = os.path.join(run_dir, prometheus.NAME)
+    text = metrics_text.exposition_text(plan, record)
+    path = os.path.join(run_dir, metrics_text.NAME)
     changed = update_file(path, text, 0o600, write)
     if not directory:
         return {"changed": changed, "path": path, "copy": None}
-    copy = os.path.join(directory, prometheus.file_name(plan, record))
+    copy = os.path.join(directory, metrics_text.file_name(plan, record))
     try:
-        if not prometheus.is_newer(copy, text):
+        if not metrics_text.is_newer(copy, text):
             changed = update_file(copy, text, 0o644, write) or changed
     except OSError as error:
         warn(

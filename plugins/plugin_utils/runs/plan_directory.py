@@ -20,7 +20,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launcher_table import (
+    LAUNCHERS,
+)
 from jsonschema import Draft202012Validator
 
 from ..config import job as jobs

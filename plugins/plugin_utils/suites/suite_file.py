@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.parser import Table, TableError
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import LAUNCHERS
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launcher_table import (
+    LAUNCHERS,
+)
 
 from ..base import yaml_source
 

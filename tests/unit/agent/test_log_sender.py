@@ -20,7 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import log_receiver
 from core_support import ROOT, compiled, renamed
-from unit.suites.test_launchers import mindocr
+from unit.suites.test_launcher_table import mindocr
 
 ARGV = log_receiver.sender_argv(sys.executable)
 

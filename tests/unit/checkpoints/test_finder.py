@@ -16,7 +16,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import mani
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
     finder,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import (
+    resume_point_choice,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
 from core_support import ROOT, RUN
 
@@ -96,7 +98,7 @@ def attempt(tmp_path):
 
 def chosen(**runs):
     """Choose among {node: directory of the run there}; `home` is the controller's."""
-    return resume_choice.choose(
+    return resume_point_choice.choose(
         {name: finder.find_in_run(path, {}, name == "home") for name, path in runs.items()}
     )
 
@@ -322,7 +324,7 @@ def test_different_bytes_under_one_name_are_named_and_rank_0s_are_taken(attempt)
 def test_nothing_to_resume_from(attempt):
     run = attempt("node1", 1, "paddledetection")
     assert chosen(node1=run) == (None, []) and chosen(node1=run + "-other") == (None, [])
-    assert [line[:31] for line in resume_choice.describe_choice(None, [])] == [
+    assert [line[:31] for line in resume_point_choice.describe_choice(None, [])] == [
         "there is no complete checkpoint"
     ]
     with open(run + "/attempt-1/plan.json", "w", encoding="utf-8") as handle:
@@ -340,7 +342,7 @@ def test_the_choice_in_words(attempt):
     run = attempt("node1", 1, "paddledetection", detection(1), detection(2))
     cut(run, "attempt-1/output/1.pdparams", 0)
     point, skipped = chosen(node1=run)
-    assert resume_choice.describe_choice(point, skipped) == [
+    assert resume_point_choice.describe_choice(point, skipped) == [
         "resumed from 0 of attempt 1 (on node1), 1 epoch done, 12 steps done, learning rate 0.5,"
         " digest {}".format(point["digest"][:12]),
         "skipped: 1 of attempt 1 on node1: 1.pdparams is empty (checkpoint.empty_file)",

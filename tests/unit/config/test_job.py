@@ -524,7 +524,7 @@ def test_suites_and_schemas_stand_together():
             path.split("/")[0] for path in table["redirects"]
         }
     launchers = set(schema["properties"]["launcher"]["enum"])
-    from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launchers import (
+    from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launcher_table import (
         LAUNCHERS,
     )
 

@@ -493,7 +493,7 @@ CONTROLLERS = set(
         "hccl_rank_table",
         "job_config",
         "node_replacement",
-        "resume_choice",
+        "resume_point_choice",
         "resume_decision",
         "run_choice",
         "run_info",

@@ -16,7 +16,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.network import (
     link_quality,
     reachability,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import interfaces
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import forced_interfaces
 from core_support import ROOT, compiled, gang
 
 
@@ -477,7 +477,7 @@ def test_unequal_mtu_is_a_warning():
     ],
 )  # fmt: skip
 def test_interface_lists_are_read_as_nccl_reads_them(text, exact, meant):
-    assert interfaces.match_names(text, ["lo", "eth0", "eth1", "ib0"], exact) == meant
+    assert forced_interfaces.match_names(text, ["lo", "eth0", "eth1", "ib0"], exact) == meant
 
 
 SECOND = {"node1": "192.168.9.1", "node2": "192.168.9.2"}
@@ -507,7 +507,7 @@ def test_a_forced_interface(env, extra, levels):
         arguments["facts"][name]["addresses"].append({"interface": "ib0", "address": address})
     made = core.compile_plan(**copy.deepcopy(arguments))
     assert (
-        sorted(item["level"] for item in interfaces.judge_forced(made, arguments["facts"]))
+        sorted(item["level"] for item in forced_interfaces.judge_forced(made, arguments["facts"]))
         == levels
     )
 
@@ -518,12 +518,12 @@ def test_a_forced_adapter_must_be_there_and_active():
         "node1": [{"name": "mlx5_0", "port": "1", "state": "4: ACTIVE"}],
         "node2": [{"name": "mlx5_0", "port": "1", "state": "1: DOWN"}],
     }
-    assert interfaces.judge_adapters(made, rows) == []
+    assert forced_interfaces.judge_adapters(made, rows) == []
     made["env"]["NCCL_IB_HCA"] = "=mlx5_0:1"
-    assert [item["nodes"] for item in interfaces.judge_adapters(made, rows)] == [["node2"]]
+    assert [item["nodes"] for item in forced_interfaces.judge_adapters(made, rows)] == [["node2"]]
     made["env"]["NCCL_IB_HCA"] = "mlx4"
-    assert [item["nodes"] for item in interfaces.judge_adapters(made, dict(rows, node2=None))] == [
-        ["node1"]
-    ]
+    assert [
+        item["nodes"] for item in forced_interfaces.judge_adapters(made, dict(rows, node2=None))
+    ] == [["node1"]]
     made["env"]["NCCL_IB_DISABLE"] = "1"
-    assert interfaces.judge_adapters(made, rows) == []
+    assert forced_interfaces.judge_adapters(made, rows) == []

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import sockets
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launcher_table
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import ports
 from core_support import RUN, compiled
 
@@ -74,8 +74,8 @@ def test_the_ports_that_each_launcher_listens_on(launcher, kind, nodes, meeting,
 
 def test_the_pool_is_what_the_launcher_is_told():
     need = ports.port_needs("paddle", "cpu", 2, "master", START, 2)
-    said = launchers.rendezvous("paddle", "master")["env"]["PORT_RANGE"].format(
-        **launchers.template_values(["a"], ["0", "1"], "", START, 0)
+    said = launcher_table.rendezvous("paddle", "master")["env"]["PORT_RANGE"].format(
+        **launcher_table.template_values(["a"], ["0", "1"], "", START, 0)
     )
     assert said == "%d:%d" % (need["pool"][0], need["pool"][-1])
 

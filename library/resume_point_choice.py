@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-module: resume_choice
+module: resume_point_choice
 short_description: Choose the checkpoint that a run is resumed from
 description:
   - Looks for complete checkpoints in the controller's record of the run, and takes the best of these and of what the nodes have found.
@@ -26,7 +26,7 @@ author: Trainyard
 
 EXAMPLES = r"""
 - name: Choose the newest complete checkpoint
-  resume_choice:
+  resume_point_choice:
     runs_dir: runs
     run_id: 20261120-103501-ppyoloe-1f2e
     rule: "{{ preflight_read.suite.resume }}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes of failures between ranks. failure_catalogue.py explains the entries.
+"""Causes of failures between ranks. The package explains the entries.
 
 They concern rendezvous, NCCL, HCCL, MindSpore's cluster and Open MPI.
 """

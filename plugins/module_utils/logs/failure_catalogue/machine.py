@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes in a node or its devices. failure_catalogue.py explains the entries.
+"""Causes in a node or its devices. The package explains the entries.
 
 They concern memory, disk, limits, signals, and reports of ranks after another has gone.
 """

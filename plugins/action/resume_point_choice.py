@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Choose the resume point of a run. Documented in library/resume_choice.py."""
+"""Choose the resume point of a run. Documented in library/resume_point_choice.py."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints impo
     model_collector,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import unseen_checkpoints
-from ansible_collections.trainyard.cluster.plugins.modules.resume_choice import DOCUMENTATION
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import resume_choice
+from ansible_collections.trainyard.cluster.plugins.modules.resume_point_choice import DOCUMENTATION
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import (
+    resume_point_choice,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
     ControllerAction,
@@ -37,7 +39,7 @@ class ActionModule(ControllerAction):
         run_dir = os.path.join(arguments["runs_dir"], arguments["run_id"])
         own = finder.find_in_run(run_dir, arguments["rule"], on_controller=True)
         found = {finder.CONTROLLER: printable_data(own), **arguments["found"]}
-        point, skipped = resume_choice.choose(found)
+        point, skipped = resume_point_choice.choose(found)
         if point:
             attempt = os.path.join(run_dir, f"attempt-{point['attempt']}")
             point = dict(point, home=os.path.join(attempt, model_collector.PLACE))
@@ -47,5 +49,7 @@ class ActionModule(ControllerAction):
             "point": point or {},
             "waits": printable(unseen_checkpoints.describe_wait(holders, arguments["tries"])),
             "incomplete": skipped,  # (`skipped` would mean to Ansible that the task was left out)
-            "lines": [printable(line) for line in resume_choice.describe_choice(point, skipped)],
+            "lines": [
+                printable(line) for line in resume_point_choice.describe_choice(point, skipped)
+            ],
         }

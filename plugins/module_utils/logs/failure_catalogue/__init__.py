@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The meaning of errors: cause, grade, sentence, remedy and the rule's source.
 
-The entries are data (catalogue_*.py). There are three grades:
+The entries are data (the modules of this package). There are three grades:
 
 primary     a rank with this error may be where a failure began
 shared      a condition between ranks (they did not meet, they run different versions). It explains
@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import re
 
-from .catalogue_fabric import FABRIC, SEEN
-from .catalogue_machine import LOST, MACHINE
-from .catalogue_process import FALLBACK, OBSERVED, PROCESS
+from .fabric import FABRIC, SEEN
+from .machine import LOST, MACHINE
+from .process import FALLBACK, OBSERVED, PROCESS
 
 CATALOGUE = SEEN + FABRIC + MACHINE + PROCESS + LOST
 FIELDS = ("cause", "grade", "meaning", "remedy", "source")

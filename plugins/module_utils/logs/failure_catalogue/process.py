@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Causes in a training's own code, environment, settings and data.
 
-Causes that no log shows are here, too. failure_catalogue.py explains the entries.
+Causes that no log shows are here, too. The package explains the entries.
 """
 
 from __future__ import annotations

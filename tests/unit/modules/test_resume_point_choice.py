@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""resume_choice: the best of what all machines have found, and when a restart waits for a node."""
+"""resume_point_choice: the best of what all machines have found, and when a restart waits for a
+node.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def test_the_nodes_and_the_controllers_checkpoints_are_compared(run_action, tmp_
     put(tmp_path / "runs" / RUN / "attempt-2" / "checkpoint", {"best_model.pdparams": "\x00"})
     asked = {"run_id": RUN, "runs_dir": str(tmp_path / "runs"), "rule": RULE}
     found = {"node1": {"point": dict(TRUE), "skipped": []}}
-    chosen = run_action("resume_choice", dict(asked, found=found), check=True)
+    chosen = run_action("resume_point_choice", dict(asked, found=found), check=True)
     assert (
         chosen["point"]["home"] == str(tmp_path / "runs" / RUN / "attempt-1" / "checkpoint")
         and chosen["point"]["source"] == "node1"
@@ -31,12 +33,12 @@ def test_the_nodes_and_the_controllers_checkpoints_are_compared(run_action, tmp_
         and "skipped" not in chosen
         and chosen["changed"] is False
     )
-    assert run_action("resume_choice", dict(asked, found={}))["point"] == {}
+    assert run_action("resume_point_choice", dict(asked, found={}))["point"] == {}
 
 
 def test_what_is_no_run_is_refused(run_action, tmp_path):
     asked = {"run_id": "../../etc", "runs_dir": str(tmp_path), "rule": RULE, "found": {}}
-    assert run_action("resume_choice", asked)["code"] == "attempt.bad_run_id"
+    assert run_action("resume_point_choice", asked)["code"] == "attempt.bad_run_id"
 
 
 LONG, MANY = "n" * 300, {"%d.pdopt" % number: ["f", 1, "b" * 64] for number in range(2001)}
@@ -104,7 +106,7 @@ def test_a_point_that_cannot_be_one_is_skipped_and_the_others_count(run_action, 
             "node1": {"point": TRUE, "skipped": []},
         },
     }
-    chosen = run_action("resume_choice", asked)
+    chosen = run_action("resume_point_choice", asked)
     assert chosen["point"]["source"] == "node1" and chosen["point"]["attempt"] == 1
     assert [row["node"] for row in chosen["incomplete"]] == ["node2"]
 
@@ -150,12 +152,12 @@ def test_a_restart_waits_for_a_node_that_may_hold_a_newer_checkpoint(
         "silent": silent,
         "tries": 1,
     }
-    said = run_action("resume_choice", asked)["waits"]
+    said = run_action("resume_point_choice", asked)["waits"]
     assert waits in said and bool(said) == bool(waits)
     # its last try, and a person, take what there is
     assert (
-        run_action("resume_choice", dict(asked, tries=restart_policy.MAX_TRIES))["waits"]
-        == run_action("resume_choice", dict(asked, tries=0))["waits"]
+        run_action("resume_point_choice", dict(asked, tries=restart_policy.MAX_TRIES))["waits"]
+        == run_action("resume_point_choice", dict(asked, tries=0))["waits"]
         == ""
     )
 

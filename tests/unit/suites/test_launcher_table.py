@@ -16,7 +16,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler im
     PlanError,
     compile_plan,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launchers
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launcher_table
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from core_support import ADDRESSES, compiled, gang
 
@@ -46,14 +46,14 @@ from core_support import ADDRESSES, compiled, gang
     ],
 )
 def test_heads(name, accelerator, addresses, words):
-    assert launchers.launcher_argv(
+    assert launcher_table.launcher_argv(
         name, accelerator, ADDRESSES[:addresses], ["4", "5"]
     ) == words.split(" ")
 
 
 def test_a_path_with_braces_or_spaces_is_one_word():
     assert (
-        launchers.launcher_argv("paddle", "cpu", ["a"], ["0"], "/opt/my {x}/python")[0]
+        launcher_table.launcher_argv("paddle", "cpu", ["a"], ["0"], "/opt/my {x}/python")[0]
         == "/opt/my {x}/python"
     )
 
@@ -87,7 +87,7 @@ def test_a_path_with_braces_or_spaces_is_one_word():
     ],
 )
 def test_an_override_is_read_back_as_it_was_meant(value):
-    word = launchers.override_arguments("-o", {"key": value})[1]
+    word = launcher_table.override_arguments("-o", {"key": value})[1]
     assert (
         yaml.safe_load(word.partition("=")[2]) == value
     )  # the suites parse the right-hand side as YAML
@@ -110,7 +110,9 @@ def test_an_override_is_read_back_as_it_was_meant(value):
 )
 def test_a_python_override_is_read_back_as_it_was_meant(value):
     """paddleseg/cvlibs/config.py: a value that literal_eval cannot read is taken as text."""
-    text = launchers.override_arguments("--opts", {"key": value}, "python")[1].partition("=")[2]
+    text = launcher_table.override_arguments("--opts", {"key": value}, "python")[1].partition("=")[
+        2
+    ]
     try:
         found = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -119,12 +121,12 @@ def test_a_python_override_is_read_back_as_it_was_meant(value):
 
 
 def test_overrides_keep_their_order_and_none_adds_no_flag():
-    assert launchers.override_arguments("-o", {"worker_num": 1, "a.b": "x y"}) == [
+    assert launcher_table.override_arguments("-o", {"worker_num": 1, "a.b": "x y"}) == [
         "-o",
         "worker_num=1",
         "a.b=x y",
     ]
-    assert launchers.override_arguments("-o", {}) == []
+    assert launcher_table.override_arguments("-o", {}) == []
 
 
 # --- MindSpore, and --master

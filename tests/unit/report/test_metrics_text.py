@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import MASK
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import prometheus
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import metrics_text
 from prometheus_client.parser import text_string_to_metric_families
 
 RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "series"
@@ -48,14 +48,14 @@ def parsed(text):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_run_is_valid_text(name):
-    found = parsed(prometheus.exposition_text(*read(name)))
+    found = parsed(metrics_text.exposition_text(*read(name)))
     outcomes = {key[1]: value for key, value in found.items() if key[0] == "trainyard_run_outcome"}
-    assert set(outcomes) == set(prometheus.OUTCOMES)
+    assert set(outcomes) == set(metrics_text.OUTCOMES)
     assert sorted(outcomes.values()) == [0, 0, 0, 0, 1]
 
 
 def test_the_figures_of_a_run():
-    found = parsed(prometheus.exposition_text(*read("evaluated")))
+    found = parsed(metrics_text.exposition_text(*read("evaluated")))
     expected = {
         ("info", "paddle", "molecule", "paddleseg"): 1,
         ("outcome", "completed"): 1,
@@ -77,38 +77,40 @@ def test_the_figures_of_a_run():
 def test_a_run_that_goes_on_and_one_that_was_started_again():
     plan, record = read("failed")
     record["attempts"].append(dict(record["attempts"][0], number=2, verdict=None))
-    found = parsed(prometheus.exposition_text(plan, record))
+    found = parsed(metrics_text.exposition_text(plan, record))
     assert found["trainyard_run_restarts",] == 1 and {
-        found["trainyard_run_outcome", name] for name in prometheus.OUTCOMES
+        found["trainyard_run_outcome", name] for name in metrics_text.OUTCOMES
     } == {0}
     record["attempts"] = []
-    assert ("trainyard_run_loss",) not in parsed(prometheus.exposition_text(plan, record))
-    parsed(prometheus.exposition_text({}, {}))
+    assert ("trainyard_run_loss",) not in parsed(metrics_text.exposition_text(plan, record))
+    parsed(metrics_text.exposition_text({}, {}))
 
 
 def test_a_loss_that_is_lost_is_nan():
     plan, record = read("failed")
     rank = record["attempts"][0]["ranks"][0]
     rank["last_step"]["loss"], rank["nan"] = None, {"loss": "nan"}
-    assert math.isnan(parsed(prometheus.exposition_text(plan, record))["trainyard_run_loss",])
+    assert math.isnan(parsed(metrics_text.exposition_text(plan, record))["trainyard_run_loss",])
 
 
 def test_labels_are_escaped_and_secrets_masked():
     plan, record = read("failed")
     plan["site"] = 'a"b\\c\nd\x1b é'
     plan["suite"]["name"], plan["env"]["MY_TOKEN"] = "hunter2hunter2", "hunter2hunter2"
-    text = prometheus.exposition_text(plan, record)
+    text = metrics_text.exposition_text(plan, record)
     assert ("trainyard_run_info", "fleetrun", 'a"b\\c\\nd\\x1b é', MASK) in parsed(text)
     assert r'site="a\"b\\c\\nd\\x1b é"' in text and "hunter2" not in text
 
 
 def test_names_in_the_collectors_directory():
-    assert prometheus.file_name({"site": "lab"}, {"job": "ppyoloe"}) == "trainyard-lab-ppyoloe.prom"
     assert (
-        prometheus.file_name({"site": "../x"}, {"job": "/etc/a b"})
+        metrics_text.file_name({"site": "lab"}, {"job": "ppyoloe"}) == "trainyard-lab-ppyoloe.prom"
+    )
+    assert (
+        metrics_text.file_name({"site": "../x"}, {"job": "/etc/a b"})
         == "trainyard-.._x-_etc_a_b.prom"
     )
     assert (
-        "/" not in prometheus.file_name({}, {"job": "x" * 500})
-        and len(prometheus.file_name({}, {"job": "x" * 500})) < 256
+        "/" not in metrics_text.file_name({}, {"job": "x" * 500})
+        and len(metrics_text.file_name({}, {"job": "x" * 500})) < 256
     )
