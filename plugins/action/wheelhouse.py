@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env,
-    wheels,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import python_env
 from ansible_collections.trainyard.cluster.plugins.modules.wheelhouse import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
@@ -15,8 +12,9 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Result,
     arguments_of,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments.wheel_cache import (
-    collect_wheels,
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments import (
+    wheel_collector,
+    wheelhouse,
 )
 
 MESSAGE_CHARACTERS = 8000
@@ -26,12 +24,12 @@ class ActionModule(ControllerAction):
     """Fetch wheels with the pip beside Ansible's own Python, into the controller's cache."""
 
     ARGUMENTS = arguments_of(DOCUMENTATION)
-    FAILURES = (python_env.EnvironmentRefused, wheels.WheelhouseError)
+    FAILURES = (python_env.EnvironmentRefused, wheelhouse.WheelhouseError)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return what the nodes lack and where its wheels are."""
         try:
-            return collect_wheels(arguments, not self.check_mode)
+            return wheel_collector.collect_wheels(arguments, not self.check_mode)
         except OSError as error:
             self.fail(f"the controller's cache {arguments['cache_dir']}: {error}")
 

@@ -37,7 +37,7 @@ ON_NODE = {
 ON_CONTROLLER = {
     "base": ("base", ""),
     "checkpoints": ("base checkpoints", ""),
-    "environments": ("environments", ""),
+    "environments": ("base environments", ""),
     "gate": ("base", ""),
     "inputs": ("base plan suites", "plan"),
     "agent": ("", "gate"),

@@ -14,8 +14,9 @@ import subprocess
 import zipfile
 
 from ..base import locks
+from ..base.manifest import file_sha256
 from . import python_env as core
-from . import wheels
+from . import wheel_manifest
 
 PATHS = """
 import json, platform, site, sys
@@ -122,14 +123,14 @@ def check_wheels(wheelhouse, manifest_sha256):
 
     What was damaged on the way is removed, and InstallError is raised.
     """
-    path = os.path.join(wheelhouse, wheels.MANIFEST)
-    manifest = wheels.read_manifest(wheelhouse)
-    if not manifest or wheels.file_sha256(path) != manifest_sha256:
+    path = os.path.join(wheelhouse, wheel_manifest.MANIFEST)
+    manifest = wheel_manifest.read_manifest(wheelhouse)
+    if not manifest or file_sha256(path) != manifest_sha256:
         shutil.rmtree(wheelhouse, ignore_errors=True)
         raise InstallError(
             f"{path} is not the controller's; the copy was removed, run the same command again"
         )
-    problems = wheels.verify(wheelhouse, manifest)
+    problems = wheel_manifest.verify(wheelhouse, manifest)
     for problem in problems:
         damaged = os.path.join(wheelhouse, problem.split(": ", 1)[0])
         if os.path.lexists(damaged):
@@ -144,7 +145,9 @@ def check_wheels(wheelhouse, manifest_sha256):
 
 def unpack_uv(wheelhouse, manifest, directory):
     """Take the installer out of its wheel and return its path."""
-    wheel = next(name for name in manifest["wheels"] if name.startswith(wheels.TOOLS + os.sep))
+    wheel = next(
+        name for name in manifest["wheels"] if name.startswith(wheel_manifest.TOOLS + os.sep)
+    )
     with zipfile.ZipFile(os.path.join(wheelhouse, wheel)) as archive:
         member = next(name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
         path = os.path.join(directory, "uv")

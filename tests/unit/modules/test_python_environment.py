@@ -20,10 +20,13 @@ import python_environment
 import uv
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     environment_install,
-    wheels,
+    wheel_manifest,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments.wheelhouse import (
+    inspect_wheel,
 )
 from wheel_factory import make_mindspore, make_paddle, make_wheel
 
@@ -34,7 +37,7 @@ def write_manifest(directory, digest=DIGEST):
     """Describe the wheels below directory as a wheelhouse; return the manifest's sha256."""
     found = {}
     for path in [*directory.glob("*.whl"), *directory.glob("tools/*.whl")]:
-        found[str(path.relative_to(directory))] = wheels.inspect_wheel(str(path))
+        found[str(path.relative_to(directory))] = inspect_wheel(str(path))
     packages = {
         each["name"]: each["version"]
         for name, each in found.items()
@@ -52,7 +55,7 @@ def write_manifest(directory, digest=DIGEST):
             "wheels": found,
         }
     )
-    (directory / wheels.MANIFEST).write_text(text)
+    (directory / wheel_manifest.MANIFEST).write_text(text)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -146,7 +149,7 @@ def test_mindspore_tells_what_it_was_built_for(run_module, arguments, wheelhouse
 
 def test_wheels_stay_where_asked(run_module, arguments, wheelhouse):
     run_module(python_environment, dict(arguments, keep_wheels=True))
-    assert (wheelhouse / wheels.MANIFEST).exists()
+    assert (wheelhouse / wheel_manifest.MANIFEST).exists()
 
 
 def test_check_mode_installs_nothing(run_module, arguments, target):

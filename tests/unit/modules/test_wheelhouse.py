@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments import wheelhouse
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 NODE = {
@@ -43,7 +43,7 @@ def arguments(tmp_path):
 
 @pytest.fixture
 def provided(monkeypatch):
-    """Stand in for the fetching (test_wheels.py tries the real one); returns the calls."""
+    """Stand in for the fetching, which environments/test_wheelhouse.py tries. Return the calls."""
     calls = []
 
     def provide(root, want, pip, free):
@@ -60,7 +60,7 @@ def provided(monkeypatch):
             "packages": want.packages,
         }
 
-    monkeypatch.setattr(wheels, "provide", provide)
+    monkeypatch.setattr(wheelhouse, "provide", provide)
     return calls
 
 
@@ -145,7 +145,7 @@ def test_a_node_that_tells_no_version_of_its_c_library_is_named_and_costs_nothin
         result["failed"] and result["msg"].startswith("node2: no GNU C library") and provided == []
     )
     with pytest.raises(ValueError):
-        wheels.platform_tags("x86_64", libc)
+        wheelhouse.platform_tags("x86_64", libc)
     told = {"changed": False, "unusable": {}, **NODE, "libc": libc}
     with pytest.raises(answer_gate.InvalidAnswer, match="libc"):
         answer_gate.validate("python_environment_info", told, {})

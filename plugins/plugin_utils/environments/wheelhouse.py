@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wheelhouse: all wheels of one environment, and the installer.
 
-They are for the nodes' Python. Its manifest is written last. It is made on the controller. Nodes
-use `verify` only. pip does the fetching, so indexes, proxies and certificates are what the user
-configured.
+They are for the nodes' Python. It is made on the controller, and its manifest is written last. pip
+does the fetching, so indexes, proxies and certificates are what the user configured.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import hashlib
 import json
@@ -19,25 +17,56 @@ import subprocess
 import tempfile
 import types
 import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from ..base.locks import Locked, wait_for_lock
-from ..base.manifest import file_sha256
-from ..base.sanitize import hide_paths, host_of, printable
-from .python_env import PACKAGES, normal_name
-
-FORMAT = 1
-MANIFEST = "manifest.json"
-TOOLS = "tools"
-
-INSTALLER = "uv"
-
-# package: the wanted one of PACKAGES. from_source: packages that the index has no wheel of. hashes:
-# {package: sha256 of the files that may be used}, of what the lists lock.
-Wanted = collections.namedtuple(
-    "Wanted",
-    "digest packages package index_url python machine libc uv_version from_source hashes",
-    defaults=((), types.MappingProxyType({})),
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.locks import (
+    Locked,
+    wait_for_lock,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.manifest import file_sha256
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
+    hide_paths,
+    host_of,
+    printable,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
+    installed_files,
+    python_env,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments.wheel_manifest import (
+    FORMAT,
+    INSTALLER,
+    MANIFEST,
+    TOOLS,
+    read_manifest,
+    verify,
+)
+
+# A wheel or the whole manifest, as JSON.
+Json = dict[str, Any]
+# (package, version, index, directory)
+WantedWheel = tuple[str, str, "str | None", str]
+
+
+class Wanted(NamedTuple):
+    """The wanted content of a wheelhouse.
+
+    packages: {name: version}. package: the framework's, one of PACKAGES. from_source: packages that
+    the index has no wheel of. hashes: {package: sha256 of the files that may be used}, of what the
+    lists lock.
+    """
+
+    digest: str
+    packages: dict[str, str]
+    package: str
+    index_url: str | None
+    python: str
+    machine: str
+    libc: str
+    uv_version: str
+    from_source: tuple[str, ...] = ()
+    hashes: Mapping[str, Sequence[str]] = types.MappingProxyType({})
 
 
 class WheelhouseError(Exception):
@@ -52,7 +81,7 @@ class WheelhouseError(Exception):
 LIBC = re.compile(r"[0-9]{1,2}\.[0-9]{1,3}(?:\.[0-9]{1,3})?\Z")
 
 
-def version_pair(text):
+def version_pair(text: str) -> tuple[int, ...]:
     """Return the version '2.36' of a C library as (2, 36), to compare.
 
     Raises ValueError.
@@ -62,7 +91,7 @@ def version_pair(text):
     return tuple(int(part) for part in text.split(".")[:2])
 
 
-def platform_tags(machine, libc):
+def platform_tags(machine: str, libc: str) -> list[str]:
     """Return the wheel platforms that run on a glibc, newest first.
 
     They are those of PEP 600, with the older names and the vendor's own linux_*.
@@ -78,7 +107,7 @@ def platform_tags(machine, libc):
 
 
 @contextlib.contextmanager
-def lock_cache(root, wait):
+def lock_cache(root: str, wait: float) -> Iterator[None]:
     """Lock the cache for one process.
 
     wait: the longest time in seconds. The kernel removes the lock when the process ends, however it
@@ -100,7 +129,7 @@ def lock_cache(root, wait):
         yield
 
 
-def inspect_wheel(path):
+def inspect_wheel(path: str) -> Json:
     """Return {name, version, bytes, unpacked_bytes, sha256} of a wheel.
 
     name and version are those that an installed copy shows.
@@ -117,7 +146,7 @@ def inspect_wheel(path):
     # Bytecode is about as large as the source it is made from.
     unpacked += sum(entry.file_size for entry in entries if entry.filename.endswith(".py"))
     return {
-        "name": normal_name(name),
+        "name": installed_files.normal_name(name),
         "version": version,
         "bytes": os.path.getsize(path),
         "unpacked_bytes": unpacked,
@@ -125,33 +154,7 @@ def inspect_wheel(path):
     }
 
 
-def read_manifest(path):
-    """Return a wheelhouse's manifest, or None where it cannot be read."""
-    try:
-        with open(os.path.join(path, MANIFEST), encoding="utf-8") as handle:
-            manifest = json.load(handle)
-        if manifest.get("version") == FORMAT:
-            return manifest
-    except (OSError, ValueError, AttributeError):
-        pass
-    return None
-
-
-def verify(path, manifest):
-    """Return one line per wheel that is missing or is not the one of the manifest."""
-    problems = []
-    for name, wheel in sorted(manifest["wheels"].items()):
-        try:
-            sha256 = file_sha256(os.path.join(path, name))
-        except OSError as error:
-            problems.append(f"{name}: {error.strerror}")
-            continue
-        if sha256 != wheel["sha256"]:
-            problems.append(f"{name}: sha256 is {sha256[:12]}..., want {wheel['sha256'][:12]}...")
-    return problems
-
-
-def read_wheelhouse(path, want):
+def read_wheelhouse(path: str, want: Wanted) -> Json | None:
     """Return the manifest of a complete wheelhouse that serves this want, or None.
 
     Its wheels are intact.
@@ -172,7 +175,7 @@ def read_wheelhouse(path, want):
     return manifest
 
 
-def _may_be_used(wheel, want):
+def _may_be_used(wheel: Json, want: Wanted) -> bool:
     """Return True if the lists allow a wheel of a manifest.
 
     A wheel that is built here has no sha256 in a list. Its source has.
@@ -181,7 +184,7 @@ def _may_be_used(wheel, want):
     return not hashes or wheel["name"] in want.from_source or wheel["sha256"] in hashes
 
 
-def index_name(url):
+def index_name(url: str | None) -> str | None:
     """Return a name for an index, None for pip's own.
 
     It is a digest of the address, which may hold a token.
@@ -191,7 +194,7 @@ def index_name(url):
     return hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
-def _index_of(wheel):
+def _index_of(wheel: Json) -> str | None:
     """Return the name of the index that a wheel of a manifest came from."""
     if "index_url" in wheel:
         # An earlier Trainyard wrote the address itself.
@@ -199,13 +202,13 @@ def _index_of(wheel):
     return wheel["index"]
 
 
-def _serves(manifest, want):
+def _serves(manifest: Json, want: Wanted) -> bool:
     """Return True if wheels of this wheelhouse run on the wanted nodes."""
     same = (manifest["python"], manifest["machine"]) == (want.python, want.machine)
     return same and version_pair(manifest["libc"]) <= version_pair(want.libc)
 
 
-def provide(root, want, pip, free):
+def provide(root: str, want: Wanted, pip: Sequence[str], free: Callable[[], int]) -> Json:
     """Return the content of a wheelhouse that was built where necessary.
 
     It is built where it was missing or damaged. The caller holds `lock_cache(root)`. pip: the
@@ -227,19 +230,22 @@ def provide(root, want, pip, free):
         _sweep(root)
 
 
-def _sweep(root):
+def _sweep(root: str) -> None:
     """Remove staging and damaged directories."""
     for entry in os.listdir(root):
         if entry.startswith((".stage-", ".damaged-")):
             shutil.rmtree(os.path.join(root, entry), ignore_errors=True)
 
 
-def _build(root, path, stage, want, pip, free):
+def _build(
+    root: str, path: str, stage: str, want: Wanted, pip: Sequence[str], free: Callable[[], int]
+) -> Json:
     """Fill the stage from the cache and from pip, and put it in place."""
     os.makedirs(os.path.join(stage, TOOLS), mode=0o700)
     known = _known_wheels(root, want)
     reused = _reuse(known, stage, want)
-    gigabytes = PACKAGES[want.package]["gigabytes"]
+    packages: dict[str, Any] = python_env.PACKAGES
+    gigabytes = packages[want.package]["gigabytes"]
     if not reused and free() < gigabytes << 30:
         raise WheelhouseError(
             f"{root} has {free() / 1e9:.1f} GB free, fetching {want.package} needs about"
@@ -255,7 +261,7 @@ def _build(root, path, stage, want, pip, free):
     return dict(_summary(path, manifest), changed=True, fetched=fetched, reused=len(reused))
 
 
-def _summary(path, manifest):
+def _summary(path: str, manifest: Json) -> Json:
     """Return {manifest_sha256, wheel_bytes, needed_bytes, packages} of a wheelhouse."""
     with open(os.path.join(path, MANIFEST), "rb") as handle:
         sha256 = hashlib.sha256(handle.read()).hexdigest()
@@ -269,7 +275,7 @@ def _summary(path, manifest):
     }
 
 
-def _manifests(root):
+def _manifests(root: str) -> Iterator[tuple[str, Json]]:
     """Yield (entry, manifest) of the wheelhouses of a cache, sorted by entry."""
     for entry in sorted(os.listdir(root)):
         if len(entry) == 16:
@@ -278,9 +284,9 @@ def _manifests(root):
                 yield entry, manifest
 
 
-def _known_wheels(root, want):
+def _known_wheels(root: str, want: Wanted) -> dict[tuple[str, str, str | None], tuple[str, str]]:
     """Return {(package, wanted version, index): (file, sha256)} that would serve."""
-    known = {}
+    known: dict[tuple[str, str, str | None], tuple[str, str]] = {}
     for entry, manifest in _manifests(root):
         if not _serves(manifest, want):
             continue
@@ -291,16 +297,18 @@ def _known_wheels(root, want):
     return known
 
 
-def _first_seen(root):
+def _first_seen(root: str) -> dict[tuple[str | None, str], set[str]]:
     """Return {(index, file): {sha256}} of every wheel in this cache."""
-    seen = {}
+    seen: dict[tuple[str | None, str], set[str]] = {}
     for _entry, manifest in _manifests(root):
         for name, wheel in manifest["wheels"].items():
             seen.setdefault((_index_of(wheel), name), set()).add(wheel["sha256"])
     return seen
 
 
-def _refuse_changed(manifest, seen, want):
+def _refuse_changed(
+    manifest: Json, seen: dict[tuple[str | None, str], set[str]], want: Wanted
+) -> None:
     """Refuse a wheel that is not the file which had this name before.
 
     A wheel that a list locks is not refused. An index never changes what it has published. seen: of
@@ -324,26 +332,28 @@ def _refuse_changed(manifest, seen, want):
         )
 
 
-def _wanted_wheels(want):
+def _wanted_wheels(want: Wanted) -> list[WantedWheel]:
     """Return [(package, version, index, directory)] of all that must be there."""
     wheels = []
     for name, version in sorted(want.packages.items()):
         index = None
-        if name in PACKAGES:
+        if name in python_env.PACKAGES:
             index = want.index_url
         wheels.append((name, version, index, ""))
     wheels.append((INSTALLER, want.uv_version, None, TOOLS))
     return wheels
 
 
-def _reuse(known, stage, want):
+def _reuse(
+    known: dict[tuple[str, str, str | None], tuple[str, str]], stage: str, want: Wanted
+) -> set[tuple[str, str]]:
     """Put intact wheels of the cache into the stage.
 
     Returns the packages that they are for.
     """
-    reused = set()
+    reused: set[tuple[str, str]] = set()
     for name, version, index, directory in _wanted_wheels(want):
-        source, sha256 = known.get((name, version, index_name(index)), (None, None))
+        source, sha256 = known.get((name, version, index_name(index)), ("", ""))
         with contextlib.suppress(OSError):
             if source and file_sha256(source) == sha256:
                 os.link(source, os.path.join(stage, directory, os.path.basename(source)))
@@ -351,12 +361,16 @@ def _reuse(known, stage, want):
     return reused
 
 
-def _fetch_all(pip, stage, want, reused):
+def _fetch_all(
+    pip: Sequence[str], stage: str, want: Wanted, reused: set[tuple[str, str]]
+) -> list[str]:
     """Fetch what the stage lacks and return the wheels' names.
 
     Raises WheelhouseError with every package that has no wheel.
     """
-    groups, missing, fetched = {}, [], []
+    groups: dict[tuple[str | None, str, bool, bool], list[str]] = {}
+    missing: list[str] = []
+    fetched: list[str] = []
     for name, version, index, directory in _wanted_wheels(want):
         if (name, directory) not in reused:
             # pip refuses a list of which only some lines have hashes.
@@ -376,7 +390,9 @@ def _fetch_all(pip, stage, want, reused):
     return [name for name in fetched if name.endswith(".whl")]
 
 
-def fetch(pip, dest, pins, want, index_url=None):
+def fetch(
+    pip: Sequence[str], dest: str, pins: Sequence[str], want: Wanted, index_url: str | None = None
+) -> list[str]:
     """Let pip fetch the pins' wheels and return one line per missing wheel.
 
     dest: the directory. The wheels are for the nodes' Python. Raises WheelhouseError where pip
@@ -409,15 +425,16 @@ def fetch(pip, dest, pins, want, index_url=None):
         environment.update(
             PIP_INDEX_URL=index_url, PIP_EXTRA_INDEX_URL="", PIP_FIND_LINKS="", PIP_NO_INDEX="0"
         )
-    pins, missing = list(pins), []
-    while pins:
-        code, text = _run_pip(argv, pins, want, environment)
+    remaining: list[str] = list(pins)
+    missing: list[str] = []
+    while remaining:
+        code, text = _run_pip(argv, remaining, want, environment)
         if code == 0:
             break
-        pin = _without_wheel(text, pins)
+        pin = _without_wheel(text, remaining)
         if not pin:
             raise WheelhouseError(explain(text, code, index_url))
-        pins.remove(pin)
+        remaining.remove(pin)
         missing.append(
             f"{pin}: the index has no wheel for {where}; it offers {_offered_versions(text, pin)}."
             " Pin a version that has one, set index_url to the vendor's index (Paddle, MindSpore),"
@@ -426,7 +443,7 @@ def fetch(pip, dest, pins, want, index_url=None):
     return missing
 
 
-def _offered_versions(text, pin, count=6):
+def _offered_versions(text: str, pin: str, count: int = 6) -> str:
     """Return the newest few versions that the index has, as pip printed them, as text."""
     match = re.search(r"requirement " + re.escape(pin) + r" \(from versions: (.*)\)", text)
     if not match or match[1] == "none":
@@ -437,7 +454,9 @@ def _offered_versions(text, pin, count=6):
     return "..., " + ", ".join(versions[-count:])
 
 
-def _run_pip(argv, pins, want, environment):
+def _run_pip(
+    argv: Sequence[str], pins: Sequence[str], want: Wanted, environment: dict[str, str]
+) -> tuple[int, str]:
     """Let pip work on pins, with the hashes that their lists give.
 
     Returns (exit code, what it printed). argv: pip's command. environment: its variables.
@@ -460,7 +479,7 @@ def _run_pip(argv, pins, want, environment):
     return done.returncode, re.sub(rf" \(from -r {re.escape(handle.name)} \(line \d+\)\)", "", text)
 
 
-def build(pip, dest, pins, want):
+def build(pip: Sequence[str], dest: str, pins: Sequence[str], want: Wanted) -> list[str]:
     """Let pip build the pins' wheels and return one line per compiled one.
 
     dest: the directory. The controller is not a node: its Python and C library may be others, so
@@ -481,7 +500,7 @@ def build(pip, dest, pins, want):
         wheels = [
             wheel
             for wheel in os.listdir(dest)
-            if wheel.endswith(".whl") and normal_name(wheel.split("-")[0]) == name
+            if wheel.endswith(".whl") and installed_files.normal_name(wheel.split("-")[0]) == name
         ]
         if not all(wheel.endswith("-none-any.whl") for wheel in wheels):
             problems.append(
@@ -491,7 +510,7 @@ def build(pip, dest, pins, want):
     return problems
 
 
-def _without_wheel(text, pins):
+def _without_wheel(text: str, pins: Sequence[str]) -> str | None:
     """Return the pin that pip found no wheel for, or None for another failure.
 
     An index that cannot be reached looks alike.
@@ -504,7 +523,7 @@ def _without_wheel(text, pins):
     return None
 
 
-def explain(text, code, index_url):
+def explain(text: str, code: int, index_url: str | None) -> str:
     """Return the reason why pip failed, with the remedy.
 
     text: what pip printed. code: its exit code. index_url: the vendor's index, or None.
@@ -538,7 +557,7 @@ def explain(text, code, index_url):
     return f"pip ended with {code}: {printable(hide_paths(' '.join(errors)))}"
 
 
-def _finish(stage, want):
+def _finish(stage: str, want: Wanted) -> Json:
     """Write the stage's manifest and return it.
 
     Raises WheelhouseError where it does not hold exactly what is wanted.
@@ -547,7 +566,8 @@ def _finish(stage, want):
         (name, directory): (version, index)
         for name, version, index, directory in _wanted_wheels(want)
     }
-    versions, wheels = {}, {}
+    versions: dict[tuple[str, str], str] = {}
+    wheels: dict[str, Json] = {}
     for directory in ("", TOOLS):
         for name in sorted(os.listdir(os.path.join(stage, directory))):
             if name.endswith(".whl"):

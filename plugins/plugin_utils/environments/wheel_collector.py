@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheels of an environment in the controller's cache."""
+"""Collection of the wheels that the nodes lack, into the controller's cache."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import shutil
 import sys
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
-    python_env,
-    wheels,
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments import python_env
+from ansible_collections.trainyard.cluster.plugins.module_utils.environments.wheel_manifest import (
+    INSTALLER,
 )
+
+from . import wheelhouse
 
 Nodes = dict[str, dict[str, Any]]
 DIFFERENT_PYTHONS = (
@@ -47,8 +49,8 @@ def collect_wheels(given: dict[str, Any], write: bool) -> dict[str, Any]:
     if not missing:
         return result
     hashes = python_env.allowed_hashes(asked, texts, python, machine)
-    hashes[wheels.INSTALLER] = installer_hashes(given["files_dir"], given["uv_version"])
-    want = wheels.Wanted(
+    hashes[INSTALLER] = installer_hashes(given["files_dir"], given["uv_version"])
+    want = wheelhouse.Wanted(
         digest=digest,
         packages=result["packages"],
         package=asked["package"],
@@ -63,13 +65,15 @@ def collect_wheels(given: dict[str, Any], write: bool) -> dict[str, Any]:
     root = os.path.join(given["cache_dir"], "wheels")
     result["path"] = os.path.join(root, digest)
     if not write:
-        result["changed"] = wheels.read_wheelhouse(result["path"], want) is None
+        result["changed"] = wheelhouse.read_wheelhouse(result["path"], want) is None
         if result["changed"]:
             result["fetched"] = sorted(want.packages)
         return result
-    with wheels.lock_cache(root, given["wait"]):
+    with wheelhouse.lock_cache(root, given["wait"]):
         pip = [sys.executable, "-m", "pip"]
-        result.update(wheels.provide(root, want, pip, free=lambda: shutil.disk_usage(root).free))
+        result.update(
+            wheelhouse.provide(root, want, pip, free=lambda: shutil.disk_usage(root).free)
+        )
     check_room(nodes, missing, result["needed_bytes"])
     return result
 
@@ -95,15 +99,15 @@ def installer_hashes(files_dir: str, version: str) -> list[str]:
 
     They are those of the role's own list, which has to pin this version.
     """
-    name = wheels.INSTALLER + ".txt"
+    name = INSTALLER + ".txt"
     try:
         with open(os.path.join(files_dir, name), encoding="utf-8") as handle:
             pins, problems = python_env.parse_requirements(handle.read(), name)
     except FileNotFoundError:
         return []
-    pin = next((pin for pin in pins if pin["name"] == wheels.INSTALLER), None)
+    pin = next((pin for pin in pins if pin["name"] == INSTALLER), None)
     if problems or not pin or pin["version"] != version:
-        unpinned = f"{name}: does not pin {wheels.INSTALLER} {version}; compile it again"
+        unpinned = f"{name}: does not pin {INSTALLER} {version}; compile it again"
         raise python_env.EnvironmentRefused(problems or [unpinned])
     return pin["hashes"]
 
@@ -123,7 +127,7 @@ def common_python(nodes: Nodes, remedy: str = DIFFERENT_PYTHONS) -> tuple[str, s
                 f" {remedy}"
             ]
         )
-    without = [name for name, node in nodes.items() if not wheels.LIBC.match(node["libc"])]
+    without = [name for name, node in nodes.items() if not wheelhouse.LIBC.match(node["libc"])]
     if without:
         raise python_env.EnvironmentRefused(
             [
@@ -132,7 +136,11 @@ def common_python(nodes: Nodes, remedy: str = DIFFERENT_PYTHONS) -> tuple[str, s
             ]
         )
     ((python, machine),) = kinds
-    return python, machine, min((node["libc"] for node in nodes.values()), key=wheels.version_pair)
+    return (
+        python,
+        machine,
+        min((node["libc"] for node in nodes.values()), key=wheelhouse.version_pair),
+    )
 
 
 def check_room(nodes: Nodes, missing: list[str], needed: int) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.environments import wheels
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments import wheelhouse
 from wheel_factory import make_index, make_paddle, make_source, make_wheel
 
 PIP = [sys.executable, "-m", "pip"]
@@ -30,7 +30,7 @@ def want(**changes):
         "libc": "2.36",
         "uv_version": "1.0",
     }
-    return wheels.Wanted(**{**base, **changes})
+    return wheelhouse.Wanted(**{**base, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -102,17 +102,17 @@ def cache(tmp_path):
 
 
 def provide(cache, wanted, pip=PIP, free=PLENTY):
-    return wheels.provide(cache, wanted, pip, lambda: free)
+    return wheelhouse.provide(cache, wanted, pip, lambda: free)
 
 
 def test_platforms_are_those_the_nodes_c_library_runs():
-    tags = wheels.platform_tags("x86_64", "2.17")
+    tags = wheelhouse.platform_tags("x86_64", "2.17")
     assert tags[:3] == ["manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_16_x86_64"]
     assert "manylinux_2_18_x86_64" not in tags and tags[-2:] == [
         "manylinux1_x86_64",
         "linux_x86_64",
     ]
-    assert "manylinux_2_28_aarch64" in wheels.platform_tags("aarch64", "2.36")
+    assert "manylinux_2_28_aarch64" in wheelhouse.platform_tags("aarch64", "2.36")
 
 
 def test_a_wheelhouse_is_built_once_and_then_needs_no_pip(index, cache):
@@ -134,7 +134,7 @@ def test_the_wheels_are_for_the_nodes_python_not_the_controllers(index, cache):
 
 
 def test_every_package_without_a_wheel_is_named_at_once(index, cache):
-    with pytest.raises(wheels.WheelhouseError) as error:
+    with pytest.raises(wheelhouse.WheelhouseError) as error:
         provide(cache, want(packages={"numpy": "2.0.0", "paddlepaddle": "3.0", "nowhere": "1"}))
     text = str(error.value)
     (numpy,) = [line for line in text.splitlines() if "numpy==2.0.0: " in line]
@@ -164,7 +164,7 @@ def test_what_the_vendor_lacks_is_not_taken_from_elsewhere(index, cache, tmp_pat
     (tmp_path / "vendor").mkdir()
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", index.as_uri())
     with pytest.raises(
-        wheels.WheelhouseError, match=r"paddlepaddle==2\.6\.2: the index has no wheel"
+        wheelhouse.WheelhouseError, match=r"paddlepaddle==2\.6\.2: the index has no wheel"
     ):
         provide(cache, want(index_url=(tmp_path / "vendor").as_uri()))
 
@@ -185,7 +185,7 @@ def test_a_damaged_wheel_is_fetched_again_and_only_that_one(built, cache):
 
 
 def test_an_interrupted_build_leaves_nothing_that_counts(index, cache):
-    with pytest.raises(wheels.WheelhouseError):
+    with pytest.raises(wheelhouse.WheelhouseError):
         provide(cache, want(), [sys.executable, "-c", "import sys; sys.exit('killed')"])
     assert os.listdir(cache) == []
     os.makedirs(os.path.join(cache, ".stage-" + "b" * 16, "half"))
@@ -198,7 +198,7 @@ def digests(everything):
     """Return {package: sha256} of the wheels that the wheelhouse is made of."""
     return {
         wheel["name"]: wheel["sha256"]
-        for wheel in wheels.read_manifest(str(everything[1] / ("a" * 16)))["wheels"].values()
+        for wheel in wheelhouse.read_manifest(str(everything[1] / ("a" * 16)))["wheels"].values()
     }
 
 
@@ -208,7 +208,7 @@ def test_a_wheel_that_its_list_does_not_allow_is_refused_by_name(index, cache, d
     good = provide(cache, want(hashes=hashes))
     assert good["changed"] and len(good["fetched"]) == 3
     shutil.rmtree(os.path.join(cache, "a" * 16))
-    with pytest.raises(wheels.WheelhouseError) as error:
+    with pytest.raises(wheelhouse.WheelhouseError) as error:
         provide(cache, want(hashes={**hashes, changed: ["0" * 64]}))
     assert f"{changed}==" in str(error.value) and digests[changed] in str(error.value)
     assert os.listdir(cache) == []
@@ -222,7 +222,7 @@ def test_a_wheel_of_the_cache_that_a_list_does_not_allow_is_not_used(built, cach
         "b" * 16,
     ):  # the wheelhouse itself, and another one that would take its wheels
         with pytest.raises(
-            wheels.WheelhouseError, match=r"numpy==1\.26\.4: the index serves a file"
+            wheelhouse.WheelhouseError, match=r"numpy==1\.26\.4: the index serves a file"
         ):
             provide(cache, want(digest=digest, hashes={"numpy": ["0" * 64]}))
 
@@ -241,18 +241,18 @@ def test_a_wheel_that_no_list_locks_may_not_change_later(everything, cache, tmp_
     )
     shutil.copy(other, tmp_path / "index" / "numpy" / name)
     os.unlink(os.path.join(cache, "a" * 16, name))
-    with pytest.raises(wheels.WheelhouseError) as error:
+    with pytest.raises(wheelhouse.WheelhouseError) as error:
         provide(cache, want())
     assert str(error.value).startswith(name + ": ") and not os.path.exists(
         os.path.join(cache, "a" * 16, name)
     )
-    locked = provide(cache, want(hashes={"numpy": [wheels.file_sha256(other)]}))
+    locked = provide(cache, want(hashes={"numpy": [wheelhouse.file_sha256(other)]}))
     assert locked["fetched"] == [name]
 
 
 def test_pins_with_hashes_that_have_no_wheel_are_named_at_once(index, cache):
     packages = {"numpy": "2.0.0", "paddlepaddle": "3.0", "nowhere": "1"}
-    with pytest.raises(wheels.WheelhouseError) as error:
+    with pytest.raises(wheelhouse.WheelhouseError) as error:
         provide(cache, want(packages=packages, hashes={"numpy": ["0" * 64], "nowhere": ["0" * 64]}))
     text = str(error.value)
     assert all(name in text for name in ("numpy==2.0.0: ", "paddlepaddle==3.0: ", "nowhere==1: "))
@@ -268,11 +268,11 @@ def test_a_source_that_its_list_does_not_allow_is_not_built(index, cache, tmp_pa
         packages={"seqeval": "1.2.2"}, from_source=("seqeval",), hashes={"seqeval": ["0" * 64]}
     )
     with pytest.raises(
-        wheels.WheelhouseError, match=r"seqeval==1\.2\.2.* which its list does not allow"
+        wheelhouse.WheelhouseError, match=r"seqeval==1\.2\.2.* which its list does not allow"
     ):
         provide(cache, asked)
     assert os.listdir(cache) == []
-    good = {"seqeval": [wheels.file_sha256(sources / "seqeval-1.2.2.tar.gz")]}
+    good = {"seqeval": [wheelhouse.file_sha256(sources / "seqeval-1.2.2.tar.gz")]}
     assert (
         "seqeval-1.2.2-py3-none-any.whl" in provide(cache, asked._replace(hashes=good))["fetched"]
     )
@@ -283,7 +283,7 @@ def test_the_manifest_that_nodes_get_does_not_hold_the_indexs_address(index, cac
     make_index(tmp_path / "T0pSecret", [make_paddle(tmp_path / "v")])
     asked = want(index_url=(tmp_path / "T0pSecret").as_uri())
     provide(cache, asked)
-    path = os.path.join(cache, "a" * 16, wheels.MANIFEST)
+    path = os.path.join(cache, "a" * 16, wheelhouse.MANIFEST)
     with open(path) as handle:
         text = handle.read()
     assert "T0pSecret" not in text
@@ -305,12 +305,12 @@ def test_wheels_of_another_wheelhouse_are_used_again(built, cache):
 
 def test_wheels_for_a_newer_c_library_are_not_used_for_an_older_one(built, cache):
     assert not provide(cache, want(libc="2.39"), NO_PIP)["changed"]
-    with pytest.raises(wheels.WheelhouseError, match="pip was called"):
+    with pytest.raises(wheelhouse.WheelhouseError, match="pip was called"):
         provide(cache, want(libc="2.17"), NO_PIP)
 
 
 def test_wheels_from_another_index_are_not_taken_for_the_vendors(built, cache):
-    with pytest.raises(wheels.WheelhouseError, match="pip was called"):
+    with pytest.raises(wheelhouse.WheelhouseError, match="pip was called"):
         provide(cache, want(digest="b" * 16, index_url="https://vendor.invalid/"), NO_PIP)
 
 
@@ -320,7 +320,9 @@ def test_a_package_without_a_wheel_is_built_where_its_list_says_so(
     make_source(tmp_path / "sources" / "seqeval", "seqeval", "1.2.2")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "sources" / "seqeval"))
     asked = want(packages={"numpy": "1.26.4", "seqeval": "1.2.2"})
-    with pytest.raises(wheels.WheelhouseError, match=r"seqeval==1\.2\.2: the index has no wheel"):
+    with pytest.raises(
+        wheelhouse.WheelhouseError, match=r"seqeval==1\.2\.2: the index has no wheel"
+    ):
         provide(cache, asked)
     made = provide(cache, asked._replace(from_source=("seqeval",)))
     assert (
@@ -334,21 +336,23 @@ def test_a_package_without_a_wheel_is_built_where_its_list_says_so(
 def test_a_wheel_with_compiled_code_is_not_built_for_the_nodes(index, cache, tmp_path, monkeypatch):
     make_source(tmp_path / "sources", "native", "1.0", tag="cp311-cp311-linux_x86_64")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "sources"))
-    with pytest.raises(wheels.WheelhouseError, match=r"native==1\.0: has compiled code"):
+    with pytest.raises(wheelhouse.WheelhouseError, match=r"native==1\.0: has compiled code"):
         provide(cache, want(packages={"native": "1.0"}, from_source=("native",)))
     assert os.listdir(cache) == []
 
 
 def test_a_source_that_cannot_be_built_is_named(index, cache):
     with pytest.raises(
-        wheels.WheelhouseError, match=r"nowhere==1 is to be built from source .*pip ended with 1"
+        wheelhouse.WheelhouseError,
+        match=r"nowhere==1 is to be built from source .*pip ended with 1",
     ):
         provide(cache, want(packages={"nowhere": "1"}, from_source=("nowhere",)))
 
 
 def test_too_little_room_on_the_controller_is_refused_with_numbers(cache):
     with pytest.raises(
-        wheels.WheelhouseError, match=r"has 0\.5 GB free, fetching paddlepaddle needs about 1 GB"
+        wheelhouse.WheelhouseError,
+        match=r"has 0\.5 GB free, fetching paddlepaddle needs about 1 GB",
     ):
         provide(cache, want(), NO_PIP, free=500_000_000)
 
@@ -358,17 +362,19 @@ def test_an_index_that_serves_another_package_is_refused(cache, tmp_path):
         tmp_path / "numpy-1.26.4-py3-none-any.whl"
     )
     stage = os.path.join(cache, "stage")
-    os.makedirs(os.path.join(stage, wheels.TOOLS))
+    os.makedirs(os.path.join(stage, wheelhouse.TOOLS))
     liar.rename(os.path.join(stage, liar.name))
-    with pytest.raises(wheels.WheelhouseError, match="other packages than were asked for: .*other"):
-        wheels._finish(stage, want())
+    with pytest.raises(
+        wheelhouse.WheelhouseError, match="other packages than were asked for: .*other"
+    ):
+        wheelhouse._finish(stage, want())
 
 
 def test_an_index_out_of_reach_is_not_called_a_missing_package(cache, monkeypatch, tmp_path):
     configure(monkeypatch, tmp_path)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    with pytest.raises(wheels.WheelhouseError, match="cannot reach the package index"):
+    with pytest.raises(wheelhouse.WheelhouseError, match="cannot reach the package index"):
         provide(cache, want())
 
 
@@ -387,11 +393,11 @@ def test_an_index_out_of_reach_is_not_called_a_missing_package(cache, monkeypatc
     ],
 )
 def test_reasons_of_pip_in_words(text, words):
-    assert words in wheels.explain(text, 2, None)
+    assert words in wheelhouse.explain(text, 2, None)
 
 
 def test_two_controllers_do_not_build_at_once(cache):
-    with wheels.lock_cache(cache, 0):
+    with wheelhouse.lock_cache(cache, 0):
         pass
     holder = subprocess.Popen(
         [
@@ -409,14 +415,14 @@ def test_two_controllers_do_not_build_at_once(cache):
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(
-            wheels.WheelhouseError, match=r"in use by process 4711 for 0 s"
-        ), wheels.lock_cache(cache, 0):
+            wheelhouse.WheelhouseError, match=r"in use by process 4711 for 0 s"
+        ), wheelhouse.lock_cache(cache, 0):
             pass
     finally:
         holder.kill()
         holder.wait()
         holder.stdout.close()
-    with wheels.lock_cache(cache, 0), open(
+    with wheelhouse.lock_cache(cache, 0), open(
         os.path.join(cache, ".lock")
     ) as handle:  # the kernel let go
         assert handle.read().strip() == str(os.getpid())
@@ -425,12 +431,12 @@ def test_two_controllers_do_not_build_at_once(cache):
 
 
 def test_a_manifest_of_another_format_does_not_count(built, cache):
-    path = os.path.join(cache, "a" * 16, wheels.MANIFEST)
+    path = os.path.join(cache, "a" * 16, wheelhouse.MANIFEST)
     with open(path) as handle:
         manifest = json.load(handle)
     with open(path, "w") as handle:
         json.dump(dict(manifest, version=0), handle)
-    assert wheels.read_wheelhouse(os.path.join(cache, "a" * 16), want()) is None
+    assert wheelhouse.read_wheelhouse(os.path.join(cache, "a" * 16), want()) is None
 
 
 def test_another_installer_version_is_brought_without_fetching_the_rest(
@@ -458,13 +464,13 @@ def test_a_token_in_the_index_stands_in_no_command_line_and_no_message(tmp_path)
     )
     pip = [sys.executable, "-c", script % str(tmp_path / "told")]
     address = "https://index.invalid/T0pSecretT0ken/simple/"
-    with pytest.raises(wheels.WheelhouseError) as error:
-        wheels.fetch(pip, str(tmp_path), ["paddlepaddle==2.6.2"], want(), address)
+    with pytest.raises(wheelhouse.WheelhouseError) as error:
+        wheelhouse.fetch(pip, str(tmp_path), ["paddlepaddle==2.6.2"], want(), address)
     words, environment = json.loads((tmp_path / "told").read_text())
     assert environment["PIP_INDEX_URL"] == address and "T0pSecret" not in " ".join(words)
     assert "T0pSecret" not in str(error.value) and "https://index.invalid" in str(error.value)
-    assert "T0pSecret" not in wheels.explain("Retrying (", 1, address)
-    assert "hunter22" not in wheels.explain(
+    assert "T0pSecret" not in wheelhouse.explain("Retrying (", 1, address)
+    assert "hunter22" not in wheelhouse.explain(
         "ERROR: https://me:hunter22@other.invalid/ failed", 1, address
     )
     # another path of the index, and an index that pip's own configuration names
@@ -473,5 +479,5 @@ def test_a_token_in_the_index_stands_in_no_command_line_and_no_message(tmp_path)
         "http://mirror.invalid/T0pSecretT0ken/x",
         "https://me:T0/pSecret@x/",
     ):
-        said = wheels.explain(f"ERROR: HTTP error 403 while getting {other}", 1, address)
+        said = wheelhouse.explain(f"ERROR: HTTP error 403 while getting {other}", 1, address)
         assert "403" in said and "pSecret" not in said
