@@ -28,5 +28,6 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+sizes: {description: "The size of each file in bytes, for M(fetch_files).", type: dict, returned: success}
 lacking: {description: "What the controller lacks yet, one sentence per file.", type: list, elements: str, returned: success}
 """

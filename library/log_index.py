@@ -35,16 +35,18 @@ options:
     description: The attempt's directory on the controller, C(runs/<run id>/attempt-1).
     type: path
     required: true
-  nodes:
+  results:
     description:
-      - What M(rank_logs_info) returned for each node that could be asked. Of each C(node),
-        C(utc_offset), C(files) and C(ranks) are used, the rest is passed over. The index keeps what
-        it has of other nodes.
-      - Where C(goes_on) is true, the run goes on there. Its files are left alone, and the index
-        tells of its ranks only.
-    type: list
-    elements: dict
+      - By node, what M(rank_logs_info) returned there, for each node that answered. C(utc_offset),
+        C(files) and C(ranks) are used, the rest is passed over. The index keeps what it has of
+        other nodes.
+    type: dict
     required: true
+  running:
+    description: The attempt goes on. Its files are left alone, and the index tells of its ranks
+      only.
+    type: bool
+    default: false
   strict:
     description:
       - Fail where a node's entry is not what M(rank_logs_info) returns, or where a file is not what its
@@ -76,7 +78,7 @@ EXAMPLES = r"""
   log_index:
     state: missing
     run_dir: "{{ collect_run_dir }}"
-    nodes: "{{ ansible_play_hosts | map('extract', hostvars, 'rank_logs_info') }}"
+    results: "{{ ansible_play_hosts | trainyard.cluster.results_of(hostvars, 'collect_logs') }}"
   delegate_to: localhost
   run_once: true
   register: missing
@@ -84,7 +86,7 @@ EXAMPLES = r"""
 - name: Verify the logs and write the index of ranks
   log_index:
     run_dir: "{{ collect_run_dir }}"
-    nodes: "{{ ansible_play_hosts | map('extract', hostvars, 'rank_logs_info') }}"
+    results: "{{ ansible_play_hosts | trainyard.cluster.results_of(hostvars, 'collect_logs') }}"
   delegate_to: localhost
   run_once: true
 """
@@ -101,6 +103,11 @@ left:
 refused:
   description: With O(strict=false), by node, why its entry was left out.
   type: dict
+  returned: always
+problems:
+  description: One text per file that does not match, and per node whose entry was left out.
+  type: list
+  elements: str
   returned: always
 ranks_file:
   description: Path of the index.

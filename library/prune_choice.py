@@ -27,7 +27,7 @@ EXAMPLES = r"""
   prune_choice:
     site: lab
     keep: "5"
-    looks: {node1: "{{ hostvars.node1.launch_look }}"}
+    looks: {node1: "{{ hostvars.node1.launch_runs }}"}
   delegate_to: localhost
   run_once: true
 """

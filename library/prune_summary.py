@@ -28,10 +28,10 @@ EXAMPLES = r"""
 - name: Summarize what was removed
   prune_summary:
     keep: "5"
-    looks: {node1: "{{ hostvars.node1.launch_look }}"}
+    looks: {node1: "{{ hostvars.node1.launch_runs }}"}
     asked: [node1]
     decided: "{{ launch_prune }}"
-    done: {node1: "{{ hostvars.node1.launch_removed }}"}
+    done: {node1: "{{ hostvars.node1.launch_removal }}"}
     confirmed: true
   delegate_to: localhost
   run_once: true

@@ -16,6 +16,7 @@ options:
   run_id: {description: "The run that was named, if any.", type: str, default: ""}
   found: {description: "{node: what M(attempt_monitor) returned there}.", type: dict, default: {}}
   members: {description: The inventory's trainers and spares., type: list, elements: str, default: []}
+  record: {description: "What M(run_info) returned of the run, for a stop.", type: dict, default: {}}
 attributes:
   check_mode: {support: full, description: Reads only.}
 author: Trainyard
@@ -26,7 +27,7 @@ EXAMPLES = r"""
   run_choice:
     runs_dir: runs
     members: "{{ groups.trainers }}"
-    found: "{{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, 'launch_found'))) }}"
+    found: "{{ dict(ansible_play_hosts | zip(ansible_play_hosts | map('extract', hostvars, 'launch_attempt_status'))) }}"
   delegate_to: localhost
   run_once: true
 """
@@ -39,5 +40,16 @@ choice:
   type: dict
   returned: success
 known_runs: {description: "Runs that the nodes know, newest first.", type: list, elements: str, returned: success}
+answering: {description: Nodes that gave an answer., type: list, elements: str, returned: success}
+traces:
+  description: Whether a node that knows no run still has processes of it, or was told to stop it.
+  type: bool
+  returned: success
+stop:
+  description: >-
+    What a stop is about, number (of the attempt), members (the nodes on which something of it can be) and also ([[run, number, nodes]] of further attempts,
+    among them one that waits for its restart).
+  type: dict
+  returned: success
 holding: {description: "[[run, number, nodes]] of what holds any node.", type: list, elements: list, returned: success}
 """

@@ -53,11 +53,11 @@ author: Trainyard
 EXAMPLES = r"""
 - name: Ask the node for the run
   run_logs: {state: found, asked: "{{ logs_question }}"}
-  register: logs_found
+  register: logs_attempt_status
 
 - name: Print what is asked
   run_logs: {state: shown, chosen: "{{ logs_choice }}"}
-  register: logs_shown
+  register: logs_page
 """
 
 RETURN = r"""

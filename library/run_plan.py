@@ -26,10 +26,12 @@ options:
     description: The attempt's directory on the controller, C(runs/<run id>/attempt-1).
     type: path
     required: true
-  digests:
-    description: By node, the sha256 of the plan that M(attempt_monitor) gave, or '' (V(taken) only).
-    type: dict
-    default: {}
+  answers:
+    description: What each query of this command returned, by node, from M(attempt_monitor)
+      (V(taken) only). A node without an answer has {}.
+    type: list
+    elements: dict
+    default: []
   site:
     description: Names of the inventory's trainers and spares (V(taken) only).
     type: list

@@ -23,7 +23,7 @@ author: Trainyard
 EXAMPLES = r"""
 - name: Summarize what was stopped
   stop_summary:
-    results: {node1: "{{ hostvars.node1.launch_stopped }}"}
+    results: {node1: "{{ hostvars.node1.launch_stop_result }}"}
     members: [node1]
   delegate_to: localhost
   run_once: true

@@ -27,4 +27,5 @@ class ActionModule(ControllerAction):
         """Return what the controller lacks."""
         place = os.path.join(arguments["path"], model_collector.PLACE)
         lacking = checkpoint_copy.compare_copy(place, arguments["files"])
-        return {"changed": False, "lacking": lacking}
+        sizes = {name: size for name, (_kind, size, _sha256) in arguments["files"].items()}
+        return {"changed": False, "lacking": lacking, "sizes": sizes}

@@ -18,6 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import c
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync.log_index import (
     describe_left,
     describe_mismatches,
+    list_problems,
 )
 
 
@@ -28,7 +29,8 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Return what is missing, or take in what was fetched."""
-        run_dir, nodes = arguments["run_dir"], arguments["nodes"]
+        run_dir = arguments["run_dir"]
+        nodes = collector.make_entries(arguments["results"], arguments["running"])
         refused: dict[str, str] = {}
         if not arguments["strict"]:
             nodes, refused = collector.split_entries(nodes)
@@ -39,7 +41,7 @@ class ActionModule(ControllerAction):
         try:
             if arguments["state"] == "missing":
                 found = self._find_missing(run_dir, nodes, arguments["bytes"], arguments["files"])
-                return {"changed": False, "refused": refused, **found}
+                return {"changed": False, "refused": refused, "problems": [], **found}
             if not os.path.isdir(run_dir):
                 self.fail(
                     f"{run_dir} is no directory; collect makes it before the logs are brought"
@@ -49,7 +51,8 @@ class ActionModule(ControllerAction):
             )
         except (collector.RequestError, OSError, ValueError) as error:
             self.fail(f"{run_dir}: {error}")
-        result = dict(result, refused=refused)
+        problems = list_problems(result["mismatches"], refused)
+        result = dict(result, refused=refused, problems=problems)
         self._report(result, arguments["strict"])
         return dict(result, ranks_file=os.path.join(run_dir, "ranks.json"))
 

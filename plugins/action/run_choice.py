@@ -13,6 +13,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Result,
     arguments_of,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import stop_target
 
 
 class ActionModule(ControllerAction):
@@ -31,12 +32,20 @@ class ActionModule(ControllerAction):
         }
         if arguments["run_id"]:
             attempt_dir.check_run_id(arguments["run_id"])
+        answers = {node: status for node, status in statuses.items() if isinstance(status, dict)}
         choice = run_choice.choose(runs_dir, members, statuses, arguments["run_id"]) or {}
+        owners = run_choice.running_attempts(runs_dir, members, statuses)
+        target = stop_target.choose_stop_target(
+            arguments["run_id"], members, arguments["record"], answers.values(), choice, owners
+        )
         for note in choice.get("notes", ()):
             self.warn(printable(note))
         return {
             "changed": False,
             "choice": choice,
             "known_runs": run_choice.known_runs(statuses),
-            "holding": run_choice.running_attempts(runs_dir, members, statuses),
+            "holding": owners,
+            "answering": list(answers),
+            "traces": stop_target.has_traces(answers.values()),
+            "stop": target._asdict(),
         }

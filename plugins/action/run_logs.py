@@ -44,9 +44,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     log_follower,
     log_receiver,
     log_view,
-)
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
-    rank_index as log_index,
+    rank_index,
 )
 
 COLORS = (
@@ -75,7 +73,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
     """
 
     ARGUMENTS = arguments_of(DOCUMENTATION)
-    FAILURES = (log_index.IndexProblem, archive.RunNotFound)
+    FAILURES = (rank_index.IndexProblem, archive.RunNotFound)
 
     def execute(self, arguments: Arguments) -> Result:
         """Run one step of logs.yml."""
@@ -152,7 +150,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
     def _chosen(self) -> Result:
         """Return the run, by the nodes' answers or by the controller's record."""
         asked = self._given["asked"]
-        answers = {name: self.host_value(name, "logs_found") for name in asked["ask"]}
+        answers = {name: self.host_value(name, "logs_attempt_status") for name in asked["ask"]}
         # A node that --limit leaves out was not asked.
         statuses = {name: answer.get("status") for name, answer in answers.items() if answer}
         chosen = archive.choose_run(self._runs_dir(), asked["run"], statuses)

@@ -25,9 +25,8 @@ class ActionModule(ControllerAction):
         """Return what is missing here, after taking what there is for `taken`."""
         attempt, changed = arguments["attempt_dir"], False
         if arguments["state"] == "taken" and not self.check_mode:
-            changed, problems = plan_directory.take(
-                attempt, arguments["digests"], arguments["site"]
-            )
+            digests = plan_directory.read_digests(arguments["answers"])
+            changed, problems = plan_directory.take(attempt, digests, arguments["site"])
             for text in problems:
                 self.warn(text)
         return {"changed": changed, "lacking": plan_directory.missing_files(attempt)}

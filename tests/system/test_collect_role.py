@@ -75,7 +75,7 @@ def site(tmp_path):
         hosts = {
             name: {
                 "ansible_ssh_executable": str(script),
-                "launch_found": {
+                "launch_attempt_status": {
                     "status": dict(
                         status,
                         plan_sha256=hashlib.sha256((folder / "plan.json").read_bytes()).hexdigest(),

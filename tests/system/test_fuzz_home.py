@@ -22,9 +22,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints impo
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     archive,
     log_view,
-)
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
-    rank_index as log_index,
+    rank_index,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import series
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import plan_directory
@@ -168,7 +166,7 @@ def test_the_view_of_any_bytes(run, log, index):
     lay(run, {"rank-000.node1.log": log, "ranks.json": index})
     try:
         home = archive.LocalAttempt(str(run.parent), RUN)
-    except log_index.NewerIndex:
+    except rank_index.NewerIndex:
         return
     logs = home.logs()
     lines, _ends = log_view.merge_lines(logs, 20, home.zones, True)

@@ -32,7 +32,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints impo
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
-    rank_index as log_index,
+    rank_index,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import checks
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import candidates
@@ -312,7 +312,7 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
         restart_policy.decide(
             {"attempts": [{"number": 1, "verdict": decided, "ranks": ended}], "run": RUN}, 3, True
         )
-        json.dumps(log_index.build_index(str(whole), said, []))
+        json.dumps(rank_index.build_index(str(whole), said, []))
 
     every("rank_logs_info", honest[part], judge, (part,))
 

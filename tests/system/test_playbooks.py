@@ -382,14 +382,17 @@ def test_a_home_in_the_sites_paths_is_the_users(tmp_path):
 
 
 LOOKED = {
-    "node1": {"launch_found": {"status": {"found": True}}, "preflight_look": {"held": []}},
+    "node1": {
+        "launch_attempt_status": {"status": {"found": True}},
+        "preflight_node_owner": {"held": []},
+    },
     "node2": {
-        "launch_found": {
+        "launch_attempt_status": {
             "failed": True,
             "msg": "The module interpreter '/usr/bin/python3' was not found.",
         }
     },
-    "spare1": {"launch_found": {"unreachable": True, "msg": "No route to host"}},
+    "spare1": {"launch_attempt_status": {"unreachable": True, "msg": "No route to host"}},
     "spare2": {},
 }
 ASKED = """---

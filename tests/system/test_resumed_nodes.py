@@ -20,7 +20,7 @@ def test_the_nodes_of_a_resumed_run_keep_their_rank_order():
     ranks = random.Random(7).sample(SITE, 20)
     for unfinished, wanted in ((False, ranks), (True, [name for name in ranks if name != "node3"])):
         variables = {
-            "launch_resumed": {"nodes": ranks, "unfinished": unfinished},
+            "launch_resume_decision": {"nodes": ranks, "unfinished": unfinished},
             "__launch_site": SITE,
             "__launch_answering": [name for name in SITE if name != "node3"],
         }

@@ -195,7 +195,7 @@ def test_a_record_that_root_did_not_write_changes_no_rule(tmp_path, record):
 def test_a_chain_of_ours_is_filled_anew_and_goes_when_another_tool_is_asked_for():
     kept = {"record": {"peers": ["10.0.0.1", "10.0.0.2"], "tool": "iptables", "zone": ""}}
     known = {
-        "__runtime_firewall_kept": kept,
+        "__runtime_firewall_rules": kept,
         "__runtime_firewall_peers": ["10.0.0.1"],
         "runtime_firewall_zone": "",
     }

@@ -64,7 +64,7 @@ PLAY = """
     - attempt_monitor: {run_id: %(run)s, node: node1, base: "%(base)s"}
       register: look
     - ansible.builtin.debug: {msg: "{{ look }}"}
-    - log_index: {run_dir: "%(home)s/attempt-1", nodes: ["{{ collect_logs }}"]}
+    - log_index: {run_dir: "%(home)s/attempt-1", results: {node1: "{{ collect_logs }}"}}
       ignore_errors: true
     - run_record: {state: ended, runs_dir: "%(runs)s", run_id: %(run)s, nodes: ["{{ collect_logs }}"]}
       register: record

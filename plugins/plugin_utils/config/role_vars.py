@@ -59,7 +59,7 @@ OF_PLAYBOOKS = (
     "attempt_nodes",
     "collect_problems",
     "fetch_nodes",
-    "launch_resumed",
+    "launch_resume_decision",
     "preflight_repair",
     "preflight_report",
     "report_before_resume",

@@ -143,7 +143,7 @@ def the_users_command(fixtures: Fixtures, line: Line, findings: Findings) -> Non
         if "trainyard.cluster.job_config" in task
     ]
     # a resumed run brings its own job
-    wanted = "{{ (launch_resumed is defined) | ternary(omit, config | default('')) }}"
+    wanted = "{{ (launch_resume_decision is defined) | ternary(omit, config | default('')) }}"
     findings.same("what the role reads", [wanted], [task["config"] for task in reading])
     first = fixtures.data("playbooks", "train.yml")[0]["tasks"][0]["ansible.builtin.import_role"]
     findings.same("what train.yml does first", {"name": "preflight", "tasks_from": "read"}, first)

@@ -18,8 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice, run_json
 
 from ..config.site_fields import NAME
-from . import log_view
-from . import rank_index as log_index
+from . import log_view, rank_index
 from .rank_index import Json
 
 _ATTEMPT = re.compile(r"^attempt-([1-9][0-9]{0,8})\Z")
@@ -123,10 +122,10 @@ class LocalAttempt:
             self.plan = plan
         self.index: Json | None = None
         try:
-            self.index = log_index.read_index(self.path)
-        except log_index.NewerIndex:
+            self.index = rank_index.read_index(self.path)
+        except rank_index.NewerIndex:
             raise
-        except log_index.IndexProblem:
+        except rank_index.IndexProblem:
             pass  # written again where a node answers
         self.secrets: Secrets = secrets_of(self.plan)
 
@@ -147,7 +146,7 @@ class LocalAttempt:
         """Return whether everything is on the controller and nothing more can come."""
         if not self.plan or not self.index:
             return False
-        return log_index.is_complete(self.index, self.plan)
+        return rank_index.is_complete(self.index, self.plan)
 
     @property
     def zones(self) -> dict[str, float]:

@@ -78,6 +78,21 @@ def check_entries(nodes: Sequence[Json]) -> None:
         raise RequestError("; ".join(problems))
 
 
+def make_entries(results: Mapping[str, Json], running: bool) -> list[Json]:
+    """Return the nodes' entries. The inventory names the node, never its answer.
+
+    results: {node: what rank_logs_info returned}. running: the attempt goes on, so its files are
+    left alone.
+    """
+    entries = []
+    for node, result in results.items():
+        entry = {key: result.get(key) for key in ("utc_offset", "files", "ranks")}
+        if running:
+            entry.update(files=[], goes_on=True)
+        entries.append(dict(entry, node=node))
+    return entries
+
+
 def split_entries(nodes: Sequence[Json]) -> tuple[list[Json], dict[str, str]]:
     """Return (the entries that are sound, {node: why its entry is refused}).
 

@@ -30,8 +30,15 @@ def describe_left(node: str, sizes: dict[str, int], bound: str, files: int) -> s
 
 def describe_mismatches(mismatches: list[dict[str, Any]]) -> str:
     """Return the message about files that are not what their nodes have."""
-    texts = [f"{item['node']}: {item['file']}: {item['problem']}" for item in mismatches]
+    texts = list_problems(mismatches, {})
     return printable(
         f"logs on the controller differ from their nodes': {'; '.join(texts)}; collect again",
         limit=20_000,
     )
+
+
+def list_problems(mismatches: list[dict[str, Any]], refused: dict[str, str]) -> list[str]:
+    """Return one text per file that does not match, and per node whose answer is not valid."""
+    texts = [f"{item['node']}: {item['file']}: {item['problem']}" for item in mismatches]
+    texts += [f"{node}: {reason}" for node, reason in refused.items()]
+    return [printable(text) for text in texts]

@@ -215,6 +215,21 @@ def missing_files(attempt: str) -> dict[str, int]:
     }
 
 
+def read_digests(answers: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
+    """Return {node: sha256 of its plan}, '' for a node that named none.
+
+    answers: what attempt_monitor returned on every node, of each query; {} without an answer.
+    """
+    digests: dict[str, str] = {}
+    for statuses in answers:
+        for node, status in statuses.items():
+            digest = status.get("plan_sha256")
+            if not isinstance(digest, str):
+                digest = ""
+            digests[node] = max(digests.get(node, ""), digest)
+    return digests
+
+
 def take(attempt: str, digests: Mapping[str, str], site: Collection[str]) -> tuple[bool, list[str]]:
     """Take what the controller lacks from what was copied to .incoming/<node>/.
 

@@ -9,9 +9,7 @@ import shutil
 import pytest
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     archive,
-)
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
-    rank_index as log_index,
+    rank_index,
 )
 from core_support import ROOT
 
@@ -145,7 +143,7 @@ def test_a_damaged_index_is_none_and_a_newer_one_is_refused(here):
     home = archive.LocalAttempt(str(here), RUN)
     assert home.index is None and not home.over and home.nodes == ["node1", "node2"]
     path.write_text(json.dumps(dict(json.loads(text), version=99)))
-    with pytest.raises(log_index.NewerIndex, match="has version 99"):
+    with pytest.raises(rank_index.NewerIndex, match="has version 99"):
         archive.LocalAttempt(str(here), RUN)
 
 

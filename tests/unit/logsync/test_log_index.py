@@ -14,9 +14,7 @@ import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     collector,
-)
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
-    rank_index as log_index,
+    rank_index,
 )
 from conftest import sample_plan
 from core_support import ROOT
@@ -124,9 +122,9 @@ def test_what_is_written_is_what_the_schema_says(brought):
     assert (
         json.loads((here / "ranks.json").read_text(encoding="utf-8"))
         == index
-        == log_index.read_index(str(here))
+        == rank_index.read_index(str(here))
     )
-    assert (index["version"], index["run"], index["attempt"]) == (log_index.VERSION, RUN, 1)
+    assert (index["version"], index["run"], index["attempt"]) == (rank_index.VERSION, RUN, 1)
     failed = [
         rank for rank in index["ranks"] if rank["error"] and rank["error"]["kind"] == "ValueError"
     ]
@@ -164,7 +162,7 @@ def test_of_a_run_that_goes_on_the_index_has_the_ranks_and_leaves_the_files_alon
 def test_an_index_of_version_1_is_read_as_todays():
     old = json.loads((RAISED / "attempt-1/ranks.json").read_text(encoding="utf-8"))
     assert old["version"] == 1
-    index = log_index.read_index(str(RAISED / "attempt-1"))
+    index = rank_index.read_index(str(RAISED / "attempt-1"))
     valid(index)
     assert (index["run"], index["attempt"], [node["node"] for node in index["nodes"]]) == (
         RUN,
@@ -179,7 +177,7 @@ def test_an_index_of_version_1_is_read_as_todays():
         "cause": "python_exception",
     }
     assert one["last_time"] == old["ranks"][1]["mtime"]
-    assert log_index.is_complete(
+    assert rank_index.is_complete(
         index, json.loads((RAISED / "plan.json").read_text(encoding="utf-8"))
     )
 
@@ -198,12 +196,12 @@ def test_an_index_of_version_1_is_read_as_todays():
 )
 def test_an_index_that_cannot_be_read_says_why(tmp_path, text, words):
     (tmp_path / "ranks.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(log_index.IndexProblem, match=words):
-        log_index.read_index(str(tmp_path))
+    with pytest.raises(rank_index.IndexProblem, match=words):
+        rank_index.read_index(str(tmp_path))
 
 
 def test_no_index_is_none(tmp_path):
-    assert log_index.read_index(str(tmp_path)) is None
+    assert rank_index.read_index(str(tmp_path)) is None
 
 
 # -- nothing is lost
@@ -229,12 +227,12 @@ def test_an_index_of_a_newer_trainyard_is_left_as_it_is(brought):
 
 def test_the_end_of_every_rank_and_node_makes_it_over(brought):
     index, plan = brought()[1], dict(sample_plan(), nodes=[{"name": "node1"}, {"name": "node2"}])
-    assert log_index.is_complete(index, plan)
-    assert not log_index.is_complete(dict(index, ranks=index["ranks"][:-1]), plan)
-    assert not log_index.is_complete(
+    assert rank_index.is_complete(index, plan)
+    assert not rank_index.is_complete(dict(index, ranks=index["ranks"][:-1]), plan)
+    assert not rank_index.is_complete(
         dict(index, ranks=[dict(rank, state="training") for rank in index["ranks"]]), plan
     )
-    assert not log_index.is_complete(
+    assert not rank_index.is_complete(
         dict(index, files=[item for item in index["files"] if item["home"] != "exit.node2.json"]),
         plan,
     )

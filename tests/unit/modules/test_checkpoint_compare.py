@@ -21,7 +21,7 @@ def test_what_is_missing_or_differs_is_named(run_action, tmp_path, text, word):
     put(tmp_path, {"checkpoint/other": "x"} | ({"checkpoint/best": text} if text else {}))
     result = run_action("checkpoint_compare", {"path": str(tmp_path), "files": {"best": ENTRY}})
     assert result["changed"] is False and len(result["lacking"]) == (1 if word else 0)
-    assert word in "".join(result["lacking"])
+    assert word in "".join(result["lacking"]) and result["sizes"] == {"best": ENTRY[1]}
 
 
 @pytest.mark.parametrize(

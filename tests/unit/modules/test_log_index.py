@@ -54,6 +54,11 @@ def entry(node, *files, ranks=()):
     return {"node": node, "files": list(files), "ranks": list(ranks)}
 
 
+def by_node(entries):
+    """Return {node: entry}, as the module takes them."""
+    return {each["node"]: each for each in entries}
+
+
 def tree(path):
     return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
 
@@ -404,10 +409,15 @@ def test_the_module(bring, run_dir, run_action):
             ranks=[{"rank": 0}],
         )
     ]
-    result = run_action("log_index", {"run_dir": str(run_dir), "nodes": nodes})
+    result = run_action("log_index", {"run_dir": str(run_dir), "results": by_node(nodes)})
     assert (result["changed"], result["ranks_file"]) == (True, str(run_dir / "ranks.json"))
-    assert run_action("log_index", {"run_dir": str(run_dir), "nodes": nodes})["changed"] is False
-    missing = run_action("log_index", {"run_dir": str(run_dir), "nodes": nodes, "state": "missing"})
+    assert (
+        run_action("log_index", {"run_dir": str(run_dir), "results": by_node(nodes)})["changed"]
+        is False
+    )
+    missing = run_action(
+        "log_index", {"run_dir": str(run_dir), "results": by_node(nodes), "state": "missing"}
+    )
     assert (missing["changed"], missing["missing"], missing["left"]) == (
         False,
         {"node1": {}},
@@ -432,7 +442,7 @@ def test_the_module_takes_what_rank_logs_returns(make_attempt, run_dir, run_acti
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes((home / item["file"]).read_bytes())
         nodes.append(dict(found, changed=False, failed=False))
-    result = run_action("log_index", {"run_dir": str(run_dir), "nodes": nodes})
+    result = run_action("log_index", {"run_dir": str(run_dir), "results": by_node(nodes)})
     assert result["changed"] is True
     assert [r["rank"] for r in result["index"]["ranks"]] == [0, 1, 2, 3]
     assert (
@@ -452,21 +462,27 @@ def test_check_mode_compares_and_touches_nothing(bring, run_dir, run_action):
     ]
     (run_dir / ".incoming" / "empty").mkdir()
     before = tree(run_dir)
-    result = run_action("log_index", {"run_dir": str(run_dir), "nodes": nodes}, check=True)
+    result = run_action(
+        "log_index", {"run_dir": str(run_dir), "results": by_node(nodes)}, check=True
+    )
     assert (run_dir / ".incoming" / "empty").is_dir()
     assert result["changed"] is True
     assert tree(run_dir) == before
     assert stat.S_IMODE((run_dir / ".incoming/node1/log/workerlog.0").stat().st_mode) == 0o644
     nodes[0]["files"][0]["sha256"] = "0" * 64
     assert (
-        run_action("log_index", {"run_dir": str(run_dir), "nodes": nodes}, check=True)["failed"]
+        run_action("log_index", {"run_dir": str(run_dir), "results": by_node(nodes)}, check=True)[
+            "failed"
+        ]
         is True
     )
 
 
 def test_the_module_fails_with_node_file_and_both_digests(bring, run_dir, run_action):
     item = bring("node2", "log/workerlog.0", "rank-002.node2.log", b"abc", b"abX")
-    result = run_action("log_index", {"run_dir": str(run_dir), "nodes": [entry("node2", item)]})
+    result = run_action(
+        "log_index", {"run_dir": str(run_dir), "results": by_node([entry("node2", item)])}
+    )
     assert result["failed"] is True
     for word in ("node2", "log/workerlog.0", item["sha256"], hashlib.sha256(b"abX").hexdigest()):
         assert word in result["msg"]
@@ -474,7 +490,7 @@ def test_the_module_fails_with_node_file_and_both_digests(bring, run_dir, run_ac
 
 
 def test_the_module_without_a_run_directory(run_action, tmp_path):
-    result = run_action("log_index", {"run_dir": str(tmp_path / "none"), "nodes": []})
+    result = run_action("log_index", {"run_dir": str(tmp_path / "none"), "results": {}})
     assert result["failed"] is True and "is no directory" in result["msg"]
 
 
@@ -527,10 +543,13 @@ def test_a_node_that_lies_costs_no_other_its_logs(bring, run_dir, run_action, tm
         ),
     ]
     missing = run_action(
-        "log_index", {"run_dir": str(run_dir), "nodes": nodes, "state": "missing", "strict": False}
+        "log_index",
+        {"run_dir": str(run_dir), "results": by_node(nodes), "state": "missing", "strict": False},
     )
     assert list(missing["refused"]) == ["node2"] and list(missing["missing"]) == ["node1"]
-    result = run_action("log_index", {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
+    result = run_action(
+        "log_index", {"run_dir": str(run_dir), "results": by_node(nodes), "strict": False}
+    )
     assert not result.get("failed") and (run_dir / "launcher.node1.log").read_bytes() == b"fine"
     assert [rank["node"] for rank in result["index"]["ranks"]] == ["node1"] and tree(tmp_path) == [
         "attempt-1/launcher.node1.log", "attempt-1/ranks.json",
@@ -543,13 +562,39 @@ def test_a_mismatch_of_one_node_is_said_and_the_others_are_taken(bring, run_dir,
         entry("node2", bad),
         entry("node1", bring("node1", "logs.txt", "launcher.node1.log", b"fine")),
     ]
-    result = run_action("log_index", {"run_dir": str(run_dir), "nodes": nodes, "strict": False})
+    result = run_action(
+        "log_index", {"run_dir": str(run_dir), "results": by_node(nodes), "strict": False}
+    )
     assert (
         not result.get("failed")
         and [item["node"] for item in result["mismatches"]] == ["node2"]
         and result["warnings"]
     )
     assert (run_dir / "launcher.node1.log").read_bytes() == b"fine"
+
+
+def test_the_inventory_names_the_node(bring, run_dir, run_action):
+    item = bring("node1", "logs.txt", "launcher.node1.log", b"fine")
+    liar = dict(entry("node2", item, ranks=[{"rank": 0}]), run="x", goes_on=True)
+    result = run_action("log_index", {"run_dir": str(run_dir), "results": {"node1": liar}})
+    assert [rank["node"] for rank in result["index"]["ranks"]] == ["node1"]
+    assert [each["home"] for each in result["files"]] == ["launcher.node1.log"]
+
+
+def test_a_running_attempt_has_ranks_and_no_files_yet(bring, run_dir, run_action):
+    item = bring("node1", "logs.txt", "launcher.node1.log", b"fine")
+    results = by_node([entry("node1", item, ranks=[{"rank": 0}])])
+    result = run_action("log_index", {"run_dir": str(run_dir), "results": results, "running": True})
+    assert result["files"] == [] and len(result["index"]["ranks"]) == 1
+    assert not (run_dir / "launcher.node1.log").exists()
+
+
+def test_problems_name_what_differs_and_what_was_refused(bring, run_dir, run_action):
+    bad = bring("node2", "log/workerlog.0", "rank-002.node2.log", b"abc", b"abX")
+    results = by_node([entry("node2", bad), {"node": "node1", "files": None, "ranks": []}])
+    asked = {"run_dir": str(run_dir), "results": results, "strict": False}
+    problems = run_action("log_index", asked)["problems"]
+    assert [problem.split(":")[0] for problem in problems] == ["node2", "node1"]
 
 
 def test_a_name_with_words_in_it_is_a_name(bring, run_dir):
@@ -577,7 +622,7 @@ def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_action)
     (run_dir / "ranks.node2.jsonl").write_bytes(b"x" * 700)
     asked = {
         "run_dir": str(run_dir),
-        "nodes": nodes,
+        "results": by_node(nodes),
         "state": "missing",
         "bytes": "1000",
         "strict": False,
@@ -596,7 +641,12 @@ def test_what_a_bound_leaves_there_is_named_and_no_mismatch(run_dir, run_action)
     }
     result = run_action(
         "log_index",
-        {"run_dir": str(run_dir), "nodes": nodes, "strict": False, "left": found["left"]},
+        {
+            "run_dir": str(run_dir),
+            "results": by_node(nodes),
+            "strict": False,
+            "left": found["left"],
+        },
     )
     assert [(item["node"], item["file"]) for item in result["mismatches"]] == [
         ("node1", "logs.txt"), ("node1", "log/workerlog.1"), ("node2", "logs.txt"),

@@ -169,7 +169,7 @@ def test_the_role_stops_a_restart_there_and_nothing_else(tmp_path):
     run_json.write_entry(run, run_json.new_record(RUN, "a", 1.0), run_json.new_entry(1))
     known = {
         "preflight_read": {"suite": {"resume": RULE}, "project": "/"},
-        "launch_resumed": {"run": RUN},
+        "launch_resume_decision": {"run": RUN},
     }
     play = [
         {

@@ -29,7 +29,7 @@ PLAY = """
       become: false
       register: resumed
       ignore_errors: true
-    - trainyard.cluster.log_index: {{run_dir: ~/none, nodes: [], state: missing}}
+    - trainyard.cluster.log_index: {{run_dir: ~/none, results: {{}}, state: missing}}
       delegate_to: localhost
       run_once: true
       become: false
