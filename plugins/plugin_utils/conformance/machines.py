@@ -198,13 +198,13 @@ def order(fixtures: Fixtures, line: Line, findings: Findings) -> None:
 
 
 def here_too(fixtures: Fixtures, line: Line, findings: Findings) -> None:
-    """Check B4: A3 to A6 for this document's job."""
+    """Check B4: A3 to A6 for the job of this promise."""
     for check in (addresses, passwordless, same_everywhere, order):
         check(fixtures, line, findings)
 
 
 def port_and_here_too(fixtures: Fixtures, line: Line, findings: Findings) -> None:
-    """Check C4: B4 and B5 for this document's job."""
+    """Check C4: B4 and B5 for the job of this promise."""
     here_too(fixtures, line, findings)
     start_port(fixtures, dict(fixtures.contract["promises"]["B5"], **line), findings)
 
