@@ -1,6 +1,6 @@
 #!/bin/sh
 # Finds the browser in which the report is clicked through (tests/system/test_report_browser.py), Debian's Chromium with its driver; root gets it installed.
-# Fails with a reason where there is none: Ubuntu has it as a snap only, which needs more than a package.
+# Fails with a reason if no browser is there: Ubuntu has it as a snap only, which needs more than a package.
 set -eu
 
 found() { command -v chromium > /dev/null && command -v chromedriver > /dev/null; }

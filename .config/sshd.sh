@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints the path of OpenSSH's sshd, which tests/system/test_mesh_sshd.py starts on loopback with a configuration of its own. Where it is not installed,
 # root gets it unpacked below .venv: Debian's package would start a server on this machine, so it is not installed. sshd asks for its account, which is made.
-# Fails with a reason where there is none.
+# Fails with a reason if no sshd is there.
 set -eu
 cd "$(dirname "$0")/.."
 

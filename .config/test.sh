@@ -34,7 +34,7 @@ unit() {
   # Many tests wait for real processes, timers and sockets. What fails is printed in full and run once more, alone: a defect fails again.
   # Three at a time on two cores, a file's tests one after the other: much of it waits for programs.
   pytest -q -rs -n 3 --dist loadfile --durations=15 tests || {
-    say "once more, what failed; who passes now hangs on this machine's load and wants mending"
+    say "the failed tests once more: a test that passes now depends on the load of this machine and needs a fix"
     pytest -q -rs --last-failed --last-failed-no-failures none tests
   }
 }

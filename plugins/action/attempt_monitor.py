@@ -72,38 +72,38 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 module_name="trainyard.cluster.attempt_monitor", task_vars=task_vars
             )
         )
-        status, asked = result.get("status"), self._asked()
+        status, question = result.get("status"), self._asked()
         if result.get("failed") or status is None:
             return result
-        problem = _differs(status, asked)
+        problem = _differs(status, question)
         if problem:
-            return _refusal(asked, problem)
+            return _refusal(question, problem)
         # A node that was renamed since answers with the name in its plan. Files and messages bear
         # the inventory's.
-        status["node"] = asked.node
+        status["node"] = question.node
         if not self._task.args.get("gang", False) or not status["found"]:
             return result
-        if not (asked.run and asked.number):
+        if not (question.run and question.number):
             raise AnsibleActionFail(
                 "gang needs the run and the attempt that are followed (run_id, number)"
             )
-        stopped = self._keep_gang(asked, status)
+        stopped = self._keep_gang(question, status)
         if stopped is not None:
             result["stopped_by_controller"] = stopped
-        status["stream"] = self._stream(asked, status["ended"])
-        self._warn_of_stream(asked, status["stream"])
+        status["stream"] = self._stream(question, status["ended"])
+        self._warn_of_stream(question, status["stream"])
         return result
 
-    def _keep_gang(self, asked: Asked, status: dict[str, Any]) -> bool | None:
+    def _keep_gang(self, question: Asked, status: dict[str, Any]) -> bool | None:
         """Note a failure, or stop the attempt where another node failed a while ago.
 
         Return whether it was stopped, None where nothing was to be stopped.
         """
         folder: str = C.DEFAULT_LOCAL_TMP  # type: ignore[attr-defined]
-        marker = os.path.join(folder, f"failed-{asked.run}-{asked.number}")
+        marker = os.path.join(folder, f"failed-{question.run}-{question.number}")
         if status["ended"]:
             if status["state"] in ("failed", "lost"):
-                _note(marker, asked.node)
+                _note(marker, question.node)
             return None
         if not _older(marker, MESH_SECONDS) or self._task.check_mode:
             return None
@@ -111,9 +111,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
             culprit = handle.read()
         arguments = {
             "state": "stopped",
-            "run_id": asked.run,
-            "number": asked.number,
-            "node": asked.node,
+            "run_id": question.run,
+            "number": question.number,
+            "node": question.node,
             "base": self._task.args.get("base", ".trainyard"),
             "reason": "peer",
             "by": f"the controller, because {culprit} failed",
@@ -125,19 +125,19 @@ class ActionModule(answer_gate.Gated, ActionBase):
         )
         return not answer.get("failed")
 
-    def _warn_of_stream(self, asked: Asked, stream: dict[str, Any] | None) -> None:
+    def _warn_of_stream(self, question: Asked, stream: dict[str, Any] | None) -> None:
         """Warn once of a node whose logs do not arrive."""
-        if not stream or not stream.get("problem") or asked.node in _WARNED:
+        if not stream or not stream.get("problem") or question.node in _WARNED:
             return
-        _WARNED.add(asked.node)
+        _WARNED.add(question.node)
         problem = stream["problem"]
         text = (
-            f"the logs of {asked.node} are not copied for now: {problem}; it is tried again, and"
+            f"the logs of {question.node} are not copied for now: {problem}; it is tried again, and"
             " they are collected at the end"
         )
         if stream.get("cut"):
             text = (
-                f"the logs of {asked.node} are not copied any more: {problem}; the rest stays on"
+                f"the logs of {question.node} are not copied any more: {problem}; the rest stays on"
                 " the node"
             )
         self._display.warning(text)
@@ -197,9 +197,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
         return stream
 
 
-def _refusal(asked: Asked, problem: str) -> Result:
+def _refusal(question: Asked, problem: str) -> Result:
     """Return the failed result for an answer about something else."""
-    text = f"{asked.node} gave an answer about an attempt that is not valid: {problem}"
+    text = f"{question.node} gave an answer about an attempt that is not valid: {problem}"
     return {
         "failed": True,
         "changed": False,
@@ -208,30 +208,30 @@ def _refusal(asked: Asked, problem: str) -> Result:
     }
 
 
-def _differs(status: Any, asked: Asked) -> str:
+def _differs(status: Any, question: Asked) -> str:
     """Return why a status is not about what was asked, or ''."""
     if not isinstance(status, dict):
         return "it is not a mapping"
     if not isinstance(status.get("found"), bool) or not isinstance(status.get("ended"), bool):
         return "found and ended are missing"
-    problem = _run_problem(status.get("run"), asked.run)
+    problem = _run_problem(status.get("run"), question.run)
     if problem or not status["found"]:
         return problem
     number = status.get("attempt")
     if status.get("run") is None or not _is_number(number):
         return "run or attempt is missing"
-    if asked.number and number != asked.number:
+    if question.number and number != question.number:
         return f"it is about attempt {number}"
     return ""
 
 
-def _run_problem(run: Any, asked: str) -> str:
+def _run_problem(run: Any, question: str) -> str:
     """Return why a run is not the one that was asked for, or ''."""
     if run is None:
         return ""
     if not isinstance(run, str) or not RUN_ID.match(run):
         return "run is not the id of a run"
-    if asked and run != asked:
+    if question and run != question:
         return f"it is about the run {run}"
     return ""
 

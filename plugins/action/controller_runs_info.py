@@ -24,8 +24,8 @@ class ActionModule(ControllerAction):
     def execute(self, arguments: Arguments) -> Result:
         """Return the description of all runs."""
         runs_dir = arguments["runs_dir"]
-        held = controller_runs.held_runs(runs_dir)
+        locked_runs = controller_runs.held_runs(runs_dir)
         look = prune_scan.scan_runs(
-            runs_dir, lambda name: controller_runs.describe_run(runs_dir, name, held)
+            runs_dir, lambda name: controller_runs.describe_run(runs_dir, name, locked_runs)
         )
         return {"changed": False, "look": printable_data(look)}

@@ -92,28 +92,28 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     # --- the states
 
-    def _choose_faults(self, given: Arguments) -> Result:
+    def _choose_faults(self, arguments: Arguments) -> Result:
         """Name the requested faults. Refuse without the site's name."""
         table = fault_table.load()
-        names = fault_table.select(table["faults"], given["only"])
-        if given["list"]:
+        names = fault_table.select(table["faults"], arguments["only"])
+        if arguments["list"]:
             lines = fault_table.list_faults({name: table["faults"][name] for name in names})
             verdict = {"outcome": "completed"}
             return {"changed": False, "faults": [], "summary": lines, "verdict": verdict}
         site = self._site()
-        if given["confirm"] != site:
+        if arguments["confirm"] != site:
             raise fault_table.DrillError(
                 f"this kills ranks, nodes and connections of the site {site!r} on purpose:"
                 f" {len(names)} faults, about a minute each. To do it: -e confirm={site}"
             )
         base = table["job"]
-        if given["config"]:
-            base = self._read_job(given["config"])
+        if arguments["config"]:
+            base = self._read_job(arguments["config"])
         return {
             "changed": False,
             "faults": names,
             "job": base,
-            "example": not given["config"],
+            "example": not arguments["config"],
         }
 
     def _read_job(self, config: Any) -> dict[str, Any]:
@@ -126,11 +126,11 @@ class ActionModule(answer_gate.Gated, ControllerAction):
             problems = problems + invalid
         if problems or job is None:
             raise fault_table.DrillError("; ".join(str(problem) for problem in problems))
-        own = {key: job[key] for key in job if key not in ("name", "file", "lines")}
+        fields = {key: job[key] for key in job if key not in ("name", "file", "lines")}
         # A fault after which the training is to be restarted says so itself.
-        return dict(own, max_restarts=0)
+        return dict(fields, max_restarts=0)
 
-    def _describe_login(self, given: Arguments) -> Result:
+    def _describe_login(self, arguments: Arguments) -> Result:
         """Return the argv of Ansible's own ssh to this node. Refuse a node that a run holds."""
         connection: Any = self._connection
         transport = getattr(connection, "transport", "?")
@@ -175,10 +175,10 @@ class ActionModule(answer_gate.Gated, ControllerAction):
                 f"{name} is held by the run {run}; stop it first: playbooks/stop.yml -e run={run}"
             )
 
-    def _make_site(self, given: Arguments) -> drill_site.Site:
+    def _make_site(self, arguments: Arguments) -> drill_site.Site:
         """Return the site of a drill: its nodes, and how commands name it."""
         names, site = self._names(), self._site()
-        count = (given["job"] or {}).get("nodes")
+        count = (arguments["job"] or {}).get("nodes")
         if isinstance(count, int):
             names = names[:count]
         ways: dict[str, Any] = {
@@ -202,16 +202,16 @@ class ActionModule(answer_gate.Gated, ControllerAction):
     def _folder(self) -> str:
         return os.path.join(self._runs(), "drill")
 
-    def _inject_fault(self, given: Arguments) -> Result:
+    def _inject_fault(self, arguments: Arguments) -> Result:
         """Inject one fault. It never fails the task, so that the other faults follow."""
-        site, fault = self._make_site(given), fault_table.load()["faults"][given["fault"]]
-        reason = self._reason_to_skip(site, fault, given["example"])
+        site, fault = self._make_site(arguments), fault_table.load()["faults"][arguments["fault"]]
+        reason = self._reason_to_skip(site, fault, arguments["example"])
         if reason:
             result = {"name": fault["name"], "injected": fault["injected"], "skipped": reason}
         else:
             # Ctrl-C reaches a worker as TERM. What was done to a node is undone then, too.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-            result = self._run_course(site, given["job"], fault)
+            result = self._run_course(site, arguments["job"], fault)
         cells = [fault_table.cell(part, 100) for part in fault_table.make_row(result)[2:]]
         self._display.display("   ".join(cells))
         return {
@@ -236,15 +236,15 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         folder = os.path.join(self._folder(), time.strftime("%H%M%S-") + fault["name"])
         return drill_run.Drill(site, job, fault, folder, self._display.display).execute()
 
-    def _summarize(self, given: Arguments) -> Result:
+    def _summarize(self, arguments: Arguments) -> Result:
         """Prove that the last fault, too, left a site that trains (N8), and write the table."""
-        results = [item["drilled"] for item in given["results"] if item.get("drilled")]
+        results = [item["drilled"] for item in arguments["results"] if item.get("drilled")]
         if not results:
-            messages = (item["msg"] for item in given["results"] if item.get("msg"))
+            messages = (item["msg"] for item in arguments["results"] if item.get("msg"))
             raise fault_table.DrillError(f"no fault was done: {next(messages, 'none was chosen')}")
         closing = dict(CLOSING, budget=dict(fault_table.BUDGET))
         drill_run.fill_last_promise(
-            results, lambda: self._run_course(self._make_site(given), given["job"], closing)
+            results, lambda: self._run_course(self._make_site(arguments), arguments["job"], closing)
         )
         total = fault_table.summarize(results)
         page = self._write_results(results, total)

@@ -21,9 +21,9 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the table with READY or NOT READY as its last line."""
-        found = arguments["findings"]
-        lines = [printable(line) for line in findings.lines(found)]
-        stops = len(findings.stops(findings.merged(found)))
+        entries = arguments["findings"]
+        lines = [printable(line) for line in findings.lines(entries)]
+        stops = len(findings.stops(findings.merged(entries)))
         if stops:
             subject = f"{stops} findings keep"
             if stops == 1:

@@ -90,9 +90,9 @@ class ActionModule(ControllerAction):
     def execute(self, arguments: Arguments) -> Result:
         """Return the job and the site, or fail with every problem of them."""
         self._arguments, self._resumed = arguments, arguments["resumed"] or {}
-        given = plain(load_extra_vars(self._loader))
+        variables = plain(load_extra_vars(self._loader))
         ignored = set(arguments["ignored"])
-        self._extra = {name: value for name, value in given.items() if name not in ignored}
+        self._extra = {name: value for name, value in variables.items() if name not in ignored}
         self._allowed = set(arguments["extra"])
         has_config = "config" in self._task.args
         if has_config:
@@ -150,8 +150,10 @@ class ActionModule(ControllerAction):
         A run that goes on has its nodes, however many trainers there are now. The nodes of a later
         attempt are chosen afterwards (recovery/node_replacement.py).
         """
-        kept = self._resumed.get("nodes") or ()
-        names = [node["name"] for node in site["nodes"] + site["spares"] if node["name"] in kept]
+        resumed_names = self._resumed.get("nodes") or ()
+        names = [
+            node["name"] for node in site["nodes"] + site["spares"] if node["name"] in resumed_names
+        ]
         nodes, problems = sites.select_nodes(job, site, self._arguments["members"] or names or None)
         places = self._resumed.get("places") or [node["name"] for node in nodes]
         job.setdefault("places", places)
@@ -211,13 +213,13 @@ class ActionModule(ControllerAction):
     def _login_problems(self, site: Site) -> Problems:
         names = [node["name"] for node in site["nodes"] + site["spares"]]
         logins = {name: self._hosts.login(name) for name in names}
-        kept = list(settings())
+        entries = list(settings())
         if not self._asks_nodes():  # becoming another user is refused all the same
             logins = {name: _only(login, ssh_policy.BECOME) for name, login in logins.items()}
-            kept = [entry for entry in kept if entry[1] == "become"]
+            entries = [entry for entry in entries if entry[1] == "become"]
         if not self._arguments["administrator"]:
             logins = {name: _without(login, ssh_policy.ADMIN_KEY) for name, login in logins.items()}
-        problems = ssh_policy.problems(logins, kept)
+        problems = ssh_policy.problems(logins, entries)
         if self._arguments["administrator"]:
             problems += self._hosts.account_problems(logins)
         return problems
@@ -277,8 +279,8 @@ class ActionModule(ControllerAction):
     # --- the command line
 
     def _command_line_problems(self) -> Problems:
-        given = (self._extra, self._allowed, self._roles)
-        problems = jobs.unknown_variables(*given) + extra_vars.validate(*given)
+        names = (self._extra, self._allowed, self._roles)
+        problems = jobs.unknown_variables(*names) + extra_vars.validate(*names)
         problems += extra_vars.conflicts(self._extra, verb(), self.check_mode)
         return problems + duplicate_values()
 
@@ -319,8 +321,8 @@ class ActionModule(ControllerAction):
             loader=self._loader, sources=list(context.CLIARGS["inventory"])
         )
         inventory.subset(subset)
-        kept = {host.name for host in inventory.get_hosts("all")}
-        lost = [node["name"] for node in nodes if node["name"] not in kept]
+        hosts_of_limit = {host.name for host in inventory.get_hosts("all")}
+        lost = [node["name"] for node in nodes if node["name"] not in hosts_of_limit]
         if not lost:
             return []
         text = (
@@ -409,11 +411,11 @@ def settings() -> list[Setting]:
     They are from Ansible's configuration, environment and command line.
     """
     connection_loader.get("ssh", class_only=True)  # makes its settings known
-    found = [_login_setting(name) for name in LOGIN_SETTINGS]
+    entries = [_login_setting(name) for name in LOGIN_SETTINGS]
     value, origin = C.config.get_config_value_and_origin("DEFAULT_BECOME")
     if context.CLIARGS.get("become"):
-        return [*found, ("command line", "become", True)]
-    return [*found, (str(origin), "become", plain(value))]
+        return [*entries, ("command line", "become", True)]
+    return [*entries, (str(origin), "become", plain(value))]
 
 
 def _login_setting(name: str) -> Setting:

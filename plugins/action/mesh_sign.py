@@ -35,9 +35,9 @@ class ActionModule(ControllerAction):
         keys = {name: key for name, key in arguments["keys"].items() if key}
         validity = ssh_config.span_seconds(arguments["validity"])
         renew_before = ssh_config.span_seconds(arguments["renew_before"])
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             if write:
-                held.enter_context(authority.lock(folder))
+                locks.enter_context(authority.lock(folder))
             certificates, signed = signing.sign_nodes(
                 folder,
                 arguments["ca_public_key"],

@@ -23,18 +23,18 @@ class ActionModule(ControllerAction):
         """Return the findings, or fail with those that are in the way of a start."""
         for node, rival in arguments["rivals"].items():
             arguments["results"].setdefault(node, {})["rival"] = rival
-        found = proof_verdict.judge(arguments)
-        stops = findings.stops(found)
+        proof_findings = proof_verdict.judge(arguments)
+        stops = findings.stops(proof_findings)
         if stops and not arguments["report"]:
-            lines = (f"  {line}" for line in proof_verdict.lines_of(found))
+            lines = (f"  {line}" for line in proof_verdict.lines_of(proof_findings))
             message = "\n".join(["nothing was started:", *lines])
             self.fail(message, stops=findings.short(stops))
-        if proof_verdict.is_kept(arguments, found) and not self.check_mode:
-            found = proof_verdict.keep(arguments, found)
+        if proof_verdict.is_kept(arguments, proof_findings) and not self.check_mode:
+            proof_findings = proof_verdict.keep(arguments, proof_findings)
         not_rehearsed = arguments["rehearsal"] if stops else []
         return {
             "changed": False,
-            "findings": found + proof_verdict.note_skipped_rehearsal(not_rehearsed),
-            "lines": proof_verdict.lines_of(found),
+            "findings": proof_findings + proof_verdict.note_skipped_rehearsal(not_rehearsed),
+            "lines": proof_verdict.lines_of(proof_findings),
             "not_rehearsed": not_rehearsed,
         }

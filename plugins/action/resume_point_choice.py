@@ -37,9 +37,9 @@ class ActionModule(ControllerAction):
         """Return the best checkpoint, and why a restart should wait."""
         attempt_dir.check_run_id(arguments["run_id"])
         run_dir = os.path.join(arguments["runs_dir"], arguments["run_id"])
-        own = finder.find_in_run(run_dir, arguments["rule"], on_controller=True)
-        found = {finder.CONTROLLER: printable_data(own), **arguments["found"]}
-        point, skipped = resume_point_choice.choose(found)
+        local_points = finder.find_in_run(run_dir, arguments["rule"], on_controller=True)
+        points = {finder.CONTROLLER: printable_data(local_points), **arguments["found"]}
+        point, skipped = resume_point_choice.choose(points)
         if point:
             attempt = os.path.join(run_dir, f"attempt-{point['attempt']}")
             point = dict(point, home=os.path.join(attempt, model_collector.PLACE))

@@ -21,8 +21,8 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Fail where two nodes have one product directory."""
-        found = placement.judge_bases(arguments["facts"])
-        if found:
-            texts = (f"{item['text']} -> {item['remedy']}" for item in found)
+        entries = placement.judge_bases(arguments["facts"])
+        if entries:
+            texts = (f"{item['text']} -> {item['remedy']}" for item in entries)
             self.fail(printable("; ".join(texts), newlines=True))
         return {"changed": False}

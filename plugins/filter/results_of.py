@@ -18,8 +18,8 @@ def results_of(
     default: Any = None,
 ) -> dict[str, Any]:
     """Return {host: result} as plain data."""
-    found = host_results.results_of(plain(list(hosts)), hostvars, variable, key, default)
-    results: dict[str, Any] = plain(found)
+    answers = host_results.results_of(plain(list(hosts)), hostvars, variable, key, default)
+    results: dict[str, Any] = plain(answers)
     return results
 
 

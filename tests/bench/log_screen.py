@@ -5,7 +5,7 @@ many ranks as are asked for.
 
 Not part of CI and nothing is asserted: the figures depend on the machine. The ranks are no
 trainings: on every node one process, in a unit as an attempt's, writes their logs, each line with
-the time of its writing. The plan is that of a run which is at home.
+the time of its writing. The plan is that of a run that is on the controller.
 
 .venv/bin/python tests/bench/log_screen.py -i INVENTORY --like RUN [--ranks 64] [--seconds 60]
 [--every 0.5]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of gigabytes, 64 ranks, 50,000 lines a second, lines of megabytes and rotation, brought home
-by the real sender and receiver.
+"""Logs of gigabytes, 64 ranks, 50,000 lines per second, lines of megabytes and rotation, fetched
+to the controller by the real sender and receiver.
 
-Not part of CI and nothing is asserted but that what is at home is what was written: the figures
+Not part of CI and nothing is asserted but that the controller has what was written: the figures
 depend on the machine.
 
     .venv/bin/python tests/bench/log_stress.py --folder FOLDER [--gigabytes 2] [--seconds 60]

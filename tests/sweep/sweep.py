@@ -496,7 +496,7 @@ def main():
         with alone("" if verb == "train" else given.lock):
             getattr(sweep, verb)(names if verb == "train" else follow, places(given.only))
     sweep.whole_run()
-    print("# left at home: %s" % (sweep.rubbish() or "nothing"))
+    print("# left on the controller: %s" % (sweep.rubbish() or "nothing"))
     bad = [row for row in sweep.rows if row[4]]
     print("# %d kills, %d with something that does not hold" % (len(sweep.rows), len(bad)))
     for verb, place, task, said, keys in bad:

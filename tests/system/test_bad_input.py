@@ -60,7 +60,7 @@ JOB = [
     ("missing key", {"job": job(config=None)}, "mine.yml:1: the key 'config' is missing"),
     ("wrong type", {"job": job(config="[a.yml]")}, "mine.yml:3 config: must be the path"),
     ("octal", {"job": GOOD + "nodes: 010\n"}, "mine.yml:4 nodes: 010 is read as 8; write plain digits"),
-    ("octal that is none", {"job": GOOD + "nodes: 08\n"}, "mine.yml:4 nodes: must be 'all' or a whole number from 1 up; got '08'"),
+    ("not an octal", {"job": GOOD + "nodes: 08\n"}, "mine.yml:4 nodes: must be 'all' or a whole number from 1 up; got '08'"),
     ("boolean", {"job": GOOD + "nodes: no\n"}, "nodes: must be 'all' or a whole number from 1 up; got False"),
     ("boolean as a key", {"job": GOOD + "env: {no: 1}\n"}, "mine.yml:4 env: a key must be a plain word"),
     ("zero", {"job": GOOD + "devices: 0\n"}, "mine.yml:4 devices: must be 'all', a whole number from 1 up"),
@@ -68,7 +68,7 @@ JOB = [
     ("no number", {"job": GOOD + "overrides: {a: .nan}\n"}, "mine.yml:4 overrides.a: .nan is no finite number"),
     ("a number without end",
      {"job": GOOD + "overrides: {a: %s}\n" % ("9" * 5000)}, "overrides.a: 9999999999999999999999999999999999999... cannot be read as int"),
-    ("a tagged value that is none", {"job": GOOD + "overrides: {a: !!bool maybe}\n"}, "overrides.a: maybe cannot be read as bool"),
+    ("not a tagged value", {"job": GOOD + "overrides: {a: !!bool maybe}\n"}, "overrides.a: maybe cannot be read as bool"),
     ("an empty tagged number", {"job": GOOD + 'overrides: {a: !!int ""}\n'}, "overrides.a: '' cannot be read as int"),
     ("a number of no digits", {"job": GOOD + "overrides: {a: 0x_}\n"}, "overrides.a: 0x_ cannot be read as int"),
     ("more nodes than the site", {"job": GOOD + "nodes: 3\n"}, "mine.yml:4 nodes: asks for 3 nodes; the site 'site' has 2"),
@@ -205,7 +205,7 @@ SITES = [
     ("reserved PATH", {"site": {"trainyard_env": {"PATH": "/x"}}}, "trainyard_env.PATH: is reserved"),
     ("reserved LD_PRELOAD", {"site": {"trainyard_env": {"LD_PRELOAD": "x"}}}, "trainyard_env.LD_PRELOAD: is not for a training"),
     ("control character in the environment", {"site": {"trainyard_env": {"A": "\x1b[2J"}}}, "trainyard_env.A: holds U+001B"),
-    ("a name that is none", {"site": {"trainyard_env": {None: 1}}}, "trainyard_env.None: must be the name of an environment variable"),
+    ("not a name", {"site": {"trainyard_env": {None: 1}}}, "trainyard_env.None: must be the name of an environment variable"),
     ("a list in the environment", {"site": {"trainyard_env": {"A": [1]}}}, "trainyard_env.A: must be text or a number; got [1]"),
     ("a switch in the environment", {"site": {"trainyard_env": {"A": True}}}, "trainyard_env.A: must be text or a number; got True"),
     ("unknown suite",
@@ -240,7 +240,7 @@ SITES = [
     ("a name that is a path", {"site": {"trainyard_site": "../x"}}, "trainyard_site: must be letters, digits, dots, dashes"),
 ]  # fmt: skip
 
-# --- variables of the roles, in group_vars or host_vars; what is said of a value is said of -e, too
+# --- variables of the roles, in group_vars or host_vars; each rule of a value is valid for -e, too
 ROLES = [
     ("a number for a pair", {"preflight_shm_mib": 64}, "all.yml:2 preflight_shm_mib: must be a mapping of stop, warn; got 64"),
     ("a text for a pair", {"preflight_disk_mib": '{"stop": 1}'}, "preflight_disk_mib: must be a mapping of stop, warn; got"),
@@ -270,7 +270,7 @@ ROLES = [
     ("its directory is the system's", {"runtime_home": "/etc"}, "runtime_home: is a directory of the system; got '/etc'"),
     ("its directory is the home", {"workspace_home": "~"}, "workspace_home: is a home or working directory itself"),
     ("a control character", {"runtime_interpreter": "/usr/bin/py\x1b[2J"}, "runtime_interpreter: holds U+001B"),
-    ("a template that is none of it", {"preflight_nofile": "{{ 'x' * 2 }}"}, "preflight_nofile: must be a whole number; got 'xx'"),
+    ("not a value of the template", {"preflight_nofile": "{{ 'x' * 2 }}"}, "preflight_nofile: must be a whole number; got 'xx'"),
     ("a template that leads nowhere", {"preflight_nofile": "{{ nothere }}"}, "all.yml:2 preflight_nofile: cannot be templated"),
 ]  # fmt: skip
 SITES += [
@@ -311,11 +311,11 @@ WORDS = [
     ("zero", {"words": ["nodes=0"]}, "command line nodes: must be a whole number from 1 up"),
     ("more nodes than the site", {"words": ["nodes=3"]}, "command line nodes: asks for 3 nodes; the site 'site' has 2"),
     ("port as text", {"words": ["start_port=high"]}, "command line start_port: must be a whole number"),
-    ("a switch that is none", {"words": ["rehearse=maybe"]}, "command line rehearse: must be true, false, yes or no; got 'maybe'"),
+    ("not a switch", {"words": ["rehearse=maybe"]}, "command line rehearse: must be true, false, yes or no; got 'maybe'"),
     ("a switch that is a mapping",
      {"words": ['{"matrix": {"a": 1}}']}, "command line matrix: must be true, false, yes or no; got {'a': 1}"),
     ("a switch, near", {"words": ["matrix=ture"]}, "did you mean 'true'?"),
-    ("a choice that is none", {"words": ["verify=fast"]}, "command line verify: must be one of cached, sample, full; got 'fast'"),
+    ("not a choice", {"words": ["verify=fast"]}, "command line verify: must be one of cached, sample, full; got 'fast'"),
     ("a choice, near", {"words": ["verify=ful"]}, "did you mean 'full'?"),
     ("scaling", {"words": ["scaling=aply"]}, "command line scaling: must be advise or apply; got 'aply'; did you mean 'apply'?"),
     ("rendezvous", {"words": ["rendezvous=master"]}, "command line rendezvous: fleetrun has no rendezvous 'master'"),
@@ -329,7 +329,7 @@ WORDS = [
     ("a secret of the job", {"job": GOOD + "env: {A_LOGIN: [hunter2]}\n", "site": {"trainyard_secret_env": ["A_LOGIN"]}}, "env.A_LOGIN: "),
     ("secret names as a mapping", {"site": {"trainyard_secret_env": {"A_LOGIN": "hunter2"}}}, "trainyard_secret_env]: must be a list of names"),
     ("secret names as a text", {"site": {"trainyard_secret_env": "A_LOGIN"}}, "trainyard_secret_env]: must be a list of names"),
-    ("a secret name that is none", {"site": {"trainyard_secret_env": ["A-B"]}}, "such as [WANDB_LOGIN], without their values"),
+    ("not a secret name", {"site": {"trainyard_secret_env": ["A-B"]}}, "such as [WANDB_LOGIN], without their values"),
     ("two names of one thing", {"words": ["rehearse=false", "preflight_rehearse=true"]},
      "command line rehearse: is given as preflight_rehearse, too"),
     ("one name twice", {"words": ["nodes=1", "nodes=2"]}, "command line nodes: is given twice: '1' and '2'"),

@@ -261,10 +261,10 @@ def test_a_new_task_is_never_drawn_over(screen):
 
 def test_a_warning_is_not_drawn_over_and_the_picture_comes_again(screen):
     screen.retry(at(0))
-    screen.plugin._display.display("somebody else")
+    screen.plugin._display.display("another program")
     said = screen.capsys.readouterr().out
     assert said.startswith("\r\x1b[5A") and said.endswith(
-        "\x1b[Jsomebody else\n"
+        "\x1b[Janother program\n"
     )  # the picture made room
     assert screen.retry(at(1)).startswith("\rppyoloe")
     screen.plugin._display.display("again")

@@ -44,11 +44,11 @@ def own_machine(credential, run, number):
     may share the home directory. Raises Refused where nothing was noted.
     """
     folder = os.path.dirname(credential)
-    wanted = {"identity": identity(), "run": run, "number": number}
+    expected = {"identity": identity(), "run": run, "number": number}
     for name in sorted(os.listdir(folder)):
         machine = read_json(os.path.join(folder, name, "machine.json"))
         if isinstance(machine, dict) and all(
-            machine.get(key) == value for key, value in wanted.items()
+            machine.get(key) == value for key, value in expected.items()
         ):
             return machine
     raise Refused("the attempt is not on this machine")

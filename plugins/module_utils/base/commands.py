@@ -83,10 +83,10 @@ def read_outputs(call, until):
         for stream in outputs:
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map():
-            left = until - time.monotonic()
+            remaining = until - time.monotonic()
             ready = []
-            if left > 0:
-                ready = selector.select(left)
+            if remaining > 0:
+                ready = selector.select(remaining)
             if not ready:
                 raise subprocess.TimeoutExpired(call.args, 0)
             for key, _events in ready:

@@ -69,7 +69,7 @@ def git_files(root):
         if error.reason in ("late", "large"):
             raise ManifestError(str(error)) from error
         return None
-    links, kept = {".": False}, []
+    links, files = {".": False}, []
     for name in names:
         parts = name.split("/")
         # An index may hold any text as a name. A path behind a link is not a file of the tree.
@@ -78,8 +78,8 @@ def git_files(root):
         path = os.path.join(root, name)
         exists = os.path.lexists(path) and not _behind_link(root, os.path.dirname(name), links)
         if exists and (os.path.islink(path) or not os.path.isdir(path)):
-            kept.append(name)
-    return sorted(set(kept)) or None
+            files.append(name)
+    return sorted(set(files)) or None
 
 
 def _behind_link(root, folder, known):
@@ -200,11 +200,11 @@ def digest(entries):
     return total.hexdigest()
 
 
-def differences(expected, found, limit=20):
+def differences(expected, actual, limit=20):
     """Return at most `limit` sentences, one per file that is not as expected."""
     lines = []
-    for name in sorted(set(expected) | set(found)):
-        want, have = expected.get(name), found.get(name)
+    for name in sorted(set(expected) | set(actual)):
+        want, have = expected.get(name), actual.get(name)
         if want == have:
             continue
         if have is None:

@@ -27,8 +27,8 @@ def parse_mounts(table):
     """Return the mounts in the text of /proc/<pid>/mountinfo, in its order."""
     mounts = []
     for line in table.split("\n"):  # a path may have other signs that splitlines() splits at
-        left, _dash, right = line.partition(" - ")
-        fields, tail = left.split(), right.split()
+        head, _dash, right = line.partition(" - ")
+        fields, tail = head.split(), right.split()
         if len(fields) > 4 and len(tail) > 1:
             mounts.append(Mount(_unescape(fields[4]), _unescape(fields[3]), tail[0], tail[1]))
     return mounts

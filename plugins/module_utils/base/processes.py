@@ -171,11 +171,12 @@ def _bears_mark(pid, run_id, number):
     return bool(mark) and mark[0] == run_id and number in (None, mark[1])
 
 
-def send(pid, started, run_id, number, what):
+def send(pid, started, run_id, number, signal_number):
     """Send a signal to a process of a run and return whether it was sent.
 
-    started: as start_of returned it. what: the signal. The pid's handle is taken first and the
-    process checked through it, so that a pid that another process has got meanwhile is never hit.
+    started: as start_of returned it. signal_number: of the signal. The pid's handle is taken
+    first and the process checked through it, so that a pid that another process has got meanwhile
+    is never hit.
     Without pidfd (Python 3.8, Linux before 5.3) the check comes right before the signal.
     """
     handle = None
@@ -192,9 +193,9 @@ def send(pid, started, run_id, number, what):
         if not is_same or not _bears_mark(pid, run_id, number):
             return False
         if handle is None:
-            os.kill(pid, what)
+            os.kill(pid, signal_number)
         else:
-            signal.pidfd_send_signal(handle, what)
+            signal.pidfd_send_signal(handle, signal_number)
         return True
     except OSError:
         return False

@@ -155,8 +155,8 @@ def examine(root, folder, name, files, rule):
     Raises BrokenFile with the reason, beginning with the file. root: descriptor of the attempt's
     directory. folder: below it. files: {path below folder: modification time in ns}.
     """
-    wanted = wanted_files(rule, name)
-    _refuse_incomplete(wanted, files)
+    required = wanted_files(rule, name)
+    _refuse_incomplete(required, files)
     entries = (rule.get("state") or {}).values()
     rows = [entry[1] for entry in entries if isinstance(entry, list)]
     values = {}
@@ -170,25 +170,25 @@ def examine(root, folder, name, files, rule):
         except (OSError, validate.BrokenFile) as error:
             # Other files that the suite writes (texts, exported models) are taken along as they
             # are.
-            if path in wanted or ending in validate.PICKLES + validate.RECORDS:
+            if path in required or ending in validate.PICKLES + validate.RECORDS:
                 code = "checkpoint.unreadable"
                 if isinstance(error, validate.BrokenFile):
                     code = error.code
                 raise validate.BrokenFile(code, f"{path} {error}") from None
-    return read_progress(rule.get("state") or {}, name, {path: values[path] for path in wanted})
+    return read_progress(rule.get("state") or {}, name, {path: values[path] for path in required})
 
 
-def _refuse_incomplete(wanted, files):
+def _refuse_incomplete(required, files):
     """Raise BrokenFile where files are missing, or are of two saves."""
-    missing = [path for path in wanted if path not in files]
+    missing = [path for path in required if path not in files]
     if missing:
         raise validate.BrokenFile("checkpoint.file_missing", f"{', '.join(missing)} is missing")
-    later = [path for path in wanted if files[path] > files[wanted[-1]]]
+    later = [path for path in required if files[path] > files[required[-1]]]
     if later:
         # A suite that writes its files anew at every save was cut off between two of them: each
         # file is whole, but together they are not a checkpoint.
         raise validate.BrokenFile(
-            "checkpoint.mixed_saves", f"{', '.join(later)} is of a later save than {wanted[-1]}"
+            "checkpoint.mixed_saves", f"{', '.join(later)} is of a later save than {required[-1]}"
         )
 
 

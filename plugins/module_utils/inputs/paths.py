@@ -219,14 +219,14 @@ def digest_cache(cache, fresh):
     return read, close
 
 
-def entries(path, exclude, content, wanted=None):
+def entries(path, exclude, content, buckets=None):
     """Yield (name, [kind, size, content]) of every file.
 
     content: callable (name, path, stat) -> text, or None where names and sizes are enough. wanted:
     bucket numbers, or None for all.
     """
     for name, full, info in walk(path, exclude):
-        if wanted is not None and bucket(printable_name(name)) not in wanted:
+        if buckets is not None and bucket(printable_name(name)) not in buckets:
             continue
         if info is None:
             yield name, ["unreadable", 0, ""]
@@ -410,17 +410,17 @@ def _add_unreadable(result, path, choice):
     result["unreadable"] = sorted(set(result["unreadable"]))[:_MOST_UNREADABLE]
 
 
-def list_entries(base, place, wanted, full=False):
+def list_entries(base, place, buckets, full=False):
     """Return {entries, buckets}: the files of the wanted parts.
 
     entries: {name: [kind, size, content]}. Only whole parts are shown, and not too many.
     """
     read, _close = _content_reader(base, place, full, fresh=False)
     parts = {}
-    for name, entry in entries(place["path"], place.get("exclude") or (), read, set(wanted)):
+    for name, entry in entries(place["path"], place.get("exclude") or (), read, set(buckets)):
         parts.setdefault(bucket(printable_name(name)), {})[printable_name(name)] = entry
     result, numbers = {}, []
-    for number in sorted(wanted):
+    for number in sorted(buckets):
         part = parts.get(number, {})
         if numbers and len(result) + len(part) > MOST_ENTRIES:
             break

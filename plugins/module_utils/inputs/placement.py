@@ -57,31 +57,33 @@ def exchange_nonces(base, node, names):
     return {"own": value, "seen": others}
 
 
-def look(run, base, asked):
+def look(run, base, questions):
     """Return {base, nonce, places: {key: description}, summary} of this node.
 
-    asked: {node, nodes (all names), places, verify}. A description is that of paths.describe_path.
+    questions: {node, nodes (all names), places, verify}. A description is that of
+    paths.describe_path.
     """
-    names, node = asked.get("nodes") or [], asked.get("node", "")
-    verify = asked.get("verify") or "cached"
+    names, node = questions.get("nodes") or [], questions.get("node", "")
+    verify = questions.get("verify") or "cached"
     if verify == "full":
         # Every byte is read by a task of its own, which says first how long it takes.
         verify = "estimate"
     described = {}
-    for place in asked.get("places") or []:
+    for place in questions.get("places") or []:
         top_only = place["placement"] == "shared" and names and node != names[0]
         described[place["key"]] = places.describe_path(base, place, verify, top_only=top_only)
     return dict(describe_base(base, node, names), places=described, summary=summary(described))
 
 
-def summary(found):
+def summary(descriptions):
     """Return one digest of all places that every node has read whole.
 
-    Where it differs between nodes, files can be asked for by name. found: {key: description}.
+    Where it differs between nodes, files can be asked for by name.
+    descriptions: {key: description}.
     """
     buckets = {
         key: [item["buckets"]]
-        for key, item in found.items()
+        for key, item in descriptions.items()
         if item["buckets"] and item["placement"] != "shared"
     }
     if not buckets:
@@ -100,13 +102,13 @@ def describe_base(base, node, names):
     return {"base": identity(base), "nonce": nonces}
 
 
-def find_shared(identities, seen=None):
+def find_shared(identities, node_nonces=None):
     """Return {node: first node that has the very same directory}.
 
-    identities: {node: [ids]}. seen: {node: {own, seen}} of nonces.
+    identities: {node: [ids]}. node_nonces: {node: {own, seen}} of nonces.
     """
     nonces = {name: {"own": "", "seen": {}} for name in identities}
-    nonces.update((name, value) for name, value in (seen or {}).items() if value)
+    nonces.update((name, value) for name, value in (node_nonces or {}).items() if value)
     owner = {}
     for name, ids in identities.items():
         for other in owner:

@@ -23,9 +23,9 @@ def read_config_texts(root, config, names):
 
     A file names others relative to the tree or to its own folder.
     """
-    texts, wanted = {}, [os.path.normpath(config)]
-    while wanted and len(texts) < MOST:
-        name = wanted.pop()
+    texts, pending = {}, [os.path.normpath(config)]
+    while pending and len(texts) < MOST:
+        name = pending.pop()
         path = os.path.join(root, name)
         if name in texts or name not in names or os.path.getsize(path) > LARGEST:
             continue
@@ -35,8 +35,8 @@ def read_config_texts(root, config, names):
             continue
         texts[name] = content.decode("utf-8", "replace")
         for word in NAMED.findall(texts[name]):
-            wanted.append(os.path.normpath(os.path.join(os.path.dirname(name), word)))
-            wanted.append(os.path.normpath(word))
+            pending.append(os.path.normpath(os.path.join(os.path.dirname(name), word)))
+            pending.append(os.path.normpath(word))
     return texts
 
 

@@ -39,11 +39,11 @@ def protect(root, writable):
             if stat.S_ISLNK(info.st_mode):
                 continue
             mode = stat.S_IMODE(info.st_mode)
-            wanted = mode & ~0o222
+            new_mode = mode & ~0o222
             if writable:
-                wanted = mode | 0o200
-            if wanted != mode:
-                os.chmod(path, wanted)
+                new_mode = mode | 0o200
+            if new_mode != mode:
+                os.chmod(path, new_mode)
 
 
 def remove(root):

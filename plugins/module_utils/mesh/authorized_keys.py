@@ -91,24 +91,24 @@ def describe(text, site):
     }
 
 
-def arrange(text, site, wanted=None, keep=True, gone=()):
+def arrange(text, site, site_lines=None, keep=True, gone=()):
     """Return (text, old): the file's new text and the number of earlier lines.
 
-    Earlier lines are those of the site that stay in it. wanted: the site's lines, None to add
+    Earlier lines are those of the site that stay in it. site_lines: the site's lines, None to add
     nothing. keep: True if earlier lines stay. They stand first, so that an attempt which began with
     them goes on with them. gone: names of nodes that were taken back. No line lets one of them in,
     nor does one that does not tell nodes apart.
     """
     current = own_lines(text, site)
-    new = list(dict.fromkeys(wanted or ()))
+    new = list(dict.fromkeys(site_lines or ()))
     old = []
-    if keep or wanted is None:
+    if keep or site_lines is None:
         old = [line for line in current if line not in new]
     if gone:
         names = [principal(site, node) for node in gone]
         old = [line for line in old if not _admits_any(line, names)]
     # Without lines the site leaves the node, and its attempts' keys with it.
-    site_leaves = wanted is not None and not wanted and not keep
+    site_leaves = site_lines is not None and not site_lines and not keep
     removed = _lines_of_runs(text, site, gone, every_peer=site_leaves)
     if current == old + new and not removed:
         return text, len(old)

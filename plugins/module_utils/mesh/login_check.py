@@ -97,12 +97,12 @@ def own_fault(place, now):
     return None
 
 
-def classify_login(code, stderr, own=None):
+def classify_login(code, stderr, node_fault=None):
     """Return (cause, remedy) of a login that failed.
 
-    code: ssh's exit code, None where it did not end in time. own: own_fault of the node. A refused
-    login looks the same to ssh whatever the reason, so a fault of the node's own credentials comes
-    first.
+    code: ssh's exit code, None where it did not end in time. node_fault: own_fault of the node. A
+    refused login looks the same to ssh whatever the reason, so a fault of the node's own
+    credentials comes first.
     """
     if code is None and stderr:
         return (
@@ -113,8 +113,8 @@ def classify_login(code, stderr, own=None):
         return "no answer to the login in time", "check that the node is not frozen or overloaded"
     for sign, (cause, remedy) in LOGIN_FAILURES.items():
         if sign in stderr:
-            if own and cause == REFUSED:
-                return own
+            if node_fault and cause == REFUSED:
+                return node_fault
             return cause, remedy
     message = "it said nothing"
     lines = [line for line in stderr.splitlines() if line.strip()]
@@ -151,10 +151,11 @@ def check_answer(answer, expected):
     )
 
 
-def log_in(peer, run, wait, own=None):
+def log_in(peer, run, wait, node_fault=None):
     """Log in to one peer and return None or (cause, remedy).
 
-    run(name) -> (code or None, stdout, stderr). wait(seconds): time.sleep. own: see classify_login.
+    run(name) -> (code or None, stdout, stderr). wait(seconds): time.sleep. node_fault: see
+    classify_login.
     """
     for pause in (*BUSY_WAITS, None):
         code, out, err = run(peer["name"])
@@ -163,22 +164,22 @@ def log_in(peer, run, wait, own=None):
         if pause is None or not any(word in err for word in BUSY):
             break
         wait(pause)  # sshd drops logins at random when many nodes come at once (MaxStartups)
-    return classify_login(code, err, own)
+    return classify_login(code, err, node_fault)
 
 
-def log_in_everywhere(node, peers, run, parallel=8, own=None, wait=time.sleep):
+def log_in_everywhere(node, peers, run, parallel=8, node_fault=None, wait=time.sleep):
     """Log in from one node to all its peers and return the failures.
 
     A failure is {from, to, cause, remedy}. `parallel` logins run at a time. peers: [{name,
     identity}] of all nodes in order. Each node starts with the one after itself, so that they do
-    not all log in to one node at once. own: own_fault of the node.
+    not all log in to one node at once. node_fault: own_fault of the node.
     """
     names = [peer["name"] for peer in peers]
     start = names.index(node) + 1
     others = [peer for peer in peers[start:] + peers[:start] if peer["name"] != node]
     workers = max(1, min(parallel, len(others)))
     with concurrent.futures.ThreadPoolExecutor(max_workers=workers) as pool:
-        results = list(pool.map(lambda peer: log_in(peer, run, wait, own), others))
+        results = list(pool.map(lambda peer: log_in(peer, run, wait, node_fault), others))
     failed = [
         {"from": node, "to": peer["name"], "cause": result[0], "remedy": result[1]}
         for peer, result in zip(others, results)

@@ -74,13 +74,13 @@ def split(text):
         raise Refused("the words cannot be split") from error
 
 
-def match(pattern, word, what):
+def match(pattern, word, label):
     """Return a word that fits its pattern.
 
-    what: the word's name. Raises Refused for another one.
+    label: the word's name. Raises Refused for another one.
     """
     if not pattern.match(word):
-        raise Refused(f"not {what}")
+        raise Refused(f"not {label}")
     return word
 
 

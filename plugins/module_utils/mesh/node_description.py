@@ -20,24 +20,24 @@ from .primitives import sha256
 from .store import own_identity, read_host_keys, read_record
 
 
-def choose_address(wanted, reached, host, own):
+def choose_address(setting, reached, host, addresses):
     """Return the address at which the peers reach a node.
 
-    wanted: trainyard_address, an IP address or a network of which the node holds one address, or
+    setting: trainyard_address, an IP address or a network of which the node holds one address, or
     ''. reached: the address at which the controller's connection arrived, as the node sees it, or
-    ''. It is right behind a jump host or a forwarded port too. host: ansible_host. own: the node's
-    addresses. Raises ValueError.
+    ''. It is right behind a jump host or a forwarded port too. host: ansible_host. addresses: those
+    of the node. Raises ValueError.
     """
-    if not wanted:
+    if not setting:
         return reached.split("%")[0] or host
-    network = ipaddress.ip_network(wanted, strict=False)
+    network = ipaddress.ip_network(setting, strict=False)
     if network.num_addresses == 1:
         return str(network.network_address)
-    matches = [item for item in own if ipaddress.ip_address(item) in network]
+    matches = [item for item in addresses if ipaddress.ip_address(item) in network]
     if len(matches) != 1:
-        listed = ", ".join(matches or own) or "none"
+        listed = ", ".join(matches or addresses) or "none"
         raise ValueError(
-            f"trainyard_address {wanted} must hold exactly one address of this node, which has:"
+            f"trainyard_address {setting} must hold exactly one address of this node, which has:"
             f" {listed}"
         )
     return matches[0]
@@ -78,12 +78,21 @@ def shared_home(mountinfo, home, inode, network_filesystems):
 
 
 def describe_node(
-    name, host, port, wanted, ssh_port, directory, host_keys, network_filesystems, run, environ
+    name,
+    host,
+    port,
+    address_setting,
+    ssh_port,
+    directory,
+    host_keys,
+    network_filesystems,
+    run,
+    environ,
 ):
     """Return this machine as a node of the mesh.
 
     run(argv) -> (code, stdout, stderr). environ: the environment of the controller's login. host,
-    port, wanted: ansible_host, ansible_port and trainyard_address as the inventory has them.
+    port, address_setting: ansible_host, ansible_port and trainyard_address of the inventory.
     ssh_port: the peers' port, 0 to find it.
     """
     problems = []
@@ -92,9 +101,9 @@ def describe_node(
     reached, reached_port = _login_endpoint(environ)
     addresses = own_addresses(run(["ip", "-json", "address", "show"])[1])
     try:
-        address = choose_address(wanted, reached, host or name, addresses)
+        address = choose_address(address_setting, reached, host or name, addresses)
     except ValueError as problem:
-        address = wanted
+        address = address_setting
         problems.append(str(problem))
     problems += _problems_of_account(environ)
     keys, machine = read_host_keys(host_keys), own_identity()
@@ -121,7 +130,7 @@ def describe_node(
             read_text(mounts.TABLE), home, os.stat(home).st_ino, network_filesystems
         ),
         "site": (read_record(home, directory) or {}).get("site") or "",
-        "inventory": [name, host, port, wanted],
+        "inventory": [name, host, port, address_setting],
         "problems": problems,
     }
 

@@ -240,21 +240,21 @@ def _list_of(record, key):
     return []
 
 
-def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS, writer=""):
+def new_record(home, mesh, now, directory=DIRECTORY, host_keys=HOST_KEYS, writer=""):
     """Return the record of a mesh that has just been proven.
 
-    told: {site, nodes, digest, inventory, authority, carried} as compiled. host_keys: patterns of
+    mesh: {site, nodes, digest, inventory, authority, carried} as compiled. host_keys: patterns of
     the paths of sshd's keys. writer: this node's identity, '' where its home is shared by several.
     """
-    state = read_state(home, told["site"], directory)
-    authority = told.get("authority") or {}
+    state = read_state(home, mesh["site"], directory)
+    authority = mesh.get("authority") or {}
     known_hosts = _read_text(os.path.join(home, directory, "known_hosts"))
     return {
         "version": RECORD_VERSION,
-        "site": told["site"],
-        "nodes": list(told["nodes"]),
-        "digest": told["digest"],
-        "inventory": told["inventory"],
+        "site": mesh["site"],
+        "nodes": list(mesh["nodes"]),
+        "digest": mesh["digest"],
+        "inventory": mesh["inventory"],
         "valid_until": state["valid_until"],
         "proven": int(now),
         "files": state["files"],
@@ -264,7 +264,7 @@ def new_record(home, told, now, directory=DIRECTORY, host_keys=HOST_KEYS, writer
         "pinned": [key for key in read_host_keys(host_keys) if f" {key}\n" in known_hosts],
         "identity": writer,
         "authority": {key: authority.get(key) for key in ("fingerprint", "by", "since")},
-        "carried": bool(told.get("carried")),
+        "carried": bool(mesh.get("carried")),
     }
 
 

@@ -107,13 +107,13 @@ def start_argv(directory, unit, seconds):
     return argv + program
 
 
-def find_foreign_check(given, book):
+def find_foreign_check(arguments, book):
     """Return the rival that holds a port of the plan on this address, or None.
 
     It is a check of another user, unknown to this user's systemd. book: the answer of this node's
     listener.
     """
-    spec = {"id": given["id"], "node": given["node"], "address": given["address"]}
+    spec = {"id": arguments["id"], "node": arguments["node"], "address": arguments["address"]}
     for port in sorted(int(port) for port in book["failed"] if port.isdigit()):
         call, row = client.attempt(spec, spec, port)
         if call:
@@ -123,34 +123,34 @@ def find_foreign_check(given, book):
     return None
 
 
-def start_listening(run_command, runtime, given):
+def start_listening(run_command, runtime, arguments):
     """Start the listener when it is this check's turn.
 
-    Returns {listening, rival, hcas, interface}, or {listening: None, rival}. given: the module's
-    arguments. Raises ProofError where the listener does not start.
+    Returns {listening, rival, hcas, interface}, or {listening: None, rival}. arguments: those
+    of the module. Raises ProofError where the listener does not start.
     """
-    unit = check_lock.unit_of(given["id"])
-    with check_lock.hold_turn(run_command, runtime, given["id"]) as rival:
+    unit = check_lock.unit_of(arguments["id"])
+    with check_lock.hold_turn(run_command, runtime, arguments["id"]) as rival:
         if rival:
             return {"listening": None, "rival": rival}
-        book = _start_listener(run_command, runtime, unit, given)
+        book = _start_listener(run_command, runtime, unit, arguments)
     return {
         "listening": book,
-        "rival": find_foreign_check(given, book),
+        "rival": find_foreign_check(arguments, book),
         "hcas": list_hcas(),
-        "interface": {"name": given["interface"], "mtu": client.mtu_of(given["interface"])},
+        "interface": {"name": arguments["interface"], "mtu": client.mtu_of(arguments["interface"])},
     }
 
 
-def _start_listener(run_command, runtime, unit, given):
+def _start_listener(run_command, runtime, unit, arguments):
     """Start the listener's unit and return what it says of itself. Raises ProofError."""
     directory = os.path.join(runtime, unit[: -len(".service")])
-    _write_listener(directory, given)
-    code, out, err = run_command(start_argv(directory, unit, given["seconds"]))
+    _write_listener(directory, arguments)
+    code, out, err = run_command(start_argv(directory, unit, arguments["seconds"]))
     book = None
     if not code:
         try:
-            book = check_lock.ask_listener(runtime, given["id"], do="ports")
+            book = check_lock.ask_listener(runtime, arguments["id"], do="ports")
         except (OSError, ValueError) as error:
             err = f"it does not answer: {str(error) or type(error).__name__}"
     if not book:
@@ -161,19 +161,19 @@ def _start_listener(run_command, runtime, unit, given):
     return book
 
 
-def _write_listener(directory, given):
+def _write_listener(directory, arguments):
     """Write the listener's program and what it needs to know into its directory."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    spec = {key: given[key] for key in ("id", "node", "address", "ports")}
+    spec = {key: arguments[key] for key in ("id", "node", "address", "ports")}
     spec["expected"] = [
         name
-        for name in given["nodes"]
-        if given["node"] in peers_of(given["nodes"], name, given["matrix"])
+        for name in arguments["nodes"]
+        if arguments["node"] in peers_of(arguments["nodes"], name, arguments["matrix"])
     ]
     with open(os.path.join(directory, "spec.json"), "w", encoding="utf-8") as handle:
         json.dump(spec, handle)
     with open(os.path.join(directory, ARCHIVE), "wb") as handle:
-        handle.write(base64.b64decode(given["agent"]))
+        handle.write(base64.b64decode(arguments["agent"]))
 
 
 def limit_offer(name, offer, ports):
@@ -189,60 +189,60 @@ def limit_offer(name, offer, ports):
     )
 
 
-def try_links(_run, runtime, given):
+def try_links(_run, runtime, arguments):
     """Try every link from this node.
 
     Returns client.proven's result with complete, own (what listens here), and rival where another
-    check was met. given: the module's arguments.
+    check was met. arguments: those of the module.
     """
-    names, node = given["nodes"], given["node"]
-    targets = peers_of(names, node, given["matrix"])
-    described = given["book"].get(node, {})
+    names, node = arguments["nodes"], arguments["node"]
+    targets = peers_of(names, node, arguments["matrix"])
+    described = arguments["book"].get(node, {})
     summary = {key: described.get(key) for key in ("listening", "hcas", "interface", "msg")}
     # Between listeners of two checks there is nothing to find. A node answers for itself alone: its
     # word keeps no other from trying.
-    rival = check_lock.read_note(runtime, given["id"]) or described.get("rival")
+    rival = check_lock.read_note(runtime, arguments["id"]) or described.get("rival")
     if rival:
         return dict(client.NOTHING, complete=False, own=summary, rival=rival)
     spec = {
-        "id": given["id"],
+        "id": arguments["id"],
         "node": node,
-        "address": given["address"],
-        "interface": given["interface"],
+        "address": arguments["address"],
+        "interface": arguments["interface"],
         "targets": targets,
-        "rounds": receivers_of(names, node, given["matrix"]),
+        "rounds": receivers_of(names, node, arguments["matrix"]),
         "first": names[0],
         "count": len(names),
-        "depth": given["depth"],
-        "control": check_lock.control_of(runtime, given["id"]),
+        "depth": arguments["depth"],
+        "control": check_lock.control_of(runtime, arguments["id"]),
     }
     # A listener goes by the name that the controller knows it by, whatever it says of itself.
     book = {}
-    for name, description in given["book"].items():
+    for name, description in arguments["book"].items():
         listener = description.get("listening") or {}
         if {"address", "planned", "ephemeral", "udp"} <= set(listener):
-            book[name] = limit_offer(name, listener, given["ports"])
+            book[name] = limit_offer(name, listener, arguments["ports"])
     result = client.proven(spec, book)
     # With complete, every listener that expects this node has seen it through. Then the listeners
     # end without being stopped.
     complete = book.keys() >= set(targets) | {node} and result["through"] == sorted(targets)
-    rival = check_lock.read_note(runtime, given["id"])
+    rival = check_lock.read_note(runtime, arguments["id"])
     return dict(result, complete=complete, own=summary, rival=rival)
 
 
-def end_listening(run_command, runtime, given):
+def end_listening(run_command, runtime, arguments):
     """End the listener.
 
     Returns {closed, rival}: which peers came, where it was still there, and which check has ended
     it otherwise.
     """
     try:
-        answer = check_lock.ask_listener(runtime, given["id"], do="close")
+        answer = check_lock.ask_listener(runtime, arguments["id"], do="close")
     except (OSError, ValueError):
         answer = {}
     for verb in ("stop", "reset-failed"):
-        run_command(["systemctl", "--user", verb, check_lock.unit_of(given["id"])])
-    return {"closed": answer, "rival": check_lock.read_note(runtime, given["id"], forget=True)}
+        run_command(["systemctl", "--user", verb, check_lock.unit_of(arguments["id"])])
+    return {"closed": answer, "rival": check_lock.read_note(runtime, arguments["id"], forget=True)}
 
 
 STATES = {"listening": start_listening, "connected": try_links, "closed": end_listening}

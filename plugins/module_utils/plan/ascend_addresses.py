@@ -48,14 +48,14 @@ def read_devices(run, conf=CONF, devices=None):
     names = range(PER_SERVER)
     if devices is not None:
         names = devices
-    wanted = [str(name) for name in names]
-    from_tool, reasons = ask_tool(run, wanted)
-    if _suffices(from_tool, wanted, devices):
-        return _result(TOOL, wanted, from_tool)
-    from_conf, conf_reason = read_conf(conf, wanted)
-    _refuse_stale_file(conf, wanted, from_conf, from_tool)
-    if _suffices(from_conf, wanted, devices):
-        return _result(conf, wanted, from_conf)
+    device_names = [str(name) for name in names]
+    from_tool, reasons = ask_tool(run, device_names)
+    if _suffices(from_tool, device_names, devices):
+        return _result(TOOL, device_names, from_tool)
+    from_conf, conf_reason = read_conf(conf, device_names)
+    _refuse_stale_file(conf, device_names, from_conf, from_tool)
+    if _suffices(from_conf, device_names, devices):
+        return _result(conf, device_names, from_conf)
     if devices is None:
         raise AscendError(
             [
@@ -64,7 +64,7 @@ def read_devices(run, conf=CONF, devices=None):
                 )
             ]
         )
-    lacking = [device for device in wanted if device not in from_conf]
+    lacking = [device for device in device_names if device not in from_conf]
     problems = []
     for device in lacking:
         if device not in from_tool:
@@ -83,20 +83,20 @@ def read_devices(run, conf=CONF, devices=None):
     raise AscendError(problems)
 
 
-def _suffices(addresses, wanted, devices):
+def _suffices(addresses, device_names, devices):
     """Return whether a source has the address of every device that must have one."""
     if devices is None:
         return bool(addresses)
-    return bool(addresses) and len(addresses) == len(wanted)
+    return bool(addresses) and len(addresses) == len(device_names)
 
 
-def _refuse_stale_file(conf, wanted, from_conf, from_tool):
+def _refuse_stale_file(conf, device_names, from_conf, from_tool):
     """Raise AscendError where the file contradicts the driver.
 
     Such a file is out of date, and HCCL fails on an address that the device does not have.
     """
     problems = []
-    for device in wanted:
+    for device in device_names:
         if device in from_tool and from_conf.get(device, from_tool[device]) != from_tool[device]:
             problems.append(
                 f"device {device} is {from_tool[device]} to hccn_tool and {from_conf[device]} in"
@@ -182,12 +182,12 @@ def _call(run_command, tool, device):
     return code, out + "\n" + err
 
 
-def _result(source, wanted, addresses):
+def _result(source, device_names, addresses):
     return {
         "source": source,
         "devices": [
             {"device_id": name, "device_ip": addresses[name]}
-            for name in wanted
+            for name in device_names
             if name in addresses
         ],
     }

@@ -195,7 +195,7 @@ def _port_problems(job, nodes, count, port):
     problems = []
     if port + count - 1 > LARGEST_PORT:
         problems.append(
-            f"start port {port} leaves no room for {count} ranks a node; choose a lower one"
+            f"start port {port} leaves no room for {count} ranks per node; choose a lower one"
             " (recommended 10000 to 20000, contract B5)"
         )
     rendezvous = {}

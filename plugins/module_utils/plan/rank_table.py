@@ -384,11 +384,11 @@ def _keys(value, known, name):
     return problems
 
 
-def _constant(value, key, wanted, name):
+def _constant(value, key, expected, name):
     """Return a problem where a key has another value than the wanted text."""
-    if key not in value or value[key] == wanted:
+    if key not in value or value[key] == expected:
         return []
-    return [f'{name}: {key} is {_shown(value[key])}; wanted the text "{wanted}"']
+    return [f'{name}: {key} is {_shown(value[key])}; wanted the text "{expected}"']
 
 
 def _is_ipv4(value):

@@ -65,7 +65,7 @@ def apply(advice):
         reasons = [_reason_unchanged(setting) for setting in advice["settings"]]
         reason = "; ".join(reason for reason in reasons if reason)
         if not reason:
-            reason = f"the document has no other value for {_sizes(advice)}"
+            reason = f"the documentation has no other value for {_sizes(advice)}"
         return {}, [], [f"scaling: apply changes nothing here: {reason}"]
     changes = [
         f"scaling: apply set the {setting['name']} from {_text(setting['now'])} to {_text(value)}"
@@ -93,8 +93,8 @@ def lines(advice):
     command = _command_text(advice)
     if command and not advice["apply"]:
         result.append(
-            f"  the document's rule as words of the command: {command}; `scaling: apply` in the"
-            " job, or -e scaling=apply, adds them"
+            f"  the documented rule as arguments: {command}; `scaling: apply` in the job, or -e"
+            " scaling=apply, adds them"
         )
     return result
 
@@ -103,15 +103,15 @@ def _heading(advice):
     """Return the line that compares the cards with those of the documentation."""
     base, sizes = advice["base"], _sizes(advice)
     if base is None:
-        return f"scaling: {sizes}; the job carries no document's setting to compare with"
+        return f"scaling: {sizes}; the job has no documented setting to compare with"
     if advice["cards"] == base:
-        return f"scaling: {sizes}, as many as the document's one machine; it changes nothing"
+        return f"scaling: {sizes}, as on the one documented machine; nothing changes"
     if advice["cards"] < base:
         return (
-            f"scaling: {sizes}; the document's smallest setting is one machine with {base}, its"
-            " rules say nothing of fewer"
+            f"scaling: {sizes}; the smallest documented setting is one machine with {base}, and no"
+            " rule is for fewer"
         )
-    return f"scaling: {sizes}; the document's one machine has {base}"
+    return f"scaling: {sizes}; the one documented machine has {base}"
 
 
 def _epochs_line(epochs, batch):
@@ -124,7 +124,7 @@ def _epochs_line(epochs, batch):
         ratio, word = 1 / ratio, "more"
     return (
         f"epochs stay {epochs}, so the model takes {ratio:.4g} times {word} steps than on the"
-        " document's one machine"
+        " one documented machine"
     )
 
 
@@ -301,16 +301,17 @@ def _reason_elsewhere(value, job, advice):
     """
     document, batch = job["document"], advice["batch"]
     if (advice["nodes"], advice["devices"]) != (document["machines"], document["devices"]):
-        return f"{value} is said of {document['machines']} machines x {document['devices']} only"
+        machines, devices = document["machines"], document["devices"]
+        return f"{value} is documented for {machines} machines x {devices} only"
     if not batch["documented"]:
         return None
     if not batch["now"]:
         return (
-            f"{value} is said of {batch['documented']} a card, and the batch of this config is"
-            " unknown"
+            f"{value} is documented for {batch['documented']} per card, and the batch of this"
+            " config is unknown"
         )
     if batch["now"] != batch["documented"]:
-        return f"{value} is said of {batch['documented']} a card only"
+        return f"{value} is documented for {batch['documented']} per card only"
     return None
 
 
@@ -442,10 +443,10 @@ def _batch_lines(batch, advice):
     if not batch["now"]:
         return ["batch: unknown, this config does not say it where the suite's table looks"]
     now, documented = _text(batch["now"]), batch["documented"]
-    text = f"batch: {now} a card, {_text(batch['all'])} in all"
+    text = f"batch: {now} per card, {_text(batch['all'])} in total"
     if batch["base"]:
         text += (
-            f"; the document's one machine: {_text(documented)} x {_text(advice['base'])} ="
+            f"; documented for one machine: {_text(documented)} x {_text(advice['base'])} ="
             f" {_text(batch['base'])} ({batch['source']})"
         )
     if not documented or batch["now"] == documented:
@@ -455,7 +456,7 @@ def _batch_lines(batch, advice):
         origin = "the site or the job sets"
     return [
         text,
-        f"batch: {origin} {now} a card, so the document's rules are said of another batch",
+        f"batch: {origin} {now} per card, but the documented rules are for another batch",
     ]
 
 
@@ -472,7 +473,7 @@ def _setting_lines(setting, advice):
     alone = setting.get("one_machine")
     if alone and alone["value"] != now:
         result.append(
-            f"{name}: the document does not say how many its one machine ran; its division for more"
+            f"{name}: the documentation gives no number for one machine; its division for more"
             f" machines ({alone['source']}) would give {_text(alone['value'])}"
         )
     if setting["upstream"]:
@@ -487,16 +488,16 @@ def _document_lines(setting, advice):
         text = f"{name}: {_text(now)}, as the config says"
         if rule:
             text += (
-                f"; the document's rule for {advice['cards']} cards is unknown: {rule['why']}"
+                f"; the documented rule for {advice['cards']} cards is unknown: {rule['why']}"
                 f" ({rule['source']})"
             )
         elif advice["base"] and advice["cards"] > advice["base"]:
-            text += "; the document has no rule for more cards"
+            text += "; the documentation has no rule for more cards"
         return [text]
     change = f"from {_text(now)}"
     if _same(rule["value"], now):
         change = "unchanged"
-    result = [f"{name}: {_text(rule['value'])}, {change}, by the document ({rule['source']})"]
+    result = [f"{name}: {_text(rule['value'])}, {change}, as documented ({rule['source']})"]
     default = rule.get("default")
     if default:
         result.append(

@@ -59,12 +59,12 @@ def floored(code, name, have, floors, text, remedy):
     return []
 
 
-def space(name, own, allowed):
+def space(name, machine, allowed):
     """Return findings about disks, inodes and shared memory."""
     findings = []
-    for place in own["places"]:
+    for place in machine["places"]:
         findings += _disk_findings(name, place, allowed)
-    shm = own.get("shm")
+    shm = machine.get("shm")
     if shm:
         free = shm["free"] // MIB
         text = (
@@ -170,20 +170,20 @@ def _core_findings(node, fact, rank_cores):
     return [finding("cores.few", text, remedy, node["name"], "warn")]
 
 
-def memlock(node, own, floor, remedy):
+def memlock(node, machine, floor, remedy):
     """Return a finding about locked memory.
 
     RDMA registers its buffers in it: with a RDMA device and a limit, NCCL ends with "ibv_reg_mr
     failed" or the like (NCCL user guide, troubleshooting). So floor 'auto' demands no limit there,
     and warns where an accelerator may get one. A number or 'infinity' is demanded of all.
     """
-    limit = own["unit"]["memlock"][0]
+    limit = machine["unit"]["memlock"][0]
     level = "stop"
     if str(floor) == "auto":
         if node["accelerator"] == "cpu":
             return []
         floor = "infinity"
-        if not own["rdma"]:
+        if not machine["rdma"]:
             level = "warn"
     if floor is None or limit == UNLIMITED:
         return []
@@ -193,6 +193,6 @@ def memlock(node, own, floor, remedy):
             return []
         demand = f"{floor} bytes"
     text = f"a unit may lock {int(limit // 1024)} KiB of memory; wanted {demand}: RDMA needs it"
-    if own["rdma"]:
-        text += f" ({', '.join(own['rdma'][:4])})"
+    if machine["rdma"]:
+        text += f" ({', '.join(machine['rdma'][:4])})"
     return [finding("limits.locked_memory", text, remedy, node["name"], level)]

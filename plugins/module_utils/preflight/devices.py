@@ -54,12 +54,12 @@ FAULTS = ("[GPU requires reset]", "[GPU is lost]", "[Unknown Error]")
 LEVELS = {"model": "stop", "driver": "warn", "ecc": "stop"}
 
 
-def look(run, base, asked):
+def look(run, base, questions):
     """Return {kind, error, tool, devices, processes} of the node's devices.
 
-    See ask_nvidia and npu_smi.ask for the fields. asked["accelerator"]: the site's kind.
+    See ask_nvidia and npu_smi.ask for the fields. questions["accelerator"]: the site's kind.
     """
-    kind = asked.get("accelerator") or "cpu"
+    kind = questions.get("accelerator") or "cpu"
     if kind == "gpu":
         return dict(ask_nvidia(run), kind=kind)
     if kind == "ascend":

@@ -40,7 +40,7 @@ HOLDERS = (
 BY_HOST_NAME = ("msrun", "mpirun")
 
 
-def look(run, base, asked):
+def look(run, base, questions):
     """Return what this node shows of itself, as its training user may read it."""
     read = read_text
     available = _value_of("MemAvailable:", read("/proc/meminfo"))
@@ -349,21 +349,21 @@ def said(seconds):
     return f"{seconds:.1f} s"
 
 
-def in_the_way(name, own):
+def in_the_way(name, facts):
     """Return findings about working package managers, and a confining label."""
     findings = []
-    for lock in own["locks"]:
+    for lock in facts["locks"]:
         text = (
             f"a package manager is at work: {lock['command'] or 'a process'} (pid"
             f" {int(lock['pid'])}) holds {lock['path']}; provision.yml would wait for it"
         )
         remedy = "wait for it to end; it matters to provision.yml only"
         findings.append(finding("packages.manager_busy", text, remedy, name, "warn"))
-    label = own["unit"].get("confined", "")
+    label = facts["unit"].get("confined", "")
     selinux_type = ""
     if label.count(":") >= 2:
         selinux_type = label.split(":")[2]
-    by_selinux = own["selinux"] and selinux_type and not selinux_type.startswith("unconfined")
+    by_selinux = facts["selinux"] and selinux_type and not selinux_type.startswith("unconfined")
     if label.endswith("(enforce)") or by_selinux:
         text = f"attempts run confined as {label}; they do start"
         findings.append(finding("security.confined", text, "", name, "note"))

@@ -59,14 +59,14 @@ def launches(words):
     )
 
 
-def look(run, base, asked):
+def look(run, base, questions):
     """Return {ours, foreign, more} of the processes of a node.
 
     ours: of this user's earlier runs. foreign: launchers of trainings that are not runs of this
     user. Each is as processes.describe has it, the oldest first. more: {ours: {run: how many are
     not listed}, foreign: how many are not listed}.
     """
-    active = {item["unit"] for item in asked.get("units") or []}
+    active = {item["unit"] for item in questions.get("units") or []}
     ours, foreign = [], []
     for pid in processes.pids():
         mark = processes.mark_of(pid)

@@ -236,13 +236,13 @@ def look(
     accelerator="cpu",
     programs=None,
     python="",
-    asked=None,
+    questions=None,
     credential=None,
 ):
     """Return the node's facts.
 
-    See library/node_info.py. asked: the questions of the check's subjects. None asks for no more
-    than a plan. credential: {run, number, node} of the attempt for which a key pair is made here.
+    See library/node_info.py. questions: those of the check's subjects. None asks for no more than a
+    plan. credential: {run, number, node} of the attempt for which a key pair is made here.
     {} makes none.
     """
     account = pwd.getpwuid(os.getuid())
@@ -257,11 +257,13 @@ def look(
     except attempt_dir.AttemptError:
         units, credential = [], {}  # what still runs here is not known
     subjects, verify = {}, "cached"
-    if asked:
-        asked = dict(asked, accelerator=accelerator, python=python, peers=peers, units=units)
-        subjects = {name: subject.look(run, base, asked) for name, subject in SUBJECTS.items()}
+    if questions:
+        questions = dict(
+            questions, accelerator=accelerator, python=python, peers=peers, units=units
+        )
+        subjects = {name: subject.look(run, base, questions) for name, subject in SUBJECTS.items()}
         # every byte is read by a task of its own, which says first how long it takes
-        verify = {"sample": "sample", "full": "estimate"}.get(asked.get("verify"), "cached")
+        verify = {"sample": "sample", "full": "estimate"}.get(questions.get("verify"), "cached")
     if python:
         words = python_words(python)
     return {

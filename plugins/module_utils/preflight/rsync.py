@@ -90,18 +90,18 @@ def unfixed(number, changes):
     return missing
 
 
-def problem(found):
+def problem(description):
     """Return (text, remedy) of an rsync as `look` describes it, or None if fixed.
 
     {} is a node that does not report it.
     """
-    if found is None or found.get("fixed"):
+    if description is None or description.get("fixed"):
         return None
-    shown = found.get("version") or "of an unknown version"
+    shown = description.get("version") or "of an unknown version"
     names = f"all known holes ({OVERFLOW} to {WRITES[-1]})"
     fixed_version = ".".join(map(str, FIXED))
     remedy = f"update it with the distribution's package manager; version {fixed_version} is fixed"
-    if found.get("fixed") is None:
+    if description.get("fixed") is None:
         text = (
             f"it is unknown whether rsync ({shown}) is fixed for {names}: a peer may take over"
             " what it copies with"

@@ -147,14 +147,14 @@ def _ranges(name):
         return []
 
 
-def look(run, base, asked):
+def look(run, base, questions):
     """Return {asked, taken, used, ephemeral, reserved} of the requested ports.
 
-    asked: {ports}. taken: [{port, error} and the fields of owners]. used: other ports that sockets
-    have, from the first requested one on. ephemeral: the ranges of which the kernel gives ports to
-    connections. reserved: those it leaves out.
+    questions: {ports}. taken: [{port, error} and the fields of owners]. used: other ports that
+    sockets have, from the first requested one on. ephemeral: the ranges of which the kernel
+    gives ports to connections. reserved: those it leaves out.
     """
-    ports = [int(port) for port in asked.get("ports") or []]
+    ports = [int(port) for port in questions.get("ports") or []]
     if not ports:
         return {"asked": [], "taken": [], "used": [], "ephemeral": [], "reserved": []}
     errors = {port: try_port(port) for port in ports}

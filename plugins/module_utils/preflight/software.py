@@ -47,7 +47,7 @@ print(json.dumps({"python": platform.python_version(), "paths": paths, "prefix":
 """
 
 
-def possible_digests(wanted, project):
+def possible_digests(environment, project):
     """Return the digests that an environment can have, or [] if not resolvable.
 
     There is one for each Python and machine. Runs on the controller: the probe looks at these
@@ -56,13 +56,13 @@ def possible_digests(wanted, project):
     """
     digests = set()
     try:
-        texts = python_env.requirement_texts(wanted.get("requirements") or [], project)
+        texts = python_env.requirement_texts(environment.get("requirements") or [], project)
     except (python_env.EnvironmentRefused, OSError):  # the plan says which list is not there
         return []
     for python in PYTHONS:
         for machine in MACHINES:
             try:
-                digests.add(python_env.environment_digest(wanted, texts, python, machine))
+                digests.add(python_env.environment_digest(environment, texts, python, machine))
             except python_env.EnvironmentRefused:
                 # A list may pin two versions for one Python. The plan says it where it is the
                 # nodes'.
@@ -167,19 +167,19 @@ def own(run, python, verify):
     return state
 
 
-def look(run, base, asked):
+def look(run, base, questions):
     """Return {environments: {digest: state}, own: state or None, libraries}.
 
-    libraries: {name: version}. asked: environments (digests), python, verify.
+    libraries: {name: version}. questions: environments (digests), python, verify.
     """
-    verify, python = asked.get("verify") or "cached", asked.get("python")
+    verify, python = questions.get("verify") or "cached", questions.get("python")
     result = {"environments": {}, "own": None}
     if python:
         if os.access(python, os.X_OK):
             result["own"] = own(run, python, verify)
     else:
         folder = os.path.join(base, "env")
-        for name in _environment_names(folder, asked.get("environments")):
+        for name in _environment_names(folder, questions.get("environments")):
             state = managed(run, os.path.join(folder, name), verify)
             if state:
                 result["environments"][name] = state

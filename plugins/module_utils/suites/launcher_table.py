@@ -104,7 +104,7 @@ LAUNCHERS: dict[str, Any] = {
         },
         devices={"gpu": ["--gpus", "{devices}"], "cpu": ["--nproc_per_node={count}"]},
         notes={
-            "cpu": ("--nproc_per_node stands for the documents' --gpus, which needs a CUDA build"),
+            "cpu": ("--nproc_per_node replaces the documented --gpus, which needs a CUDA build"),
         },
     ),
     # With --selected_gpu, fleetrun falls back to Paddle's legacy launcher (fact 2). That one
@@ -117,7 +117,7 @@ LAUNCHERS: dict[str, Any] = {
         devices={"gpu": ["--selected_gpu", "{devices}"], "cpu": ["--nproc_per_node={count}"]},
         notes={
             "cpu": (
-                "fleetrun --selected_gpu is the document's form (C1, C2) and needs a CUDA build: on"
+                "fleetrun --selected_gpu is the documented form (C1, C2) and needs a CUDA build: on"
                 " a CPU build it refuses several nodes (docs/facts.md, 2); the equivalent"
                 " --nproc_per_node is used"
             ),
@@ -206,8 +206,8 @@ LAUNCHERS: dict[str, Any] = {
         rank_env="RANK_ID",
         notes={
             "ascend": (
-                "this launcher has not been run on Ascend hardware: the rank table is held against"
-                " the document's (D4-D7), no more"
+                "this launcher has not been run on Ascend hardware: the rank table is only"
+                " compared with the documented one (D4-D7)"
             ),
         },
     ),

@@ -148,7 +148,7 @@ def _walk(node: yaml.Node, path: KeyPath, lines: Lines, problems: list[Problem],
 def _walk_mapping(
     node: yaml.MappingNode, path: KeyPath, lines: Lines, problems: list[Problem], file: str
 ) -> None:
-    seen: dict[str, int] = {}  # key: its first line
+    first_lines: dict[str, int] = {}  # key: its first line
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
@@ -163,10 +163,10 @@ def _walk_mapping(
             )
             continue
         key_path = path + (key.value,)
-        if key.value in seen:
-            text = f"the key stands twice (first in line {seen[key.value]})"
+        if key.value in first_lines:
+            text = f"the key stands twice (first in line {first_lines[key.value]})"
             problems.append(Problem(file, line, dotted_key(key_path), text, code="file.key_twice"))
-        seen.setdefault(key.value, line)
+        first_lines.setdefault(key.value, line)
         lines[key_path] = line
         _walk(value, key_path, lines, problems, file)
 
@@ -264,10 +264,10 @@ def _sentences(error: ValidationError) -> list[Sentence]:
     """Return [(key path tail, sentence, code)] of one jsonschema error."""
     if error.validator == "additionalProperties":
         return _unknown_keys(error)
-    rule, wanted = _rule_of(error)
+    rule, argument = _rule_of(error)
     if rule == "required":
         instance: Any = error.instance
-        missing = [key for key in wanted if key not in instance]
+        missing = [key for key in argument if key not in instance]
         code = "value.missing_key"
         return [((), f"the key '{key}' is missing", code) for key in missing]
     code = CODE_OF_RULE.get(rule, CODE_OF_RULE[None])
@@ -303,13 +303,13 @@ def _unknown_keys(error: ValidationError) -> list[Sentence]:
 def _value_sentence(error: ValidationError) -> str:
     """Return the sentence about a value that breaks a rule."""
     got = "got " + abbreviate(error.instance)
-    rule, wanted = _rule_of(error)
+    rule, argument = _rule_of(error)
     if rule == "enum":
-        allowed = ", ".join(map(str, wanted))
-        return f"{got}; allowed: {allowed}{suggest(error.instance, wanted)}"
+        allowed = ", ".join(map(str, argument))
+        return f"{got}; allowed: {allowed}{suggest(error.instance, argument)}"
     description = _schema_of(error).get("description")
     if rule == "type":
-        return f"{description or f'must be {wanted}'}; {got} ({type(error.instance).__name__})"
+        return f"{description or f'must be {argument}'}; {got} ({type(error.instance).__name__})"
     if description:
         return f"{description}; {got}"
     if len(error.message) <= 200:
@@ -329,13 +329,13 @@ def _validator() -> type[Any]:
     return validators.extend(Draft202012Validator, {"uniqueItems": _unique}, type_checker=types)  # type: ignore[no-untyped-call]
 
 
-def _unique(validator: Any, wanted: bool, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+def _unique(validator: Any, unique: bool, instance: Any, _schema: Any) -> Iterator[ValidationError]:
     """Yield an error where a list has an item twice.
 
     jsonschema's own check compares every item with every other where it cannot sort them. A long
     list would take minutes.
     """
-    if not wanted or not validator.is_type(instance, "array"):
+    if not unique or not validator.is_type(instance, "array"):
         return
     if len({json.dumps(item, sort_keys=True) for item in instance}) < len(instance):
         yield ValidationError(f"{abbreviate(instance)} has an item twice")

@@ -217,15 +217,15 @@ def read_secret_env(names: Any, problems: list[Problem]) -> list[str]:
     """Return `trainyard_secret_env` as a list of names, and note its problems."""
     if names is None:
         return []
-    given: list[Any] = []
+    entries: list[Any] = []
     if isinstance(names, (list, tuple)):
-        given = list(names)
+        entries = list(names)
     valid = [
         str(name)
-        for name in given
+        for name in entries
         if isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
     ]
-    if not isinstance(names, (list, tuple)) or len(valid) < len(given):
+    if not isinstance(names, (list, tuple)) or len(valid) < len(entries):
         # The text does not show the value: a user who takes it for a mapping has written the
         # secrets, too.
         text = (

@@ -105,9 +105,11 @@ def detection_command(fixtures: Fixtures, line: Line, findings: Findings) -> Non
         for word in words
         if word.startswith(("StandardOutput=", "StandardError="))
     }
-    wanted = os.path.join(place, console)
+    console_path = os.path.join(place, console)
     findings.same(
-        "where the unit's streams go", {"StandardOutput": wanted, "StandardError": wanted}, streams
+        "where the unit's streams go",
+        {"StandardOutput": console_path, "StandardError": console_path},
+        streams,
     )
     findings.same(
         "words that make systemd-run wait",
@@ -143,8 +145,8 @@ def the_users_command(fixtures: Fixtures, line: Line, findings: Findings) -> Non
         if "trainyard.cluster.job_config" in task
     ]
     # a resumed run brings its own job
-    wanted = "{{ (launch_resume_decision is defined) | ternary(omit, config | default('')) }}"
-    findings.same("what the role reads", [wanted], [task["config"] for task in reading])
+    expression = "{{ (launch_resume_decision is defined) | ternary(omit, config | default('')) }}"
+    findings.same("what the role reads", [expression], [task["config"] for task in reading])
     first = fixtures.data("playbooks", "train.yml")[0]["tasks"][0]["ansible.builtin.import_role"]
     findings.same("what train.yml does first", {"name": "preflight", "tasks_from": "read"}, first)
 

@@ -36,11 +36,11 @@ def published(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     for name, row in table.items():
         job = fixtures.job(name)
         document = job["document"]
-        said = [
+        published_rows = [
             dict({key: entry.get(key) for key in row}, config=os.path.basename(job["config"]))
             for entry in job["published"]
         ]
-        findings.same(f"{name}: the row", [row], said)
+        findings.same(f"{name}: the row", [row], published_rows)
         setting = f"{document['machines']}x{document['devices']} {document['card']}"
         findings.same(f"{name}: its setting", row["machines"], setting)
         findings.same(
@@ -58,13 +58,15 @@ def slanet(fixtures: Fixtures, line: Line, findings: Findings) -> None:
 
     They are those of the row's machines. On one machine nothing is applied.
     """
-    job, wanted = job_of(fixtures, line), line["values"]
+    job, promise = job_of(fixtures, line), line["values"]
     compiled_job = fixtures.make(job, machines_of(line, line["machines"]))
     rate, batch = compiled_job.advice["settings"][0], compiled_job.advice["batch"]
     findings.same(
-        "batch per card", (wanted["batch"], wanted["batch"]), (batch["now"], batch["documented"])
+        "batch per card",
+        (promise["batch"], promise["batch"]),
+        (batch["now"], batch["documented"]),
     )
-    expected = [wanted["factor"] * value for value in rate["now"]]
+    expected = [promise["factor"] * value for value in rate["now"]]
     findings.same(
         "documented learning rate",
         (expected, line["id"]),
@@ -72,8 +74,8 @@ def slanet(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     )
     findings.same(
         "what the default gave",
-        wanted["default"],
-        {key: rate["document"]["default"].get(key) for key in wanted["default"]},
+        promise["default"],
+        {key: rate["document"]["default"].get(key) for key in promise["default"]},
     )
     text = f"[{','.join(f'{value:g}' for value in expected)}]"
     findings.true(
@@ -85,7 +87,7 @@ def slanet(fixtures: Fixtures, line: Line, findings: Findings) -> None:
         "the advice says both figures",
         all(
             word in "\n".join(compiled_job.plan["advice"])
-            for word in (line["id"], wanted["default"]["accuracy"])
+            for word in (line["id"], promise["default"]["accuracy"])
         ),
     )
     findings.same(
@@ -93,7 +95,7 @@ def slanet(fixtures: Fixtures, line: Line, findings: Findings) -> None:
         ({}, []),
         scaling.apply(advised(fixtures, job, 1, line)[0])[:2],
     )
-    findings.say(f"batch {batch['now']} per card; {rate['key']} x{wanted['factor']}: {text}")
+    findings.say(f"batch {batch['now']} per card; {rate['key']} x{promise['factor']}: {text}")
 
 
 def accuracy(fixtures: Fixtures, line: Line, findings: Findings, source: str | None = None) -> None:
@@ -111,14 +113,17 @@ def accuracy(fixtures: Fixtures, line: Line, findings: Findings, source: str | N
         (source, None),
         (many["accuracy"], alone["accuracy"]),
     )
-    said = next((item.strip() for item in text.splitlines() if "accuracy" in item), "")
+    warning = next((item.strip() for item in text.splitlines() if "accuracy" in item), "")
     findings.true(
         "what the plan prints",
-        "1 %" in said and "warm-up" in said and "epochs" in said and said.endswith(f"({source})"),
-        said or "nothing",
+        "1 %" in warning
+        and "warm-up" in warning
+        and "epochs" in warning
+        and warning.endswith(f"({source})"),
+        warning or "nothing",
     )
     findings.true("nothing is said on one machine", "accuracy" not in quiet, quiet)
-    findings.say(f"on {MANY} x {CARDS} the plan says: {said}")
+    findings.say(f"on {MANY} x {CARDS} the plan says: {warning}")
 
 
 def seg_advice(fixtures: Fixtures, line: Line, findings: Findings) -> None:
@@ -151,7 +156,7 @@ def detection_advice(fixtures: Fixtures, line: Line, findings: Findings) -> None
 
     The repository's formula is shown beside them.
     """
-    wanted, shown = line["values"], []
+    promise, shown = line["values"], []
     rows = [
         name
         for name, row in fixtures.contract["published"].items()
@@ -163,12 +168,12 @@ def detection_advice(fixtures: Fixtures, line: Line, findings: Findings) -> None
         rate = advice["settings"][0]
         findings.same(
             f"{name}: batch per card",
-            (wanted["batch"], wanted["batch"], line["id"]),
+            (promise["batch"], promise["batch"], line["id"]),
             (advice["batch"]["now"], advice["batch"]["documented"], advice["batch"]["source"]),
         )
         findings.same(
             f"{name}: learning rate",
-            (wanted["learning_rate"], line["id"]),
+            (promise["learning_rate"], line["id"]),
             (rate["document"]["value"], rate["document"]["source"]),
         )
         findings.same(
@@ -181,17 +186,17 @@ def detection_advice(fixtures: Fixtures, line: Line, findings: Findings) -> None
             f"{name}: upstream's formula gives another",
             other.get("value")
             and other["value"] != rate["now"]
-            and other["source"] == wanted["upstream"],
+            and other["source"] == promise["upstream"],
             other,
         )
         findings.true(
             f"{name}: both are printed",
-            f"({line['id']})" in text and f"({wanted['upstream']})" in text,
+            f"({line['id']})" in text and f"({promise['upstream']})" in text,
             text,
         )
         shown.append(f"{other.get('value') or 0:g}")
     findings.say(
-        f"{len(rows)} jobs: batch {wanted['batch']}, rate {wanted['learning_rate']:g} kept;"
+        f"{len(rows)} jobs: batch {promise['batch']}, rate {promise['learning_rate']:g} kept;"
         f" upstream's {' or '.join(sorted(set(shown)))} beside it"
     )
 

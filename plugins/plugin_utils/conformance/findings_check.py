@@ -38,27 +38,32 @@ class Findings:
         self.rendered: dict[str, str] = {}
         self.evidence: list[str] = []
 
-    def same(self, what: str, expected: Any, got: Any) -> bool:
+    def same(self, label: str, expected: Any, got: Any) -> bool:
         """Note and return whether a value is the expected one."""
         self.compared.append(
-            {"what": what, "expected": expected, "got": got, "same": expected == got}
+            {"what": label, "expected": expected, "got": got, "same": expected == got}
         )
         return expected == got
 
-    def true(self, what: str, said: object, otherwise: object = "it is not so") -> bool:
+    def true(self, label: str, condition: object, otherwise: object = "it is not so") -> bool:
         """Note and return whether something is so.
 
         otherwise: the text for where it is not.
         """
-        entry: Comparison = {"what": what, "expected": True, "got": bool(said), "same": bool(said)}
-        if not said:
+        entry: Comparison = {
+            "what": label,
+            "expected": True,
+            "got": bool(condition),
+            "same": bool(condition),
+        }
+        if not condition:
             entry["otherwise"] = str(otherwise)
         self.compared.append(entry)
-        return bool(said)
+        return bool(condition)
 
     def words(
         self,
-        what: str,
+        label: str,
         expected: Sequence[str],
         got: Sequence[str],
         rendered: Sequence[str] | None = None,
@@ -67,16 +72,16 @@ class Findings:
 
         rendered: the whole command, where only a part of it is compared.
         """
-        self.rendered[what] = " ".join(shlex.quote(word) for word in rendered or got)
-        return self.places(what, "word", expected, got)
+        self.rendered[label] = " ".join(shlex.quote(word) for word in rendered or got)
+        return self.places(label, "word", expected, got)
 
-    def places(self, what: str, unit: str, expected: Sequence[str], got: Sequence[str]) -> bool:
+    def places(self, label: str, unit: str, expected: Sequence[str], got: Sequence[str]) -> bool:
         """Compare two lists and return whether they are equal.
 
         The first difference is shown with its place. unit: the name of a place.
         """
         entry: Comparison = {
-            "what": what,
+            "what": label,
             "expected": list(expected),
             "got": list(got),
             "same": list(expected) == list(got),
@@ -85,14 +90,14 @@ class Findings:
         self.compared.append(entry)
         return entry["same"]
 
-    def refused(self, what: str, problems: Sequence[object], *needles: str) -> bool:
+    def refused(self, label: str, problems: Sequence[object], *needles: str) -> bool:
         """Note and return whether something was refused in words that hold every needle."""
         text = "\n".join(str(problem) for problem in problems)
         missing = [needle for needle in needles if needle not in text]
         otherwise = "not refused"
         if problems:
             otherwise = f"refused without saying {', '.join(missing)}: {text}"
-        return self.true(what, problems and not missing, otherwise)
+        return self.true(label, problems and not missing, otherwise)
 
     def say(self, text: str) -> None:
         """Add to the short evidence, which is shown where the line holds."""
@@ -117,15 +122,15 @@ def difference(entry: Comparison) -> str:
 
     Of two command lines, it names the first word that differs.
     """
-    what, expected, got = entry["what"], entry["expected"], entry["got"]
+    label, expected, got = entry["what"], entry["expected"], entry["got"]
     if "otherwise" in entry:
-        return f"{what}: {entry['otherwise']}"
+        return f"{label}: {entry['otherwise']}"
     if "unit" in entry:
         pairs = itertools.zip_longest(expected, got, fillvalue="nothing")
-        for number, (wanted, actual) in enumerate(pairs, 1):
-            if wanted != actual:
-                return f"{what}: {entry['unit']} {number}: expected {wanted}, got {actual}"
-    return f"{what}: expected {shown(expected)}, got {shown(got)}"
+        for number, (expected_item, actual) in enumerate(pairs, 1):
+            if expected_item != actual:
+                return f"{label}: {entry['unit']} {number}: expected {expected_item}, got {actual}"
+    return f"{label}: expected {shown(expected)}, got {shown(got)}"
 
 
 def shown(value: object) -> str:

@@ -422,13 +422,13 @@ class Fixtures:
                 nodes = nodes[:1]
             size = f"{count} x {compiled.plan['ports']['count']}"
             for index, node in enumerate(nodes):
-                what = size
+                label = size
                 if "{node_rank}" in text:
-                    what += f", {node['name']}"
+                    label += f", {node['name']}"
                 command = self.attempt_command(compiled, index)
                 got = without(command, line.get("added", {}))
                 expected = self.document_command(line, text, index, compiled.suite)
-                if findings.words(what, expected, got, command) and not index:
+                if findings.words(label, expected, got, command) and not index:
                     evidence.append(f"{len(got)} words ({size})")
         findings.say(f"word for word: {', '.join(evidence)}")
 
@@ -508,14 +508,14 @@ def without(words: Sequence[str], options: Mapping[str, int]) -> list[str]:
     return result
 
 
-def only_added(short: Sequence[str], long: Sequence[str], what: str) -> str:
+def only_added(short: Sequence[str], long: Sequence[str], prefix: str) -> str:
     """Return how the longer command is not the shorter one plus one word, or ''.
 
     The word begins with `what`.
     """
-    more = [word for word in long if word.startswith(what)]
+    more = [word for word in long if word.startswith(prefix)]
     if len(more) != 1:
-        return f"{len(more)} words begin with {what}"
+        return f"{len(more)} words begin with {prefix}"
     rest = [word for word in long if word not in more]
     if rest == short:
         return ""

@@ -155,13 +155,13 @@ def same_everywhere(fixtures: Fixtures, line: Line, findings: Findings) -> None:
         name: {"ok": False, "present": True, "differences": ["tools/train.py: other content"]}
         for name in compiled_job.facts[names[-1]]["trees"]
     }
-    said = readiness.obstacles(
+    obstacles = readiness.obstacles(
         compiled_job.plan,
         dict(compiled_job.facts, **{names[-1]: dict(compiled_job.facts[names[-1]], trees=other)}),
     )
     findings.refused(
         "a start where a node's code and data were changed",
-        [str(item) for item in said],
+        [str(item) for item in obstacles],
         f"{names[-1]}: code/",
         f"{names[-1]}: data/",
         "tools/train.py",
@@ -182,29 +182,29 @@ def order(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     for listed in (machines, machines[::-1]):
         compiled_job = fixtures.make(job, listed).plan
         ranks = compiled_job["ranks"]
-        wanted = [
+        expected = [
             (number, listed[number // CARDS], str(number % CARDS))
             for number in range(CARDS * len(listed))
         ]
         got = [(rank["rank"], rank["endpoint"].split(":")[0], rank["device"]) for rank in ranks]
-        findings.same(f"ranks of {listed[0]}, ...", wanted, got)
+        findings.same(f"ranks of {listed[0]}, ...", expected, got)
         # Without it the launcher asks for its host name's address, and a node that does not find
         # itself in --ips becomes rank 0 (facts, 3).
-        own = [
+        addresses = [
             dict(compiled_job["env"], **node["env"]).get("POD_IP") for node in compiled_job["nodes"]
         ]
-        findings.same(f"POD_IP of {listed[0]}, ...", listed, own)
+        findings.same(f"POD_IP of {listed[0]}, ...", listed, addresses)
     findings.say(f"{CARDS * len(machines)} ranks in list order, and turned round with the list")
 
 
 def here_too(fixtures: Fixtures, line: Line, findings: Findings) -> None:
-    """Check B4: A3 to A6 for this document's job."""
+    """Check B4: A3 to A6 for the job of this promise."""
     for check in (addresses, passwordless, same_everywhere, order):
         check(fixtures, line, findings)
 
 
 def port_and_here_too(fixtures: Fixtures, line: Line, findings: Findings) -> None:
-    """Check C4: B4 and B5 for this document's job."""
+    """Check C4: B4 and B5 for the job of this promise."""
     here_too(fixtures, line, findings)
     start_port(fixtures, dict(fixtures.contract["promises"]["B5"], **line), findings)
 
@@ -261,28 +261,28 @@ def too_high(fixtures: Fixtures, job: Job, machines: Sequence[str]) -> list[Brok
 
 def devices_variable(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check B1: the variable on every node, and the model's config and folder."""
-    wanted = line["values"]
+    promise = line["values"]
     for count in (1, MANY):
         compiled_job = fixtures.make(job_of(fixtures, line), machines_of(line, count))
-        seen = {
+        values = {
             dict(compiled_job.plan["env"], **node["env"]).get("CUDA_VISIBLE_DEVICES")
             for node in compiled_job.plan["nodes"]
         }
         findings.same(
             f"CUDA_VISIBLE_DEVICES on {count}",
-            [wanted["CUDA_VISIBLE_DEVICES"]],
-            sorted(map(str, seen)),
+            [promise["CUDA_VISIBLE_DEVICES"]],
+            sorted(map(str, values)),
         )
         findings.same(
             "the config's name",
-            wanted["model"] + ".yml",
+            promise["model"] + ".yml",
             os.path.basename(compiled_job.job["config"]),
         )
         findings.true(
             "it saves below the model's name",
-            "output/" + wanted["model"] in compiled_job.plan["argv"],
+            "output/" + promise["model"] in compiled_job.plan["argv"],
         )
-    findings.say(f"CUDA_VISIBLE_DEVICES={wanted['CUDA_VISIBLE_DEVICES']} on 1 and {MANY} nodes")
+    findings.say(f"CUDA_VISIBLE_DEVICES={promise['CUDA_VISIBLE_DEVICES']} on 1 and {MANY} nodes")
 
 
 def no_port_rule(fixtures: Fixtures, line: Line, findings: Findings) -> None:
@@ -301,11 +301,11 @@ def no_port_rule(fixtures: Fixtures, line: Line, findings: Findings) -> None:
             [],
             [source for source in job["source"] if source in ("B5", "C4")],
         )
-        said = "".join(map(str, too_high(fixtures, job, machines_of(line, 2))))
+        text = "".join(map(str, too_high(fixtures, job, machines_of(line, 2))))
         findings.true(
             f"{name}: a refused port cites B5 alone",
-            "B5" in said and not OCR_LINE.search(said),
-            said,
+            "B5" in text and not OCR_LINE.search(text),
+            text,
         )
     hits = [
         hit
@@ -322,8 +322,8 @@ def attributed(folder: str) -> list[str]:
     for where, _folders, files in os.walk(folder):
         for name in sorted(files):
             # The comparison itself cites the upstream documentation; so does the runbook about it.
-            own = os.path.basename(where) == "conformance" or name.startswith("conform")
-            if own or not name.endswith((".md", ".yml", ".py")) or name == "contract.md":
+            about_conform = os.path.basename(where) == "conformance" or name.startswith("conform")
+            if about_conform or not name.endswith((".md", ".yml", ".py")) or name == "contract.md":
                 continue
             with open(os.path.join(where, name), encoding="utf-8") as handle:
                 hits += [

@@ -103,39 +103,43 @@ def distribute(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """
     key, job = line["values"]["key"], job_of(fixtures, line)
     suite = fixtures.suite(job["suite"])
-    for said, overrides in ((False, {key: True}), (True, {}), (None, {key: True})):
-        values = values_of_file(fixtures, suite, key, said)
-        asked = settle_options(
+    for config_value, overrides in ((False, {key: True}), (True, {}), (None, {key: True})):
+        values = values_of_file(fixtures, suite, key, config_value)
+        options = settle_options(
             dict(ASCEND, job=job, suite=suite, overrides={}, nodes=1, devices=2), values
         )
         findings.same(
-            f"config says {said}: the override",
+            f"config says {config_value}: the override",
             overrides,
-            {name: value for name, value in asked["overrides"].items() if name == key},
+            {name: value for name, value in options["overrides"].items() if name == key},
         )
-        argv = fixtures.make(job, machines_of(line, 1), says={key: said}, **ASCEND).plan["argv"]
+        argv = fixtures.make(job, machines_of(line, 1), says={key: config_value}, **ASCEND).plan[
+            "argv"
+        ]
         words = [
             yaml.safe_load(word.partition("=")[2]) for word in argv if word.startswith(key + "=")
         ]
-        findings.same(f"config says {said}: in the command", list(overrides.values()), words)
-    for given in (False, "no", 0):
-        wrong = dict(job, overrides={key: given})
-        asked = settle_options(
+        findings.same(
+            f"config says {config_value}: in the command", list(overrides.values()), words
+        )
+    for setting in (False, "no", 0):
+        wrong = dict(job, overrides={key: setting})
+        options = settle_options(
             dict(ASCEND, job=wrong, suite=suite, overrides={}, nodes=1, devices=2),
             values_of_file(fixtures, suite, key, True),
         )
-        findings.refused(f"the job says {given!r}", asked["problems"], key, "alone")
+        findings.refused(f"the job says {setting!r}", options["problems"], key, "alone")
     findings.say(f"False in the config: {key}=true; False in the job: refused")
 
 
-def values_of_file(fixtures: Fixtures, suite: Suite, key: str, said: Any) -> dict[str, Any]:
+def values_of_file(fixtures: Fixtures, suite: Suite, key: str, config_value: Any) -> dict[str, Any]:
     """Return a config's values as the product reads them from a file.
 
     key has one value in it (None: it is missing).
     """
     folder, config = fixtures.place(), {}
-    if said is not None:
-        config = said
+    if config_value is not None:
+        config = config_value
         for part in reversed(key.split(".")):
             config = {part: config}
     with open(os.path.join(folder, "config.yaml"), "w", encoding="utf-8") as handle:
@@ -187,9 +191,9 @@ def open_mpi(fixtures: Fixtures, line: Line, findings: Findings) -> None:
 
 def table_of(fixtures: Fixtures, line: Line) -> tuple[str, str]:
     """Return (file name, text) of the rank table for the documented machine."""
-    wanted = fixtures.contract["promises"]["D4"]["values"]
+    promise = fixtures.contract["promises"]["D4"]["values"]
     compiled_job = fixtures.make(
-        job_of(fixtures, line), [wanted["server"]], devices=wanted["devices"], **ASCEND
+        job_of(fixtures, line), [promise["server"]], devices=promise["devices"], **ASCEND
     )
     tables = {
         name: text for name, text in compiled_job.plan["files"].items() if name.endswith(".json")
@@ -199,18 +203,18 @@ def table_of(fixtures: Fixtures, line: Line) -> tuple[str, str]:
 
 def table_file(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     """Check D4: the file with the name of hccl_tools.py, and devices 0 to 7."""
-    wanted = line["values"]
+    promise = line["values"]
     name, text = table_of(fixtures, line)
-    findings.same("the file's name", wanted["file"], name)
+    findings.same("the file's name", promise["file"], name)
     table = rank_table.parse(text or "{}")
     devices = [
         device["device_id"]
         for server in table.get("server_list", [])
         for device in server["device"]
     ]
-    findings.same("its devices", [str(device) for device in range(wanted["devices"])], devices)
+    findings.same("its devices", [str(device) for device in range(promise["devices"])], devices)
     findings.same("what HCCL would refuse of it", [], rank_table.validate(table))
-    findings.say(f"{name} in the plan, devices 0 to {wanted['devices'] - 1}")
+    findings.say(f"{name} in the plan, devices 0 to {promise['devices'] - 1}")
 
 
 def table_text(fixtures: Fixtures, line: Line, findings: Findings) -> None:
@@ -233,9 +237,9 @@ def table_rules(fixtures: Fixtures, line: Line, findings: Findings) -> None:
                 low <= first and last <= high and (high - low < CARDS - 1 or len(ids) == CARDS)
                 for low, high in values["groups"]
             )
-            wanted = inside and len(ids) in values["counts"]
-            findings.same(f"devices {first} to {last}", wanted, bool(compiled(ids)))
-            if wanted:
+            is_valid = inside and len(ids) in values["counts"]
+            findings.same(f"devices {first} to {last}", is_valid, bool(compiled(ids)))
+            if is_valid:
                 taken.append(ids)
     findings.same("devices 1, 0", False, bool(compiled(["1", "0"])))
     sources_of_addresses(fixtures, findings)
@@ -290,12 +294,12 @@ def sources_of_addresses(fixtures: Fixtures, findings: Findings) -> None:
         handle.write(
             "".join(f"address_{device}=192.168.101.1{device}\n" for device in range(CARDS))
         )
-    for what, run, file, network in (("hccn_tool", tool, none, 100), (conf, no_tool, conf, 101)):
+    for source, run, file, network in (("hccn_tool", tool, none, 100), (conf, no_tool, conf, 101)):
         read = ascend_addresses.read_devices(run, file)
-        wanted = [f"192.168.{network}.1{device}" for device in range(CARDS)]
+        expected = [f"192.168.{network}.1{device}" for device in range(CARDS)]
         findings.same(
-            f"addresses from {os.path.basename(what)}",
-            (what, wanted),
+            f"addresses from {os.path.basename(source)}",
+            (source, expected),
             (read["source"], [device["device_ip"] for device in read["devices"]]),
         )
     findings.same(
@@ -322,14 +326,17 @@ def script_of_ranks(fixtures: Fixtures, line: Line, findings: Findings) -> None:
         ranks = compiled_job.plan["ranks"]
         for number, rank in enumerate(ranks):
             counts = {"device": str(number % CARDS), "rank": str(number)}
-            wanted = dict(
-                values["same"], **{name: counts[what] for name, what in values["counted"].items()}
+            expected = dict(
+                values["same"],
+                **{name: counts[quantity] for name, quantity in values["counted"].items()},
             )
-            wanted.update({name: str(CARDS * count) for name in values["all"]})
-            wanted[values["file"]] = "./" + next(iter(compiled_job.plan["files"]), "no file")
+            expected.update({name: str(CARDS * count) for name in values["all"]})
+            expected[values["file"]] = "./" + next(iter(compiled_job.plan["files"]), "no file")
             # Many servers have a number besides.
-            got = {name: text for name, text in rank["env"].items() if count == 1 or name in wanted}
-            findings.same(f"rank {number} of {len(ranks)}", wanted, got)
+            got = {
+                name: text for name, text in rank["env"].items() if count == 1 or name in expected
+            }
+            findings.same(f"rank {number} of {len(ranks)}", expected, got)
         findings.same(
             f"logs of {len(ranks)} ranks", len(ranks), len({rank["log"] for rank in ranks})
         )

@@ -54,12 +54,12 @@ def by_roles(fixtures: Fixtures, line: Line, findings: Findings) -> None:
         plan["env"].get(promise["variable"]),
     )
     forks = int(_ansible_settings(fixtures).get("defaults", "forks", fallback="5"))
-    wanted = 16
+    least = 16
     if fixtures.site:
-        wanted = max(wanted, len(fixtures.site.names))
+        least = max(least, len(fixtures.site.names))
     findings.true(
-        f"nodes that start at once: {wanted} or more",
-        forks >= wanted,
+        f"nodes that start at once: {least} or more",
+        forks >= least,
         f"forks = {forks} in ansible.cfg",
     )
     findings.say(f"{', '.join(READY)}, then one task starts up to {forks} nodes at once")
@@ -81,30 +81,32 @@ def module_collects(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     They lie in attempts that the product prepared. It finds every rank, its file's digest and its
     figures.
     """
-    wanted, run_module = line["values"], fixtures.run_module
+    promise, run_module = line["values"], fixtures.run_module
     if run_module is None:
-        findings.true(wanted["module"], False, "no module can be run here")
+        findings.true(promise["module"], False, "no module can be run here")
         return
-    machines = fixtures.contract["documents"]["C"]["machines"][: wanted["nodes"]]
+    machines = fixtures.contract["documents"]["C"]["machines"][: promise["nodes"]]
     compiled = fixtures.make(
         fixtures.job(fixtures.contract["documents"]["C"]["job"]),
         machines,
-        devices=wanted["devices"],
+        devices=promise["devices"],
         accelerator="cpu",
         home=fixtures.home(),
     )
     ranks, lines = [], 0
     for index, node in enumerate(compiled.plan["nodes"]):
         attempt_dir = fixtures.attempt(compiled, index)
-        sample = fixtures.path("tests", "samples", "logs", wanted["sample"], node["name"])
+        sample = fixtures.path("tests", "samples", "logs", promise["sample"], node["name"])
         _copy_sample(sample, attempt_dir)
-        result = run_module(wanted["module"], {"attempt_dir": attempt_dir, "node": node["name"]})
-        findings.true(f"{wanted['module']} on {node['name']}", "ranks" in result, result.get("msg"))
+        result = run_module(promise["module"], {"attempt_dir": attempt_dir, "node": node["name"]})
+        findings.true(
+            f"{promise['module']} on {node['name']}", "ranks" in result, result.get("msg")
+        )
         for rank in result.get("ranks", []):
             _compare_rank(rank, node["name"], sample, findings)
             lines += rank["lines"] or 0
         ranks += result.get("ranks", [])
-    count = wanted["nodes"] * wanted["devices"]
+    count = promise["nodes"] * promise["devices"]
     findings.same("ranks of both nodes", list(range(count)), [rank["rank"] for rank in ranks])
     step = None
     if ranks:
@@ -112,7 +114,7 @@ def module_collects(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     loss = (step or {}).get("loss")
     findings.true("rank 0's last loss", isinstance(loss, float), step)
     findings.say(
-        f"{wanted['module']} read {len(ranks)} ranks, {lines} lines; rank 0's last loss {loss}"
+        f"{promise['module']} read {len(ranks)} ranks, {lines} lines; rank 0's last loss {loss}"
     )
 
 
@@ -143,10 +145,10 @@ def top_level(fixtures: Fixtures, line: Line, findings: Findings) -> None:
 
     Everything that ansible.cfg names exists.
     """
-    wanted = line["values"]
-    for name in wanted["files"]:
+    promise = line["values"]
+    for name in promise["files"]:
         findings.true(name, os.path.isfile(fixtures.path(name)), "it is no file")
-    for name in wanted["folders"]:
+    for name in promise["folders"]:
         findings.true(
             name + "/",
             os.path.isdir(fixtures.path(name)) and os.listdir(fixtures.path(name)),
@@ -166,11 +168,11 @@ def top_level(fixtures: Fixtures, line: Line, findings: Findings) -> None:
         collections and all(item.get("name") and item.get("version") for item in collections),
         collections,
     )
-    versions = _compare_versions(fixtures, wanted["controller"], findings)
-    _compare_node_packages(fixtures, wanted["nodes"], findings)
+    versions = _compare_versions(fixtures, promise["controller"], findings)
+    _compare_node_packages(fixtures, promise["nodes"], findings)
     findings.say(
-        f"{len(wanted['files'] + wanted['folders'])} entries; {', '.join(versions)};"
-        f" {', '.join(wanted['nodes'])} for the nodes"
+        f"{len(promise['files'] + promise['folders'])} entries; {', '.join(versions)};"
+        f" {', '.join(promise['nodes'])} for the nodes"
     )
 
 

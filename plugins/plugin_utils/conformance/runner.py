@@ -111,8 +111,8 @@ def table(lines: Sequence[Result]) -> list[str]:
     for line in lines:
         state = STATES[line["holds"]]
         rows.append(f"{line['id']:<4} {state:<9}  {line['promise']:<{width}}  {line['evidence']}")
-        for what, command in list(line["rendered"].items())[:1]:
-            rows.append(f"{'':<17}{what}: {command}")
+        for label, command in list(line["rendered"].items())[:1]:
+            rows.append(f"{'':<17}{label}: {command}")
     return [row.rstrip() for row in rows]
 
 
@@ -137,7 +137,7 @@ def details(lines: Sequence[Result]) -> list[str]:
     for line in lines:
         state = STATES[line["holds"]]
         rows.append(f"{line['id']} ({line['document']}) {state}: {line['promise']}")
-        rows += [f"  {what}: {command}" for what, command in line["rendered"].items()]
+        rows += [f"  {label}: {command}" for label, command in line["rendered"].items()]
         rows += [
             f"  {marks[entry['same']]} {printable(entry['what'])}" for entry in line["compared"]
         ]

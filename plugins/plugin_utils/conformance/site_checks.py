@@ -186,16 +186,16 @@ class Site:
         """
         if suite:
             runs = [item for item in self.found if item["suite"] == suite]
-            wanted = f"a completed run of {title} on two nodes of this site"
+            demand = f"a completed run of {title} on two nodes of this site"
         else:
             runs = [item for item in self.found if item["endpoints"]]
-            wanted = "a completed run on two nodes of this site"
+            demand = "a completed run on two nodes of this site"
         run = next(iter(runs), None)
         advice = (
             f"no such run in {os.path.basename(self.runs_dir)}; run: ansible-playbook"
             f" playbooks/train.yml -e config={job}.yml"
         )
-        findings.true(wanted, run, advice)
+        findings.true(demand, run, advice)
         if run is None:
             return None
         path = os.path.join(self.runs_dir, run["run"], "plan.json")

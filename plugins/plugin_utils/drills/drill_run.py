@@ -212,11 +212,11 @@ class Drill(Steps):
 
         The training must make steps. steps: those that it made before the fault.
         """
-        wanted = (
+        least = (
             fault_table.largest_count(self.observer().observations(), 1, "steps") + GOES_ON_STEPS
         )
         if not self.observer().await_value(
-            lambda observations: fault_table.largest_count(observations, 1, "steps") >= wanted,
+            lambda observations: fault_table.largest_count(observations, 1, "steps") >= least,
             GOES_ON_SECONDS,
         ):
             self.add_problem(

@@ -398,7 +398,7 @@ class Watch:
 
     def await_value(
         self,
-        what: Callable[[Observations], T],
+        read: Callable[[Observations], T],
         seconds: float,
         give_up: Callable[[], bool] = lambda: False,
     ) -> T | None:
@@ -408,7 +408,7 @@ class Watch:
         """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            value = what(self.observations())
+            value = read(self.observations())
             if value or give_up():
                 return value
             time.sleep(0.1)

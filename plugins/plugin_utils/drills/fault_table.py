@@ -98,9 +98,9 @@ def select(faults: Mapping[str, Fault], only: str) -> list[str]:
 
     only: a text of names or groups with commas, '' for all. Raises DrillError for unknown ones.
     """
-    wanted = [word.strip() for word in str(only or "").split(",") if word.strip()]
+    words = [word.strip() for word in str(only or "").split(",") if word.strip()]
     groups = {fault["group"] for fault in faults.values()}
-    for word in wanted:
+    for word in words:
         if word not in faults and word not in groups:
             known = sorted(groups) + list(faults)
             raise DrillError(
@@ -110,7 +110,7 @@ def select(faults: Mapping[str, Fault], only: str) -> list[str]:
     return [
         name
         for name, fault in faults.items()
-        if not wanted or name in wanted or fault["group"] in wanted
+        if not words or name in words or fault["group"] in words
     ]
 
 
@@ -279,15 +279,15 @@ def judge(
     """
     if not verdict:
         return "unknown", "there is no verdict"
-    wanted = {"outcome": expect.get("outcome"), "cause": expect.get("cause")}
+    expected = {"outcome": expect.get("outcome"), "cause": expect.get("cause")}
     if expect.get("node"):
-        wanted["node"] = [places[expect["node"]][0]]
+        expected["node"] = [places[expect["node"]][0]]
     if expect.get("rank"):
-        wanted["rank"] = [places[expect["rank"]][1]]
-    wanted.update({key: [expect[key]] for key in ("exit_code", "signal") if key in expect})
+        expected["rank"] = [places[expect["rank"]][1]]
+    expected.update({key: [expect[key]] for key in ("exit_code", "signal") if key in expect})
     wrong = [
         f"{key} is {verdict.get(key)}, wanted: {' or '.join(map(str, values))}"
-        for key, values in wanted.items()
+        for key, values in expected.items()
         if values and verdict.get(key) not in values
     ]
     if not wrong:
@@ -423,8 +423,8 @@ def summarize(results: Sequence[Result]) -> str:
     the middle of each time.
     """
     done = [result for result in results if not result.get("skipped")]
-    kept = sum(is_kept(result) for result in done)
-    parts = [f"{kept} of {len(done)} faults came out as promised"]
+    successes = sum(is_kept(result) for result in done)
+    parts = [f"{successes} of {len(done)} faults came out as promised"]
     for key, shown in (("detected", "known"), ("stopped", "stopped"), ("resumed", "next step")):
         times = sorted(result[key] for result in done if result.get(key) is not None)
         if times:

@@ -164,12 +164,12 @@ def settle_options(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict
     """
     job, suite = params["job"], params["suite"]
     nodes, devices = params["nodes"], params["devices"]
-    given = dict(params["overrides"], **job["overrides"])
+    chosen = dict(params["overrides"], **job["overrides"])
     overrides, problems = suite_table.settle_overrides(
-        suite, values, given, params["accelerator"], nodes * devices
+        suite, values, chosen, params["accelerator"], nodes * devices
     )
     planned = suite_table.apply_overrides(values, overrides)
-    advice = scaling.advise(job, suite, planned, given, nodes, devices)
+    advice = scaling.advise(job, suite, planned, chosen, nodes, devices)
     scaled, arguments, lines = scaling.apply(advice)
     overrides = dict(scaled, **overrides)
     return {
@@ -263,14 +263,14 @@ class DataSets:
         return os.path.exists(path)
 
     def described(
-        self, wanted: Sequence[str], cache_dir: str
+        self, names: Sequence[str], cache_dir: str
     ) -> tuple[list[Tree], dict[str, str], list[PlacedInput]]:
         """Return (trees, {name: digest}, placed) of the wanted data sets.
 
         Raises SourceError for one that does not exist.
         """
         trees, digests, placed = [], {}, []
-        for name in wanted:
+        for name in names:
             if name in self.elsewhere:
                 placed.append(self._placed(name))
             else:
@@ -481,7 +481,7 @@ def _describe(
     files, values = _read_config(params, root, entries)
     settled_values = settle_options(params, values)
     effective, arguments = settled_values["effective"], settled_values["arguments"]
-    wanted, missing = suite_table.find_data(
+    names, missing = suite_table.find_data(
         suite, effective, arguments, data.paths, data.exists, code=entries
     )
     settings = suite_table.settings(suite, effective, arguments, settled_values["overrides"])
@@ -491,7 +491,7 @@ def _describe(
         problems.append(save_problem)
     refuse(job, problems)
     code, trees = _describe_code(params, root, entries, state)
-    data_trees, digests, data_placed = data.described(wanted, cache_dir)
+    data_trees, digests, data_placed = data.described(names, cache_dir)
     pretrained = describe_weights(params, effective, check_mode, open_url)
     resume_point = params.get("resume")
     return {

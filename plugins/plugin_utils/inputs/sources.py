@@ -288,17 +288,17 @@ def weight_name(url: str) -> str:
     return "weights"
 
 
-def local_weights(given: Mapping[str, Any] | None, url: str) -> str | None:
+def local_weights(entry: Mapping[str, Any] | None, url: str) -> str | None:
     """Return the path of a URL's weights in the directory that the site names.
 
-    None where they have to be fetched. given: {path, placement}. On the controller a file that is
+    None where they have to be fetched. entry: {path, placement}. On the controller a file that is
     not there is fetched. On the nodes it has to be there, and the probe looks for it. Raises
     SourceError for an archive on the nodes: the suites want the file in it.
     """
-    if not given or not given.get("path"):
+    if not entry or not entry.get("path"):
         return None
-    path = os.path.join(given["path"], weight_name(url))
-    if given.get("placement", "push") == "push":
+    path = os.path.join(entry["path"], weight_name(url))
+    if entry.get("placement", "push") == "push":
         if os.path.isfile(path):
             return os.path.realpath(path)
         return None

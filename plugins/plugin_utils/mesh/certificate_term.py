@@ -49,15 +49,15 @@ def judge_mesh(
     facts: Mapping[str, Mapping[str, Any]],
     now: float,
     margin: float,
-    own: Sequence[str] = (),
+    fingerprints: Sequence[str] = (),
     report: bool = False,
 ) -> list[Finding]:
     """Return the findings about the certificates of nodes that train together.
 
     names: the nodes. facts: {name: facts}. now: unix seconds. margin: a certificate is renewed when
-    less than these seconds are left. own: fingerprints of this controller's authority, empty where
-    it has none yet. report: for check.yml. Every other verb renews what is short before a start,
-    and says no more of it.
+    less than these seconds are left. fingerprints: those of this controller's authority, empty
+    where it has none yet. report: for check.yml. Every other verb renews what is short before a
+    start, and says no more of it.
     """
     findings: list[Finding] = []
     if len(names) < 2:
@@ -67,7 +67,11 @@ def judge_mesh(
         if not mesh.get("present") or not _moment(mesh.get("valid_until")):
             continue
         authority = mesh.get("authority") or {}
-        if own and authority.get("fingerprint") and authority["fingerprint"] not in own:
+        if (
+            fingerprints
+            and authority.get("fingerprint")
+            and authority["fingerprint"] not in fingerprints
+        ):
             text = (
                 f"the certificates are of another controller's authority: {_authority(authority)}"
             )

@@ -106,11 +106,11 @@ def judge(
     for kind in sorted(set(pinned) & set(scanned)):
         if not pinned[kind] & scanned[kind]:
             return _refuse(_describe_change(node, where, pinned[kind], scanned[kind], source))
-    wanted = {_complete_fingerprint(item) for item in node["fingerprints"]}
+    fingerprints = {_complete_fingerprint(item) for item in node["fingerprints"]}
     keys = sorted(key for keys in (pinned or scanned).values() for key in keys)
-    vouched = [key for key in keys if fingerprint(key) in wanted]
-    if wanted and keys and not vouched:
-        return _refuse(_describe_unvouched(where, keys, wanted, is_pinned=bool(pinned)))
+    vouched = [key for key in keys if fingerprint(key) in fingerprints]
+    if fingerprints and keys and not vouched:
+        return _refuse(_describe_unvouched(where, keys, fingerprints, is_pinned=bool(pinned)))
     if pinned or authority:
         return {"status": "pinned", "keys": [], "problem": None}
     if not keys:
@@ -119,7 +119,7 @@ def judge(
             " in once by hand with ssh, which shows the fingerprint and pins it; else check"
             " address, port and firewall"
         )
-    if wanted:
+    if fingerprints:
         return {"status": "vouched", "keys": vouched, "problem": None}
     return {"status": "unknown", "keys": keys, "problem": None}
 
@@ -136,14 +136,17 @@ def _refuse(problem: str) -> Verdict:
     return {"status": "refused", "keys": [], "problem": problem}
 
 
-def _describe_unvouched(where: str, keys: Sequence[str], wanted: Set[str], is_pinned: bool) -> str:
+def _describe_unvouched(
+    where: str, keys: Sequence[str], fingerprints: Set[str], is_pinned: bool
+) -> str:
     """Return the problem of a node whose keys are not among the vouched fingerprints."""
     verb = "answered"
     if is_pinned:
         verb = "pinned"
     return (
-        f"{where}: its host key is not one of those vouched for ({', '.join(sorted(wanted))});"
-        f" {verb} is {', '.join(map(fingerprint, keys))}. Compare on its own console, then correct"
+        f"{where}: its host key is not one of those vouched for"
+        f" ({', '.join(sorted(fingerprints))}); {verb} is"
+        f" {', '.join(map(fingerprint, keys))}. Compare on its own console, then correct"
         " the inventory"
     )
 

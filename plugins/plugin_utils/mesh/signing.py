@@ -87,12 +87,12 @@ def sign_argv(
 
 
 def is_usable(
-    text: str, wanted: Mapping[str, Any], now: float, seconds: float, before: float
+    text: str, expected: Mapping[str, Any], now: float, seconds: float, before: float
 ) -> bool:
     """Return True if a certificate can go on being used.
 
-    wanted: {key_id, principals, public_key, ca}. now: unix seconds. seconds: how long a new one is
-    valid. before: seconds that must be left. One that lasts much longer than a new one would is
+    expected: {key_id, principals, public_key, ca}. now: unix seconds. seconds: how long a new one
+    is valid. before: seconds that must be left. One that lasts much longer than a new one would is
     replaced too: the validity was shortened.
     """
     try:
@@ -101,7 +101,7 @@ def is_usable(
         return False
     latest_end = now + seconds + CLOCK_SLACK_SECONDS
     return (
-        all(getattr(certificate, key) == value for key, value in wanted.items())
+        all(getattr(certificate, key) == value for key, value in expected.items())
         and certificate.valid_after <= now
         and certificate.valid_until <= latest_end
         and not needs_renewal(certificate.valid_until, now, before)
@@ -158,12 +158,12 @@ def sign_nodes(
         if user:
             principals.append(user)
         key_id = f"{site}-{name}"
-        wanted = {"key_id": key_id, "principals": principals, "public_key": key, "ca": ca}
+        expected = {"key_id": key_id, "principals": principals, "public_key": key, "ca": ca}
         digest = sha256("\n".join([key, ca, *principals]))
         stem = f"{name}-{digest[:16]}"
         path = os.path.join(folder, authority.SIGNED, stem)
         certificates[name] = _read(path + "-cert.pub")
-        if not write or is_usable(certificates[name], wanted, now, seconds, before):
+        if not write or is_usable(certificates[name], expected, now, seconds, before):
             continue
         serial = authority.next_serial(journal, now)
         authority.write_journal(folder, journal)  # first, so that no number is given twice
@@ -180,7 +180,7 @@ def sign_nodes(
         )
         code, _out, err = run_command(argv)
         certificates[name] = _read(path + "-cert.pub")
-        if code != 0 or not is_usable(certificates[name], wanted, now, seconds, 0):
+        if code != 0 or not is_usable(certificates[name], expected, now, seconds, 0):
             raise authority.AuthorityError(sign_problem(err, agent_key, pkcs11))
         os.chmod(path + "-cert.pub", 0o600)
         signed.append(name)

@@ -28,21 +28,23 @@ def silent_nodes(looks: Answers, nodes: Iterable[str]) -> dict[str, str]:
     return {name: "unreachable" for name in nodes if name in quiet}
 
 
-def find_obstacles(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Obstacle]:
+def find_obstacles(names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, Obstacle]:
     """Return the Obstacle of each node that cannot take part now.
 
-    names: the nodes that are judged. given: {run_id, nodes (of the newest attempt), site, job,
+    names: the nodes that are judged. arguments: {run_id, nodes (of the newest attempt), site, job,
     looks {node: what library/node_owner_info.py returned there, or how that failed}}.
     """
-    known = {node["name"]: node for node in given["site"]["nodes"] + given["site"]["spares"]}
-    example = next((known[name] for name in given["nodes"] if name in known), None)
+    known = {
+        node["name"]: node for node in arguments["site"]["nodes"] + arguments["site"]["spares"]
+    }
+    example = next((known[name] for name in arguments["nodes"] if name in known), None)
     result = {}
     for name in names:
-        obstacle = _find_obstacle(given["looks"].get(name), given["run_id"])
+        obstacle = _find_obstacle(arguments["looks"].get(name), arguments["run_id"])
         if name not in known:
             obstacle = Obstacle("replacement.inventory", "it is no longer in the inventory")
         elif not obstacle and example:
-            difference = spares.replacement_problem(given["job"], known[name], example)
+            difference = spares.replacement_problem(arguments["job"], known[name], example)
             if difference:
                 obstacle = Obstacle("replacement.unlike", difference)
         if obstacle:
@@ -87,15 +89,17 @@ def _quote(look: Mapping[str, Any]) -> str:
     return f": {lines[-1].rpartition('via ssh: ')[2].strip()[:200]}"
 
 
-def choose(given: Mapping[str, Any], failed: Mapping[str, Failure], now: float) -> dict[str, Any]:
+def choose(
+    arguments: Mapping[str, Any], failed: Mapping[str, Failure], now: float
+) -> dict[str, Any]:
     """Return the NodeChoice, with `places`.
 
     Spares are the group's. Where a place's node is no longer in the inventory, also the trainers
-    that the run does not use are spares. given: as `find_obstacles` has it, with places and
+    that the run does not use are spares. arguments: as `find_obstacles` has it, with places and
     cooldown_minutes. failed: failed_nodes.read's. now: unix seconds.
     """
-    site, current = given["site"], given["nodes"]
-    places = given["job"].get("places") or given["places"] or current
+    site, current = arguments["site"], arguments["nodes"]
+    places = arguments["job"].get("places") or arguments["places"] or current
     trainers = [node["name"] for node in site["nodes"]]
     candidates = [node["name"] for node in site["spares"]]
     if any(name not in trainers + candidates for name in places):
@@ -106,10 +110,10 @@ def choose(given: Mapping[str, Any], failed: Mapping[str, Failure], now: float) 
         places,
         current,
         failed,
-        find_obstacles(names, given),
+        find_obstacles(names, arguments),
         candidates,
-        given["job"].get("min_nodes"),
-        60.0 * given["cooldown_minutes"],
+        arguments["job"].get("min_nodes"),
+        60.0 * arguments["cooldown_minutes"],
         now,
         trainers,
     )

@@ -19,32 +19,32 @@ class ReplacementRefused(CodedError):
 
 
 def note_failed_nodes(
-    given: dict[str, Any], write: bool, warn: Callable[[str], None]
+    arguments: dict[str, Any], write: bool, warn: Callable[[str], None]
 ) -> dict[str, Any]:
     """Note the nodes that a verdict names, at the time when they failed.
 
     The verdict of an old run can be made again, so that time may have passed.
     """
-    causes, now = failed_nodes.culprits(given["verdict"], given["nodes"]), time.time()
+    causes, now = failed_nodes.culprits(arguments["verdict"], arguments["nodes"]), time.time()
     if causes and write:
-        ended = min(given["ended"] or now, now)
+        ended = min(arguments["ended"] or now, now)
         try:
-            failed_nodes.note(given["state_dir"], causes, given["run_id"], ended)
+            failed_nodes.note(arguments["state_dir"], causes, arguments["run_id"], ended)
         except OSError as error:  # the run's end is reported all the same
             warn(f"that {', '.join(causes)} failed is not remembered: {error}")
     return {"noted": causes}
 
 
-def choose_nodes(given: dict[str, Any], write: bool) -> dict[str, Any]:
+def choose_nodes(arguments: dict[str, Any], write: bool) -> dict[str, Any]:
     """Choose the nodes, and note those of the newest attempt that do not answer.
 
     Raises ReplacementRefused.
     """
-    now, state_dir, run_id = time.time(), given["state_dir"], given["run_id"]
-    silent = _silent_nodes(given)
+    now, state_dir, run_id = time.time(), arguments["state_dir"], arguments["run_id"]
+    silent = _silent_nodes(arguments)
     if silent and write:
         failed_nodes.note(state_dir, silent, run_id, now)
-    choice = candidates.choose(given, failed_nodes.read(state_dir), now)
+    choice = candidates.choose(arguments, failed_nodes.read(state_dir), now)
     if choice["refused"]:
         refusals = (f"  {line}" for line in choice["refused"])
         text = "\n".join([f"the run {run_id} cannot go on:", *refusals])
@@ -54,21 +54,21 @@ def choose_nodes(given: dict[str, Any], write: bool) -> dict[str, Any]:
         **choice,
         "run": run_id,
         "state_dir": os.path.abspath(state_dir),
-        "new": [name for name in choice["nodes"] if name not in given["nodes"]],
+        "new": [name for name in choice["nodes"] if name not in arguments["nodes"]],
         "noted": silent,
         "lines": [printable(f"{line} ({code})") for line, code in lines],
     }
 
 
-def _silent_nodes(given: dict[str, Any]) -> dict[str, str]:
+def _silent_nodes(arguments: dict[str, Any]) -> dict[str, str]:
     """Return the cause of each node of the newest attempt that does not answer.
 
     The cause that a verdict of this run gave for such a node stays, since it says more.
     """
-    known = failed_nodes.read(given["state_dir"])
-    silent = candidates.silent_nodes(given["looks"], given["nodes"])
+    known = failed_nodes.read(arguments["state_dir"])
+    silent = candidates.silent_nodes(arguments["looks"], arguments["nodes"])
     for name in silent:
         entry = known.get(name, {})
-        if entry.get("run") == given["run_id"] and entry.get("cause"):
+        if entry.get("run") == arguments["run_id"] and entry.get("cause"):
             silent[name] = entry["cause"]
     return silent

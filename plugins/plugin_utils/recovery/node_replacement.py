@@ -65,9 +65,9 @@ def choose(
     the remedies.
     """
     choice = _Choice(places, current, failed, unfit, spares, cooldown, now)
-    choice.wanted = min(min_nodes or len(places), len(places))
+    choice.minimum = min(min_nodes or len(places), len(places))
     choice.fill_places()
-    if len(choice.nodes()) < choice.wanted:
+    if len(choice.nodes()) < choice.minimum:
         refusal = choice.refusal(trainers)
         return {
             "nodes": [],
@@ -137,7 +137,7 @@ class _Choice:
         # (a controller's clock may have been set back meanwhile)
         self.cooling = {name for name in failed if abs(now - failed[name]["time"]) < cooldown}
         self.chosen: list[str | None] = [None] * len(places)
-        self.wanted = len(places)
+        self.minimum = len(places)
 
     def nodes(self) -> list[str]:
         """Return the nodes that were chosen, in rank order."""
@@ -158,7 +158,7 @@ class _Choice:
             self._fill(index, [place])
         for index in range(len(self.places)):
             self._fill(index, self.spares)
-        while len(self.nodes()) < self.wanted and self._fill_with_failed():
+        while len(self.nodes()) < self.minimum and self._fill_with_failed():
             pass
 
     def _is_free(self, name: str | None) -> bool:
@@ -272,8 +272,8 @@ class _Choice:
         lost = list(
             dict.fromkeys(name for pair in pairs for name in pair if name and name not in nodes)
         )
-        count = f"{self.wanted} nodes"
-        if self.wanted == 1:
+        count = f"{self.minimum} nodes"
+        if self.minimum == 1:
             count = "1 node"
         text = f"the run needs {count}, and of them are available: {', '.join(nodes) or 'none'}"
         lines = [_Line("replacement.too_few_nodes", text)]

@@ -95,10 +95,10 @@ def keep_variables(word: str) -> str:
             return word
         if not isinstance(value, dict) or not DROPPED & set(value):
             return word
-        kept = {name: item for name, item in value.items() if name not in DROPPED}
-        if not kept:
+        rest = {name: item for name, item in value.items() if name not in DROPPED}
+        if not rest:
             return ""
-        return json.dumps(kept)
+        return json.dumps(rest)
     return " ".join(pair for pair in split_args(word) if pair.partition("=")[0] not in DROPPED)
 
 
@@ -117,9 +117,9 @@ def build(argv: Sequence[str], playbook: str, run: str, after: int, tries: int =
             if value is not None and value != action.default:
                 arguments += _write_option(action, value)
     for word in options.extra_vars or ():
-        kept = keep_variables(word)
-        if kept:
-            arguments += ["-e", kept]
+        rest = keep_variables(word)
+        if rest:
+            arguments += ["-e", rest]
     if not RUN_ID.match(run):
         raise CommandRefused(f"{run!r} is no run id")
     # One argument of JSON: no part of a value becomes a variable of its own.
@@ -173,9 +173,9 @@ def read_restart(extra_vars: Iterable[str]) -> dict[str, Any] | None:
     """
     variables: dict[str, str] = {}
     for word in extra_vars:
-        given = _read_variables(word)
+        values = _read_variables(word)
         variables.update(
-            {name: str(given[name]) for name in ("run", "again", "again_try") if name in given}
+            {name: str(values[name]) for name in ("run", "again", "again_try") if name in values}
         )
     if not _is_number(variables.get("again", "")) or not RUN_ID.match(variables.get("run", "")):
         return None

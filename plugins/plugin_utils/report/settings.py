@@ -19,8 +19,8 @@ from .json_values import Json, mapping_of
 
 # How report and comparison call the numbers of the plan's `settings`.
 _NAMES = {
-    "batch_per_card": "batch a card",
-    "batch_total": "batch in all",
+    "batch_per_card": "batch per card",
+    "batch_total": "batch in total",
     "learning_rate": "learning rate",
     "iterations": "iterations",
 }
@@ -164,8 +164,8 @@ def _advice_settings(plan: Json) -> Json:
     for line in _list(plan.get("advice")):
         batch, setting = _BATCH.match(str(line)), _SETTING.match(str(line))
         if batch:
-            values.setdefault("batch a card", _parse_number(batch.group(1)))
-            values.setdefault("batch in all", _parse_number(batch.group(2)))
+            values.setdefault("batch per card", _parse_number(batch.group(1)))
+            values.setdefault("batch in total", _parse_number(batch.group(2)))
         elif setting:
             values.setdefault(setting.group(1), _parse_number(setting.group(2)))
     return values

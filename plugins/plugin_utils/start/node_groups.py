@@ -22,7 +22,7 @@ START = "trainyard_start_nodes"
 
 
 def list_groups(planned: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return {node: its groups}, in the plan's order. There are none without a plan.
+    """Return {node: its groups}, in the plan's order. Without a plan there is no group.
 
     planned: plan and todo, as plan_job returns them.
     """

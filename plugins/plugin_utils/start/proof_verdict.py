@@ -21,27 +21,31 @@ JUDGES: dict[str, Callable[[Any, Any, Any], Findings]] = {
 }
 
 
-def judge(given: dict[str, Any]) -> Findings:
+def judge(arguments: dict[str, Any]) -> Findings:
     """Return what was found of the results."""
-    return JUDGES[given["kind"]](given["plan"], given["results"], given["allowed"])
+    return JUDGES[arguments["kind"]](arguments["plan"], arguments["results"], arguments["allowed"])
 
 
-def is_kept(given: dict[str, Any], found: Findings) -> bool:
+def is_kept(arguments: dict[str, Any], proof_findings: Findings) -> bool:
     """Return whether a proof is good for a while: it was whole and decided."""
-    undecided = given["kind"] == "rehearsal" and any(item["level"] == "warn" for item in found)
-    return not findings.stops(found) and not undecided and given["depth"] == "full"
+    undecided = arguments["kind"] == "rehearsal" and any(
+        item["level"] == "warn" for item in proof_findings
+    )
+    return not findings.stops(proof_findings) and not undecided and arguments["depth"] == "full"
 
 
-def keep(given: dict[str, Any], found: Findings) -> Findings:
+def keep(arguments: dict[str, Any], proof_findings: Findings) -> Findings:
     """Keep a proof and return what was found, and that it could not be kept."""
-    kind = given["kind"]
-    key = proof_cache.proof_keys(given["plan"], given["facts"], given["allowed"])[kind]
+    kind = arguments["kind"]
+    key = proof_cache.proof_keys(arguments["plan"], arguments["facts"], arguments["allowed"])[kind]
     try:
-        proof_cache.save_proof(given["state_dir"], kind, key, time.time(), {"findings": found})
+        proof_cache.save_proof(
+            arguments["state_dir"], kind, key, time.time(), {"findings": proof_findings}
+        )
     except OSError as error:  # what was proven is proven; it is only not remembered
         text = f"cannot be kept, and is repeated next time: {error}"
-        return [*found, findings.finding("proof.not_kept", text, "", (), "warn")]
-    return found
+        return [*proof_findings, findings.finding("proof.not_kept", text, "", (), "warn")]
+    return proof_findings
 
 
 def note_skipped_rehearsal(nodes: list[str]) -> Findings:
@@ -52,6 +56,6 @@ def note_skipped_rehearsal(nodes: list[str]) -> Findings:
     return [findings.finding("rehearsal.not_tried", text, "", (), "note")]
 
 
-def lines_of(found: Findings) -> list[str]:
+def lines_of(proof_findings: Findings) -> list[str]:
     """Return the findings as a table for people."""
-    return [printable(line) for line in findings.lines(found)]
+    return [printable(line) for line in findings.lines(proof_findings)]

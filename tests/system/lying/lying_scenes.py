@@ -253,7 +253,7 @@ class Stage:
                 ("logs.txt", f"launcher.{self.honest}.log"),
             ):
                 if not (here / home).is_file() or digest(here / home) != digest(there / file):
-                    found.append(f"{file} of {self.honest} is not at home")
+                    found.append(f"{file} of {self.honest} is not on the controller")
             try:
                 index = json.loads((here / "ranks.json").read_text())
                 said = [

@@ -161,7 +161,7 @@ def wrong(value, part, name):
         return (
             ""
             if value in part.get("enum", [part.get("const")])
-            else f"is none of its words: {value!r}"
+            else f"is not one of its words: {value!r}"
         )
     kinds = part.get("type")
     if kinds in ("integer", "number", "boolean") and (

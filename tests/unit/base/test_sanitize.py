@@ -117,7 +117,7 @@ def test_a_cut_at_either_edge_shows_nothing(length, closing):
     """errors.py cuts a line of context at 400 characters before it is masked. Other programs cut
     lines, too.
     """
-    secrets, rest = Secrets((), (VALUE,)), "a line of which a part was cut away by somebody"
+    secrets, rest = Secrets((), (VALUE,)), "a line of which a part was cut away"
     assert mask(rest + VALUE[:length] + closing, *secrets) == rest + MASK + closing
     assert mask(VALUE[-length:] + rest, *secrets) == MASK + rest
 

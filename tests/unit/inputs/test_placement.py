@@ -390,7 +390,7 @@ def test_the_probe_measures_where_every_byte_will_be_read(tmp_path, monkeypatch)
             str(tmp_path),
             [{"kind": "data", "digest": "d" * 64}],
             [],
-            asked={"verify": verify},
+            questions={"verify": verify},
         )
     assert asked == ["cached", "sample", "estimate"]
 

@@ -705,7 +705,7 @@ def home(tmp_path, authority):
     (place / "config").write_text(made["config"])
     (place / "gate.py").write_text("gate")
     (tmp_path / ".ssh" / "authorized_keys").write_text(
-        "\n".join([*made["lines"], f"{host_key(8)} somebody"]) + "\n"
+        "\n".join([*made["lines"], f"{host_key(8)} visitor"]) + "\n"
     )
     told = {
         "site": "local",
@@ -938,7 +938,7 @@ def test_describe_node_here(tmp_path, monkeypatch):
     patterns = [str(tmp_path / "ssh_host_*_key.pub")]
     environ = {
         "SSH_CONNECTION": "192.0.2.1 50000 192.0.2.7 2222",
-        "SUDO_USER": "somebody",
+        "SUDO_USER": "visitor",
     }  # a training user may have been reached by su
     found = node_description.describe_node(
         "gpu-a",

@@ -209,7 +209,7 @@ def test_a_node_that_left_the_inventory_can_be_taken_back(settle, folder):
 
 def test_an_authority_is_removed_and_nothing_else_is(settle, folder):
     settle()
-    (folder / "certs.txt").write_text("somebody else's")
+    (folder / "certs.txt").write_text("another user's")
     assert "authority has (certs.txt)" in settle(state="absent")["msg"]
     assert (folder / "certs.txt").exists() and (folder / "id_ed25519").exists()
     (folder / "certs.txt").unlink()

@@ -58,7 +58,7 @@ CASES = {
         [],
     ),
     "refused: no run id": (["-e", "run=../../x"], False, 2, ["'../../x' is no run id"], []),
-    "all is at home": (
+    "all is on the controller": (
         ["-e", "run=" + RUN],
         False,
         0,

@@ -96,7 +96,7 @@ def test_pp_yoloe_on_four_machines_shows_both_rules():
     advice, text = advise("paddledetection", C6, DETECTION, 4, upstream=README)
     batch, rate = advice["batch"], advice["settings"][0]
     assert (batch["now"], batch["all"], batch["base"], batch["source"]) == (8, 256, 64, "C6")
-    assert "256 in all; " in text and "8 x 8 = 64 (C6)" in text
+    assert "256 in total; " in text and "8 x 8 = 64 (C6)" in text
     assert (rate["name"], rate["now"]) == ("learning rate", 0.01)
     assert (rate["document"]["value"], rate["document"]["source"]) == (0.01, "C6")
     assert "0.01, unchanged, " in text
@@ -117,7 +117,7 @@ def test_upstreams_rule_counts_images_not_cards():
     assert "LearningRate.base_lr=0.02" in text
     batch = advice["batch"]
     assert (batch["now"], batch["own"], batch["documented"]) == (4, True, 8)
-    assert "the site or the job" in text and "of another batch" in text
+    assert "the site or the job" in text and "for another batch" in text
 
 
 def test_slanet_doubles_on_three_machines_and_names_the_default():
@@ -191,9 +191,9 @@ def table(batch):
 
 
 @pytest.mark.parametrize("suite, document, effective, words", [
-    ("paddleocr", A9, table(24), "x2 is said of 48 a card only"), ("paddleocr", A9, table(96), "x2 is said of 48 a card only"),
-    ("paddleocr", A9, table(None), "x2 is said of 48 a card, and the batch of this config is unknown"),
-    ("paddleseg", SET_35K, seg(4), "35,000 is said of 2 a card only"), ("paddleseg", SET_35K, seg(1), "35,000 is said of 2 a card only"),
+    ("paddleocr", A9, table(24), "x2 is documented for 48 per card only"), ("paddleocr", A9, table(96), "x2 is documented for 48 per card only"),
+    ("paddleocr", A9, table(None), "x2 is documented for 48 per card, and the batch of this config is unknown"),
+    ("paddleseg", SET_35K, seg(4), "35,000 is documented for 2 per card only"), ("paddleseg", SET_35K, seg(1), "35,000 is documented for 2 per card only"),
 ])  # fmt: skip
 def test_what_is_said_of_one_batch_is_not_guessed_for_others(suite, document, effective, words):
     advice, text = advise(suite, document, effective, 3, upstream=OCR, mode="apply")
@@ -262,9 +262,7 @@ def test_no_advice_at_the_documents_one_machine(
     advice, text = advise(
         suite, document, effective, nodes, devices, upstream=upstream, mode="apply"
     )
-    assert (
-        "it changes nothing" in text and "accuracy" not in text and "by the document (" not in text
-    )
+    assert "nothing changes" in text and "accuracy" not in text and "as documented (" not in text
     assert (advice["overrides"], advice["arguments"]) == ({}, [])
     overrides, arguments, lines = scaling.apply(advice)
     assert (overrides, arguments) == ({}, []) and "changes nothing here" in lines[0]
@@ -283,15 +281,15 @@ def test_fewer_cards_than_the_document_has():
         (B6, "paddleseg", SEGMENTATION),
     ):
         advice, text = advise(suite, document, effective, 2, 1)
-        assert (advice["cards"], advice["base"]) == (2, 8) and "nothing of fewer" in text
+        assert (advice["cards"], advice["base"]) == (2, 8) and "no rule is for fewer" in text
         assert (advice["overrides"], advice["arguments"]) == ({}, [])
 
 
 def test_a_job_without_a_document_gets_its_batch_and_nothing_else():
     advice, text = advise("paddledetection", None, DETECTION, 4)
-    assert advice["base"] is None and "no document's setting" in text
+    assert advice["base"] is None and "no documented setting" in text
     assert (advice["batch"]["now"], advice["batch"]["all"]) == (8, 256)
-    assert "8 a card, 256 in all" in text and "0.01, as the config says" in text
+    assert "8 per card, 256 in total" in text and "0.01, as the config says" in text
     assert advice["overrides"] == {}
 
 

@@ -16,7 +16,7 @@ OLD = "\n -- A Maintainer <a@debian.invalid>  Mon, 13 Jan 2020 08:00:00 +0200\n"
 NEW = "\n -- A Maintainer <a@debian.invalid>  Tue, 13 May 2025 08:00:00 +0200\n"
 RPM = "* Mon Jan 13 2020 A Packager <a@redhat.invalid> - 8.7p1-1\n- first\n"
 LATER = "  * CVE-2026-43618, CVE-2026-70456, CVE-2026-70458, CVE-2026-70461\n"
-MENDED = (
+FIXED = (
     "rsync (3.2.7-1+deb12u1)\n  * CVE-2024-12084, CVE-2024-12085,\n    CVE-2024-12086,"
     " CVE-2024-12087, CVE-2024-12088\n" + LATER + NEW
 )
@@ -44,32 +44,32 @@ MENDED = (
         ),
         ("rsync  version 3.4.1  protocol version 32\n", "", "it is unknown whether rsync 3.4.1"),
         ("rsync  version 3.10.1  protocol version 33\n", "", None),
-        ("rsync  version 3.2.7  protocol version 31\n", MENDED, None),
+        ("rsync  version 3.2.7  protocol version 31\n", FIXED, None),
         (
             "rsync  version 3.2.7  protocol version 31\n",
-            MENDED.replace("12087", "1") + OLD,
+            FIXED.replace("12087", "1") + OLD,
             "is not fixed for CVE-2024-12087,",
         ),
         (
             "rsync  version 3.2.7  protocol version 31\n",
-            MENDED.replace("12087", "1"),
+            FIXED.replace("12087", "1"),
             "it is unknown whether rsync 3.2.7",
         ),
         ("rsync  version 3.1.3  protocol version 31\n", "", "it is unknown whether rsync 3.1.3"),
         ("what?", "", "it is unknown whether rsync an unknown version"),
         (
             "rsync  version 3.2.7  protocol version 31\n",
-            MENDED.replace("12084", "1") + OLD,
+            FIXED.replace("12084", "1") + OLD,
             "is not fixed for CVE-2024-12084,",
         ),
         (
             "rsync  version 3.3.0  protocol version 31\n",
-            MENDED.replace("12085", "1") + OLD,
+            FIXED.replace("12085", "1") + OLD,
             "is not fixed for CVE-2024-12085,",
         ),
         # Debian 11 and Ubuntu 20.04: older than the overflow, which their change logs do not name
         # as fixed.
-        ("rsync  version 3.2.3  protocol version 31\n", MENDED.replace("12084", "1") + OLD, None),
+        ("rsync  version 3.2.3  protocol version 31\n", FIXED.replace("12084", "1") + OLD, None),
     ],
 )
 def test_rsync_is_judged_by_version_and_by_its_package(version, changes, words):

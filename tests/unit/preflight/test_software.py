@@ -286,9 +286,9 @@ def test_a_changed_file_is_provisioned_again_and_sync_goes_on(nodes, monkeypatch
     assert judged(looked(nodes), repair=True) == []
     monkeypatch.setattr(probe, "SUBJECTS", {"installed": installed})
     (base / "env" / DIGEST / "bin/python").symlink_to(sys.executable)
-    assert probe.look(run, str(base), [], [], asked={"verify": "cached"})["environments"] == {}
+    assert probe.look(run, str(base), [], [], questions={"verify": "cached"})["environments"] == {}
     (site / CODE).write_text("x = 1\n")
-    assert probe.look(run, str(base), [], [], asked={"verify": "cached"})["environments"] == {
+    assert probe.look(run, str(base), [], [], questions={"verify": "cached"})["environments"] == {
         DIGEST: "f"
     }
 

@@ -74,7 +74,9 @@ def test_hosts_are_names_of_the_inventory_whoever_names_them(tmp_path):
         "found",
     ],
 )
-@pytest.mark.parametrize("home", [[], [(RUN, 1, SITE)]], ids=["another controller", "at home"])
+@pytest.mark.parametrize(
+    "home", [[], [(RUN, 1, SITE)]], ids=["another controller", "on the controller"]
+)
 def test_one_node_does_not_choose_for_the_others(tmp_path, lie, home):
     found = chosen(tmp_path, home=home, node1=lie, node2=status(), node3=status())
     assert found[:3] == (RUN, 1, SITE)

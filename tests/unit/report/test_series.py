@@ -643,7 +643,7 @@ def test_settings_to_compare_by():
     )
     assert (
         found["override batch_size"] == 2
-        and found["batch in all"] == 4
+        and found["batch in total"] == 4
         and found["learning rate"] == 0.002
         and found["iterations"] == 30
     )
@@ -661,7 +661,7 @@ def test_numbers_come_from_the_plans_settings_and_else_from_its_sentences(run):
     numbers = {"batch_per_card": 3, "batch_total": 6, "learning_rate": 0.5, "iterations": None}
     change(path / "plan.json", lambda plan: plan.update(settings=numbers))
     found = series.of_run(str(path))["settings"]
-    assert (found["batch a card"], found["batch in all"], found["learning rate"]) == (3, 6, 0.5)
+    assert (found["batch per card"], found["batch in total"], found["learning rate"]) == (3, 6, 0.5)
     assert "iterations" not in found
 
 
