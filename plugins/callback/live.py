@@ -30,37 +30,28 @@ options:
 
 import atexit
 import os
-import shlex
-import shutil
 import sys
-import threading
 import time
 
 from ansible import constants as C
 from ansible import context
 from ansible.plugins.callback.default import CallbackModule as Default
-from ansible.utils.color import stringc
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal, text_columns
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import (
+    detach_hint,
     model,
     plain_lines,
     screen,
+    terminal_picture,
 )
 
 printable = sanitize.printable
 answer_gate.prepare()
 
-COLOURS = {
-    "good": C.COLOR_OK,
-    "bad": C.COLOR_ERROR,
-    "warn": C.COLOR_WARN,
-    "gone": C.COLOR_UNREACHABLE,
-    "quiet": C.COLOR_SKIP,
-}
 # Of more nodes than this, not every answer is drawn at once: a picture costs about as much as the
 # answers of all of them.
 FEW_NODES, PAUSE_SECONDS = 8, 0.5
@@ -79,83 +70,6 @@ HOLD_SECRETS = (
     "run_record",
     "stop_summary",
 )
-
-
-class Picture:
-    """The live view on the terminal.
-
-    The next picture is drawn over it. It makes room before other output is printed.
-    """
-
-    def __init__(self, display):
-        self._display, self._lock, self._pid = display, threading.RLock(), os.getpid()
-        # The widths of the lines on the terminal, the time of the last picture, and whether a new
-        # one is due.
-        self._widths, self.when, self.due = [], 0.0, False
-
-    def look(self):
-        """Return the terminal's size now, and whether it shows more than ASCII."""
-        try:
-            size = os.get_terminal_size(sys.stdout.fileno())
-        except (AttributeError, OSError, ValueError):
-            size = (0, 0)
-        if not all(size):
-            size = shutil.get_terminal_size((100, 24))
-        encoding = str(getattr(sys.stdout, "encoding", "utf-8")).lower().replace("-", "")
-        # The kernel's console has no font for more than ASCII.
-        return screen.Look(*size, encoding == "utf8" and os.environ.get("TERM") != "linux")
-
-    def draw(self, lines, look):
-        """Draw lines of (text, style) over the picture on the terminal."""
-        if not look.utf8:
-            lines = [
-                [(text.encode("ascii", "replace").decode(), style) for text, style in line]
-                for line in lines
-            ]
-        painted = [
-            "".join(paint(sanitize.escape(text), COLOURS.get(style)) for text, style in line)
-            for line in lines
-        ]
-        with self._lock:
-            self._display.display = self._display_beside
-            self._write(screen.repaint(self._widths, look.columns, painted))
-            self._widths = [
-                sum(text_columns.width(text) for text, _style in line) for line in lines
-            ]
-            self.when, self.due = time.monotonic(), False
-
-    def _display_beside(self, *args, **kwargs):
-        """Replace Ansible's display() while a picture is on the terminal.
-
-        Warnings and errors come from everywhere, not from callbacks alone.
-        """
-        if os.getpid() != self._pid:  # a worker hands it to this process
-            return type(self._display).display(self._display, *args, **kwargs)
-        with self._lock:
-            if self._widths:
-                self._write(screen.repaint(self._widths, self.look().columns, ()))
-                self._widths, self.due = [], True
-            return type(self._display).display(self._display, *args, **kwargs)
-
-    def leave(self):
-        """Leave the picture on the terminal, and draw the next one below other output."""
-        with self._lock:
-            self._widths, self.due = [], False
-            self._display.__dict__.pop("display", None)
-
-    def _write(self, text):
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-
-def paint(text, colour):
-    """Return text in a colour, unless Ansible's settings or NO_COLOR forbid it.
-
-    NO_COLOR counts with any value (no-color.org).
-    """
-    if colour and not os.environ.get("NO_COLOR"):
-        return stringc(text, colour)
-    return text
 
 
 def _of_controller(result):
@@ -185,7 +99,7 @@ class CallbackModule(Default):
             # Display does not flush. A reader of a pipe gets every line when it is printed.
             sys.stdout.reconfigure(line_buffering=True)
         self._watch, self._ticker = model.Watch(), plain_lines.Ticker()
-        self._picture, self._summary = Picture(self._display), []
+        self._picture, self._summary = terminal_picture.Picture(self._display), []
         self._pid, self._following, self._secrets = os.getpid(), None, sanitize.Secrets((), ())
         self._unshown = set()  # nodes whose status could not be shown
         atexit.register(self._detached)
@@ -228,7 +142,9 @@ class CallbackModule(Default):
                 self._following = status["run"]
         if not self._in_place():
             for text, style in self._ticker.lines(self._watch, name, now):
-                self._display.display(printable(text, limit=4000), color=COLOURS.get(style))
+                self._display.display(
+                    printable(text, limit=4000), color=terminal_picture.COLOURS.get(style)
+                )
             return
         self._picture.due = True
         few_nodes = len(self._watch.order()) <= FEW_NODES
@@ -367,20 +283,9 @@ class CallbackModule(Default):
         """
         if os.getpid() != self._pid or not self._following:
             return
-        run = shlex.quote(self._following)
         self._leave()
-        default_sources = [os.path.abspath(path) for path in C.DEFAULT_HOST_LIST]
-        inventory = "".join(
-            f"-i {shlex.quote(source)} "
-            for source in context.CLIARGS.get("inventory") or ()
-            if source not in default_sources
+        text = detach_hint.describe_detached_run(
+            self._following, context.CLIARGS.get("inventory") or (), C.DEFAULT_HOST_LIST
         )
-        command = f"ansible-playbook {inventory}playbooks"
-        text = (
-            f"\nThe run {run} goes on without this terminal."
-            f"\n  follow it again:  {command}/follow.yml -e run={run}"
-            f"\n  how it stands:    {command}/status.yml -e run={run}"
-            f"\n  stop it:          {command}/stop.yml -e run={run}\n"
-        )
-        sys.stdout.write(sanitize.escape(text, newlines=True))
+        sys.stdout.write(text)
         sys.stdout.flush()
