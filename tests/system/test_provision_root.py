@@ -286,8 +286,8 @@ def test_only_the_parts_of_two_verbs_become_root():
     these parts from.
     """
     allowed = {
-        "root_given.yml",
-        "root_taken.yml",
+        "root_setup.yml",
+        "root_removal.yml",
         "verify.yml",
         "packages.yml",
         "firewall.yml",
