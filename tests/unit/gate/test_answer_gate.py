@@ -497,7 +497,11 @@ CONTROLLERS = set(
         "resume_decision",
         "run_choice",
         "run_info",
-        "run_logs",
+        "logs_question",
+        "logs_run_info",
+        "logs_choice",
+        "logs_show",
+        "logs_follow",
         "run_metrics",
         "run_plan",
         "run_record",
@@ -516,7 +520,7 @@ def test_every_module_runs_on_the_controller_or_has_a_schema(root):
 
 
 # Actions that run modules too; conformance on the controller alone.
-WITH_MODULES = {"conformance", "drill", "run_logs"}
+WITH_MODULES = {"conformance", "drill", "logs_run_info", "logs_follow"}
 
 
 def test_what_runs_on_the_controller_is_an_action_that_asks_no_node(root, load_plugin):
@@ -624,6 +628,7 @@ def test_every_task_on_a_node_passes_the_gate(root, load_plugin):
         "drill",
         "node_info",
         "normal",
-        "run_logs",
+        "logs_run_info",
+        "logs_follow",
     ):
         assert issubclass(load_plugin("action", name).ActionModule, answer_gate.Gated), name

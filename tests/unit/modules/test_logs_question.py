@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""logs.yml as a user runs it: refusals before a node is contacted, and a run that is on the
-controller although its nodes are gone.
+"""logs_question, and logs.yml as a user runs it: refusals before a node is contacted, and a run
+that is on the controller although its nodes are gone.
 """
 
 from __future__ import annotations
@@ -152,14 +152,3 @@ def test_logs(outcomes, name):
     assert {path: open(os.path.join(here, path), "rb").read() for path in os.listdir(here)} == {
         path.name: path.read_bytes() for path in there.iterdir()
     }, "it only reads"
-
-
-def test_a_worker_ends_where_its_playbook_was_killed(load_plugin, monkeypatch):
-    action, ended = load_plugin("action", "run_logs"), []
-    alive = action._end_with_parent()
-    monkeypatch.setattr(action.os, "_exit", ended.append)
-    alive()
-    assert ended == []
-    monkeypatch.setattr(action.os, "getppid", lambda: 1)
-    alive()
-    assert ended == [1]
