@@ -16,6 +16,7 @@ import typing
 
 from ..attempts.evidence import is_child
 from ..logs.failure_catalogue import entry_of
+from .handled_errors import set_handled_apart
 
 PRIMARY = 100
 LAUNCHER = 95
@@ -250,6 +251,8 @@ def _rule(applies, weight, why):
     return _Rule(applies, weight, why, weight, why)
 
 
+_EARLY = "ended with exit code 0, and the others lost contact with it after that"
+_LOST_CONTACT = frozenset(("connection_lost", "aborted", "collective_timeout"))
 _PASSING = "its log holds an error, but one that was handled or that steps followed"
 # The first rule that applies to a rank's end decides its weight.
 _RANK_RULES = (
@@ -327,6 +330,7 @@ _CANDIDATE_KEYS = (
     "home",
     "lines",
     "last_line",
+    "handled",
 )
 
 
@@ -342,6 +346,7 @@ class _CandidateFields(typing.TypedDict):
     home: str | None  # the log's name on the controller
     lines: int | None
     last_line: str | None
+    handled: dict[str, typing.Any] | None  # the first error of its log that did not end it
     weight: int
     why: str  # the reason for the weight, as a predicate
     error: dict[str, typing.Any] | None  # the first error of its log
@@ -375,11 +380,13 @@ class Weighing:
         self.stopped = {name: unit for name, unit in known.items() if unit.get("stopped_by")}
         self.fine = [name for name, unit in known.items() if has_succeeded(unit, answers[name])]
         self.failed = [name for name in known if name not in self.stopped and name not in self.fine]
-        self.ranks = [
-            dict(rank, node=name)
-            for name, node in answers.items()
-            for rank in node.get("ranks") or []
-        ]
+        self.ranks = set_handled_apart(
+            [
+                dict(rank, node=name, restarted=node.get("restarted"))
+                for name, node in answers.items()
+                for rank in node.get("ranks") or []
+            ]
+        )
         self.firsts = self._find_first_deaths()
         self.candidates = sorted(self._find_candidates(), key=_by_weight)
 
@@ -401,7 +408,7 @@ class Weighing:
         self._raise_first_kills(candidates)
         self._believe_launchers(candidates)
         self._raise_foreign_stop(candidates)
-        return candidates + self._find_lost_rank(candidates)
+        return candidates + (self._find_lost_rank(candidates) or self._find_early_end(candidates))
 
     def precedes(self, one, other):
         """Return whether one candidate's end came before another's, beyond doubt."""
@@ -673,6 +680,25 @@ class Weighing:
         why = f"fell silent, and {names} lost contact with it"
         return [self._build_candidate(silent[0], SILENT, why, None)]
 
+    def _find_early_end(self, candidates):
+        """Return the candidate of a rank that ended well before the others lost contact with it.
+
+        It is a list of one, or empty. It is named where the training surely had steps to do.
+        """
+        others = [c for c in candidates if c["rank"] is not None and c["weight"] > STOPPED]
+        lost = [c for c in others if (c["error"] or {}).get("cause") in _LOST_CONTACT]
+        found = [
+            self._build_candidate(rank, LATE, _EARLY, None) for rank in self.ranks if _is_well(rank)
+        ]
+        if not lost or len(lost) < len(others) or not found:
+            return []
+        first = min(found, key=lambda c: c["when"])
+        if any(c["when"] is None or c["when"] < first["when"] for c in lost):
+            return []
+        if any(map(_has_steps_to_do, self.ranks)) and len(found) == 1:
+            first["weight"] = SILENT
+        return [first]
+
     def _silent_ranks(self):
         """Return the ranks without a recorded end and without an error.
 
@@ -702,6 +728,24 @@ class Weighing:
             and c["error"]["peer"] is None
             and c["node"] not in self.stopped
         ]
+
+
+def _is_well(rank):
+    """Return whether a rank's end was seen and was exit code 0."""
+    return rank.get("exit_code") == 0 and rank.get("ended") is not None
+
+
+def _has_steps_to_do(rank):
+    """Return whether a rank's last step line is surely not the last one of the training.
+
+    A training shows every so many steps, and counts its epochs from 0 or from 1.
+    """
+    step = rank.get("last_step") or {}
+    done, total = step.get("global_step"), step.get("total_steps")
+    if done and total:
+        return done + done / max(1, rank.get("steps") or 1) <= total
+    epoch, epochs = step.get("epoch"), step.get("epochs")
+    return epoch is not None and epochs is not None and epoch < epochs - 1
 
 
 def _first_child(node):

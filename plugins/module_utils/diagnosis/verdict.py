@@ -14,6 +14,7 @@ from ..attempts import guard_findings
 from ..attempts.states import Outcome
 from ..gate.isolation import judge_apart
 from ..logs.failure_catalogue import classify, entry_of
+from . import named_peers
 from .candidates import (
     BEFORE,
     BEFORE_ELSEWHERE,
@@ -25,6 +26,7 @@ from .candidates import (
     TERMINATED,
     Weighing,
 )
+from .handled_errors import ends_log
 
 _SIGNAL_CAUSES = {
     "SIGSEGV": "segfault",
@@ -53,7 +55,6 @@ _LAST_WORDS = frozenset(
         "version_mismatch",
     )
 )
-LAST_WORDS = 20  # lines of a log after an error that can still be of it or of the end that it made
 MANY = 8  # candidates and evidence lines that are listed
 _LOST_CONTACT = frozenset(
     ("connection_lost", "aborted", "terminated", "seen_by_launcher", "mpi_runtime")
@@ -142,6 +143,7 @@ class _Case:
 
     def __init__(self, plan_ranks, answers, missing, log_dir):
         self.plan_ranks = plan_ranks
+        answers = named_peers.resolve_addresses(answers, plan_ranks)
         self.answers = answers  # {node: its findings}
         self.missing = missing  # {node: the reason for its silence}
         self.log_dir = log_dir
@@ -403,7 +405,7 @@ class _Case:
                 "no node answered, so it may be this controller that was cut off, and the"
                 " training may go on"
             )
-            remedy = "when they answer again: playbooks/follow.yml; else " + remedy
+            remedy = "when they answer again: ansible-playbook playbooks/follow.yml; else " + remedy
         return self._build_verdict(
             "verdict.unreachable",
             Outcome.LOST,
@@ -536,6 +538,7 @@ class _Case:
         return [
             *(_line(c, begin) for c in self.candidates[:MANY]),
             *self._same_error_lines(),
+            *named_peers.evidence_lines(self.ranks, self.plan_ranks),
             *self._nan_lines(),
             *self._memory_lines(),
             *guard_findings.evidence_lines(self.answers),
@@ -616,6 +619,8 @@ def _silent_cause(candidate):
         return "launcher_failed"
     if _is_unobserved(candidate):
         return "silent_end"
+    if candidate["exit_code"] == 0:
+        return "ended_early"
     if candidate["signal"]:
         return _SIGNAL_CAUSES.get(candidate["signal"], "killed")
     return _classify_last_line(candidate)
@@ -645,8 +650,7 @@ def _is_blamed(candidate):
     passing = error.get("handled") or error.get("survived")
     if candidate["signal"] == "SIGKILL":
         return not passing
-    followed = (candidate.get("lines") or 0) - (error["line"] or 0) > LAST_WORDS
-    return not (passing and followed) or bool(error.get("thread"))
+    return not (passing and not ends_log(candidate, error)) or bool(error.get("thread"))
 
 
 def _what(candidate):
@@ -664,6 +668,8 @@ def _what(candidate):
         return f"was killed by {candidate['signal']} without a message"
     if candidate["exit_code"] is None:
         return candidate["why"]
+    if candidate["exit_code"] == 0:
+        return "ended before the training was complete"
     if _classify_last_line(candidate) != "silent_exit":
         return f"exited; the last line of its log: {candidate['last_line'][:300]}"
     return "exited without a message"
@@ -681,11 +687,10 @@ def _quote_error(error):
 def _classify_last_line(candidate):
     """Return the cause that the last line of a log names.
 
-    It counts for a rank that ended without a signal. sys.exit("...") prints its text and nothing
-    else.
+    It counts for a rank that ended with 1. sys.exit("...") prints its text and nothing else.
     """
     cause = classify("", candidate.get("last_line") or "")["cause"]
-    if cause in _LAST_WORDS:
+    if candidate["exit_code"] == 1 and cause in _LAST_WORDS:
         return cause
     return "silent_exit"
 
@@ -706,6 +711,8 @@ def _line(candidate, begin=None):
     quote = ""
     if error:
         quote = f"; {error['kind']}: {error['text'][:120]}"
+    elif candidate.get("handled"):
+        quote = "; before that it handled {kind}: {text:.120}".format_map(candidate["handled"])
     elif candidate.get("last_line"):
         quote = f"; the last line of its log: {candidate['last_line'][:160]}"
     location = candidate["home"]

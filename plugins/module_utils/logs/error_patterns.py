@@ -49,7 +49,25 @@ LITERALS = (
     "EE9",
     "EZ9",
     "E30",
+    "(E",
+    "EE1",
+    "EH0",
+    "EH9",
+    "EZ3",
+    "E10",
+    "E19",
+    "E20",
+    "E29",
+    "E39",
+    "Failed, ",
+    "Assertion ",
+    "UCX ",
+    "ib_mlx5_log",
+    "Find timeout",
 )
+
+# What launchers and libraries put before the lines of a rank.
+PREFIX = re.compile(r"^(?:\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?)")
 
 SUMMARY = "Error Message Summary:"
 TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):")
@@ -58,15 +76,39 @@ CHAIN = re.compile(
     r"^(?:During handling of the above exception|The above exception was the direct cause)"
 )
 FINAL = re.compile(r"^(?P<kind>[A-Za-z_]\w*(?:\.[A-Za-z_<][\w<>]*)*)(?::(?: (?P<text>.*))?)?$")
+# The outermost frame of an uncaught exception of the main thread is the script's own module level,
+# or runpy's for `python -m`. A syntax error has a frame without a function. A traceback that begins
+# elsewhere was printed by a handler, or by a worker process.
+_OUTERMOST = re.compile(r", in <module>\s*$")
+_LIBRARY = re.compile(r"^<string>$|/(?:site|dist)-packages/|/lib/python3[.\d]*/(?!runpy\.py)")
+# Records in the format of a logging handler, which flushes each. Those of the runtimes' C++ threads
+# have other forms: they go on when the main thread has ended.
+RECORD = re.compile(
+    r"^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?\]?"
+    r"(?: \S+)?(?: -)? \[? *(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
+)
+RECORD_BYTES = rb"(?m)^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d"
 HEADERS = ("Exception ignored in", "--- Logging error ---", "Exception in thread")
 SIGNAL_INFO = re.compile(
     r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)"
 )
 TIME_INFO = re.compile(r"\*\*\* Aborted at (?P<time>\d{9,11}) \(unix time\)")
 # The rank that a lost connection or a timeout names: gloo names it by its pair, MindSpore's
-# scheduler by the worker that it missed first.
+# scheduler by the worker that it missed first, HCCL by the rank that gave no record, msrun by the
+# node (a rank) that timed out.
 PEER = re.compile(
-    r"\bpair_rank = (?P<peer>\d+)|\bworker (?P<worker>\d+) is the first one timed out"
+    r"\bpair_rank = (\d+)|\bworker (\d+) is the first one timed out|\bremote rank:? ?\[(\d+)\]"
+    r"|\b[Nn]ode: (\d+) is timed out|Time out nodes are \['(\d+)'\]"
+)
+# The address of the node that it names: NCCL by the peer of a connection, HCCL by the place of the
+# fault.
+PEER_ADDRESS = re.compile(
+    r"(?:from peer|recv from|send to|[Cc]onnect to|remote peer) (?P<peer>[\w.:-]+)<\d+>"
+    r"|Cluster Exception Location\[IP/ID\]:\[(?P<place>[^/\]]+)/"
+)
+# The lines below `NCCL error in` that have the reason.
+NCCL_REASON = re.compile(
+    r"^(?:Error while creating shared memory|Cuda failure|Call to |NET/\w+ ?: |\w*[Ss]ocket\w*: )"
 )
 
 _KNOWN = re.compile(
@@ -77,9 +119,13 @@ _NOT_KINDS = frozenset(
 )
 _SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Terminated)"
 
-# Ascend's error codes (EI0006: HCCL, EJ: HCCP, EL: driver, E3, EE, EZ: runtime). Before CANN 8.5
-# the code stands alone, since then behind a name.
-ASCEND = re.compile(r"^(?:\[\w+ ?\d*\]: ?)?(?:\w+\()?(?P<kind>E[A-Z0-9]\d{4})\)?: (?P<text>.+)")
+# Ascend's error codes (EI0006: HCCL, EJ: HCCP, EL: driver, E1: graph engine, E2: fusion engine,
+# EH: AscendCL, E3, EE, EZ: runtime). Before CANN 8.3 the code stands alone, since then behind a
+# name, and the process and time before both.
+ASCEND = re.compile(
+    r"^(?:\[PID: \d+\] \S+ )?(?:\[\w+ ?\d*\]: ?)?(?:[\w/]+\()?(?P<kind>E[A-Z0-9]\d{4})"
+    r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?: +(?P<text>.+)"
+)
 
 # MindSpore's reference to a reason further down.
 REFERS = re.compile(r"Refer to '[\w ]+ Error Message'\.?\s*$|The details refer to '[\w ]+'\.?\s*$")
@@ -115,6 +161,20 @@ SINGLE = (
     ),
     (re.compile(r"^[\w.-]+: error: (?P<text>.*)"), "usage error", "line"),
     (re.compile(r"NCCL WARN (?P<text>.*)"), "NCCL WARN", "cpp"),
+    # Paddle 2.4 prints it and exits.
+    (re.compile(r"^Failed, (?P<text>(?i:nccl|cuda|hccl) error .*)"), "Failed", "cpp"),
+    (
+        re.compile(r"^(?:Error: )?(?P<text>\S+\.cu(?:h|\.h)?:\d+:? .{0,200}Assertion .* failed.*)"),
+        "Assertion",
+        "cpp",
+    ),
+    (re.compile(r"^\[\S+:\d+\] +(?P<text>ib_mlx5_log\.c:\d+ .*)"), "UCX", "cpp"),
+    (re.compile(r"UCX +(?:ERROR|FATAL) +(?P<text>.*(?:ibv_|mlx5|rdma|RDMA).*)"), "UCX", "cpp"),
+    (
+        re.compile(r"^[EW]\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Find timeout .* task.*)"),
+        "Find timeout",
+        "cpp",
+    ),
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
     # Open MPI's messages. Its blocks stand between lines of dashes.
     (
@@ -147,8 +207,8 @@ SINGLE = (
 # Lines that call themselves errors, in MindSpore's and CANN's form. Only those that the catalogue
 # knows by name count. MindSpore only warns of the port that its scheduler does not get.
 TAGGED = re.compile(
-    r"^\[(?P<kind>ERROR|CRITICAL|WARNING(?=.*Failed to call bind))\] \w+\([^)]*\):\S+ \[[^\]]*\](?:"
-    r" ?\w+\]| ?\[[\w, ]*\])* ?(?P<text>.*)"
+    r"^\[(?P<kind>ERROR|CRITICAL|WARNING(?=.*Failed to call bind))\] ?\w+\([^)]*\):\S+? ?"
+    r"\[[^\]]*\](?: ?\w+\]| ?\[[\w, ]*\])* ?(?P<text>.*)"
 )
 
 # Launchers' lines about their children: pattern, whether the line names the child that ended before
@@ -190,6 +250,14 @@ def any_of(words):
     return "|".join(
         re.escape(first) + "(?:" + "|".join(endings) + ")" for first, endings in branches.items()
     )
+
+
+def is_outermost(frame):
+    """Return whether a match of FRAME can be the first frame of an uncaught exception."""
+    if _LIBRARY.search(frame.group("file")):
+        return False
+    more = frame.group("more")
+    return more is None or "runpy" in frame.group("file") or bool(_OUTERMOST.search(more))
 
 
 def is_final(match):

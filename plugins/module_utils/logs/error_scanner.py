@@ -14,7 +14,7 @@ from collections import deque
 
 from . import error_patterns as lines
 from .failure_catalogue import tagged
-from .root_error import choose
+from .root_error import QUOTES, choose, is_uncaught
 
 # Lines. A recursion error repeats frames, but Python cuts it at about 2,000 frames.
 MAX_TRACEBACK = 500
@@ -42,10 +42,12 @@ class ErrorScan:
         self.thread_error = None
         # The launcher's lines about its children: see error_patterns.note_child.
         self.containers = []
+        self._pending = False  # whether `errors` has an exception that seems to be uncaught
         self._state = None  # the method that reads the lines of the open event
         self._error = None  # the error whose following lines are being read
         self._begin = 0  # number of the line where the open event begins
         self._frame = None  # the innermost frame of the open traceback
+        self._is_partial = False  # whether the open traceback begins below the script
         self._loose = None  # (number, kind, text) of a line that may end the open traceback
         self._lacks_text = False  # whether the message of the newest error is still to come
         self._context = deque(maxlen=CONTEXT_BEFORE)
@@ -63,12 +65,20 @@ class ErrorScan:
         """True while no event is open, so that only lines with one of LITERALS matter."""
         return self._state is None
 
+    @property
+    def is_pending(self):
+        """True while an error waits that a record of the training's own would show as handled."""
+        return self._pending
+
     # -- calls of the user --
 
     def line(self, number, text):
         """Read the next line."""
+        text = lines.PREFIX.sub("", text, count=1)
         if lines.note_child(text, self.containers, KEEP):
             return
+        if self._pending and lines.RECORD.match(text):
+            self._outlive()
         if self._state is None or not self._state(number, text):
             self._open(number, text)
 
@@ -83,6 +93,19 @@ class ErrorScan:
         if not self.thread_error:
             self.thread_error = next((error for error in self.errors if error["thread"]), None)
         self.errors = []
+        self._pending = False
+
+    def _outlive(self):
+        """Note that the main thread went on after its exceptions: nothing uncaught was among them.
+
+        What a handler, a thread or a mere line said stays. It may explain a later end.
+        """
+        self._leave_traceback()
+        passed = [error for error in self.errors if is_uncaught(error)]
+        self.errors = [error for error in self.errors if not is_uncaught(error)]
+        if passed and not self.survived:
+            self.survived = dict(passed[0], survived=True)
+        self._pending = False
 
     def finish(self):
         """Return the error that best explains an end of this rank, or None."""
@@ -174,9 +197,10 @@ class ErrorScan:
             # `ValueError: DataLoader worker(0) caught ValueError with message:` and then the real
             # one
             self._chained, self._in_thread, self._is_direct = last, last["thread"], False
+            self._is_handled = self._is_handled or last["handled"]
         self._is_handled = self._is_handled or is_handled
         self._begin, self._state = number, self._in_traceback
-        self._frame, self._loose = None, None
+        self._frame, self._loose, self._is_partial = None, None, False
         self._context.clear()
         self._context.append(text)
 
@@ -193,6 +217,8 @@ class ErrorScan:
             return False
         frame = lines.FRAME.match(text)
         if frame:
+            if self._frame is None:
+                self._is_partial = not lines.is_outermost(frame)
             self._frame = {"file": frame.group("file"), "line": int(frame.group("line"))}
         if not text or text[0] in " \t":
             self._context.append(text)
@@ -215,10 +241,23 @@ class ErrorScan:
             if chained in self.errors:
                 self.errors.remove(chained)
             root = root or f"{chained['kind']}: {chained['text']}"
-        flags = {"handled": self._is_handled, "thread": self._in_thread, "direct": self._is_direct}
+        is_partial = self._is_partial and not self._in_thread and not self._is_quoted(chained)
+        flags = {
+            "handled": self._is_handled or is_partial,
+            "partial": is_partial and not self._is_handled,
+            "thread": self._in_thread,
+            "direct": self._is_direct,
+        }
         self._forget_chain()
         self._add(number, kind, text, "python", context, frame=self._frame, root=root, **flags)
         self._begin, self._state = number, self._in_after
+
+    def _is_quoted(self, chained):
+        """Return whether the open traceback belongs to the message of the error before it."""
+        if chained is not None and chained["text"].endswith(":"):
+            return True
+        last = self._last()
+        return bool(last and not last["handled"] and QUOTES.search(last["text"]))
 
     def _leave_traceback(self):
         if self._state == self._in_traceback:
@@ -228,6 +267,7 @@ class ErrorScan:
         """End a traceback that another event or the end of the log cut off."""
         if self._chained in self.errors:
             # The chain's first part is whole and says more than a torn second one.
+            self._chained["handled"] = self._is_handled
             self._forget_chain()
             self._state = None
             return
@@ -286,7 +326,9 @@ class ErrorScan:
     def _continue_chain(self, error, text):
         """Keep an error as the previous one of the chain whose next part follows."""
         self._chained, self._root = error, error["root"]
-        self._is_handled, self._in_thread = error["handled"], error["thread"]
+        # The first parts of a chain begin where they were caught. Its last part has all frames.
+        self._is_handled = error["handled"] and not error["partial"]
+        self._in_thread = error["thread"]
         self._is_direct, self._state = text.startswith("The above"), self._between_chain
 
     def _opens_event(self, number, text):
@@ -334,6 +376,7 @@ class ErrorScan:
             "thread": False,
             "soft": False,
             "direct": False,
+            "partial": False,
             "root": root,
             "signal": None,
             "sender": None,
@@ -345,6 +388,7 @@ class ErrorScan:
             handled = (error for error in self.errors if error["handled"])
             self.errors.remove(next(handled, self.errors[-1]))
         self.errors.append(self._error)
+        self._pending = self._pending or is_uncaught(self._error)
 
 
 def _signal_fields(match):
@@ -363,4 +407,6 @@ def _is_detail(error, text):
     """
     if error["origin"] != "python" or lines.TRACEBACK.match(text):
         return False
+    if "NCCL error" in error["text"] and lines.NCCL_REASON.match(text):
+        return True
     return bool(lines.ASCEND.match(text) or lines.REFERS.search(error["text"]))

@@ -27,7 +27,7 @@ import re
 import stat
 from typing import Any
 
-from .error_patterns import LITERALS, any_of
+from .error_patterns import LITERALS, RECORD_BYTES, any_of
 from .error_scanner import ErrorScan
 
 CHUNK = 1 << 20
@@ -102,6 +102,8 @@ class Table:
         if self.saved:
             used.append(saved)
         self.gate = _gate(used)
+        # The same, and the records that show an error before them to be handled.
+        self.watch = re.compile(RECORD_BYTES + b"|" + self.gate.pattern.replace(b"(?m)", b""))
 
 
 def _sections(logs):
@@ -238,10 +240,13 @@ class LogScan:
 
     def _lines(self, block):
         block = block.replace(b"\0", b"")  # holes of a truncated or sparse log
-        gate, position, size = self.table.gate, 0, len(block)
+        position, size = 0, len(block)
         while position < size:
             start = position
             if self.errors.idle:
+                gate = self.table.gate
+                if self.errors.is_pending:
+                    gate = self.table.watch
                 match = gate.search(block, position)
                 if match is None:
                     self.number += block.count(b"\n", position)

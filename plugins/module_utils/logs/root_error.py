@@ -27,21 +27,33 @@ _DEEP = frozenset(
         "download_failed",
     )
 )
+# What native code fails with where Python called it. Its words are vague as often as the library
+# has said before what happened.
+_NATIVE = frozenset(("RuntimeError", "OSError", "SystemError", "EnforceNotMet", "DistBackendError"))
+_OF_WORKERS = frozenset(("worker_died", "killed"))
+# Lines between an uncaught exception and a crash of the interpreter that it ends.
+TEARDOWN = 12
 # The end of a data set that answers an unreadable sample by trying another one, when it can read
 # none of them (PaddleOCR does).
 _GAVE_UP = frozenset(("RecursionError",))
 _WRAPPER = re.compile(r"Exception thrown from .*\bdataset\b")
+QUOTES = _WRAPPER  # an exception whose message has another traceback below it
 _SAMPLE = re.compile(r"data\w*\.py\", line \d+, in __getitem__")
 
 
 def finished(error):
     """Return an error as it is reported: with its cause, without internal fields."""
-    result = {key: value for key, value in error.items() if key not in ("soft", "direct")}
+    result = {
+        key: value for key, value in error.items() if key not in ("soft", "direct", "partial")
+    }
     result["text"] = result["text"].strip()
     result["peer"] = None
     peer = lines.PEER.search(result["text"])
     if peer:
-        result["peer"] = int(peer.group("peer") or peer.group("worker"))
+        result["peer"] = int(next(filter(None, peer.groups())))
+    address = lines.PEER_ADDRESS.search(result["text"])
+    if address:
+        result["peer_address"] = address.group("peer") or address.group("place")
     entry = classify(result["kind"], result["text"], result["origin"], result["file"])
     if entry["cause"] in _VAGUE and result["root"]:
         root_entry = _root_cause(result["root"], error["direct"])
@@ -71,13 +83,16 @@ def choose(errors, survived=None, thread_error=None):
     errors: those since the last training step, in order. survived: the first one that a step
     followed. thread_error: the one that ended a thread of the trainer.
     """
+    errors = _without_outlived(errors)
     pool = [finished(error) for error in errors]
+    _excuse_workers(pool)
     thread = None
     if thread_error:
         thread = finished(thread_error)
     causes = _primary_errors(pool, errors, thread)
     if causes:
-        return _with_handled_cause(min(causes, key=_vagueness), pool)
+        error = min(causes, key=_vagueness)
+        return _library_line(error, pool, errors) or _with_handled_cause(error, pool)
     fatal = [error for error in pool if not error["handled"]]
     if thread:
         # With `the data reader raises an exception` it did end the rank.
@@ -93,6 +108,53 @@ def choose(errors, survived=None, thread_error=None):
     return next((error for error in pool if error["grade"] == "primary"), pool[0])
 
 
+def _without_outlived(errors):
+    """Return the errors without the exceptions that another one shows to be handled.
+
+    An interpreter prints one uncaught exception of its main thread, the last. A C++ exception of
+    the main thread after it shows the same, except right after it, while the interpreter ends.
+    """
+    result = []
+    for index, error in enumerate(errors):
+        if not is_uncaught(error) or not any(_outlives(later, error) for later in errors[index:]):
+            result.append(error)
+    return result
+
+
+def _excuse_workers(pool):
+    """Mark what a loader worker said as handled where its parent reports no failure after it.
+
+    A loader that starts its workers again goes on.
+    """
+    for index, error in enumerate(pool):
+        if error["kind"] == "DataLoader" and error["origin"] == "line":
+            error["handled"] = not any(map(_reports_worker, pool[index + 1 :]))
+
+
+def _reports_worker(error):
+    """Return whether an error is the report of a loader about its workers."""
+    return error["cause"] in _OF_WORKERS or error["kind"] == "DataLoader"
+
+
+def _outlives(later, error):
+    """Return whether an error shows that the main thread went on after an exception."""
+    if later is error or error["kind"] == "Traceback" or QUOTES.search(error["text"]):
+        return False
+    if is_uncaught(later):
+        return later["kind"] != "Traceback"
+    if later["origin"] != "cpp" or later["handled"]:
+        return False
+    cause = finished(later)["cause"]
+    return cause == "connection_lost" or (
+        cause != "terminated" and later["line"] - error["line"] > TEARDOWN
+    )
+
+
+def is_uncaught(error):
+    """Return whether an error looks like an uncaught exception of the main thread."""
+    return error["origin"] == "python" and not error["handled"] and not error["thread"]
+
+
 def _primary_errors(pool, errors, thread):
     """Return the unhandled errors that may be where a failure began.
 
@@ -105,6 +167,21 @@ def _primary_errors(pool, errors, thread):
         if not (thread and error["cause"] == "worker_died"):
             result.append(error)
     return result
+
+
+def _library_line(error, pool, errors):
+    """Return the tagged line of a library that says what a vague native exception does not.
+
+    It stands above the exception. The result is None where there is no such line.
+    """
+    if error["cause"] not in _VAGUE or error["kind"].rsplit(".", 1)[-1] not in _NATIVE:
+        return None
+    for line, raw in zip(pool, errors):
+        if line is error:
+            return None
+        if raw["soft"] and line["grade"] != "secondary":
+            return line
+    return None
 
 
 def _vagueness(error):

@@ -288,7 +288,7 @@ ROWS = {
         (3, 100),
     ),
     "also when its process went later": (
-        two(end(2), end(3, signal="SIGKILL", at=7, mtime=0, said=VALUE), unit=stopped(at=1)),
+        two(end(2), end(3, 1, at=7, mtime=0, said=VALUE), unit=stopped(at=1)),
         (3, 100),
     ),
     "an exception after it is doubtful": (

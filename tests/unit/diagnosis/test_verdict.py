@@ -781,7 +781,7 @@ def test_one_stopped_and_one_failed_without_a_reason():
     [
         ((GLOO, ABORT, TERM, GLOO), "connection_lost"),
         ((ABORT, TERM, TERM, ABORT), "unknown"),
-        ((GLOO, GLOO, VALUE, GLOO), "unknown"),
+        ((GLOO, GLOO, VALUE, GLOO), "connection_lost"),
     ],
 )
 def test_what_lost_contact_means(said, cause):
@@ -815,6 +815,7 @@ def test_evidence_line_by_line():
             " gloo::IoException: Connection closed by peer (rank-001.node1.log:14)"
         ),
         "ranks 0, 1 say the same: gloo::IoException",
+        "ranks 0, 1 name rank 3 on node2",
         "node1 was stopped by user",
     ]
 
@@ -862,17 +863,82 @@ def test_where_no_node_answers_nobody_is_blamed():
     assert one["node"] == "node2" and "this controller" not in one["text"]
 
 
-def test_an_exception_of_a_process_that_was_killed_later_is_still_the_error():
+@pytest.mark.parametrize(
+    "ended, blamed",
+    [
+        ({"code": 1}, True),
+        ({"code": 7}, False),
+        ({"signal": "SIGKILL"}, False),
+        ({"signal": "SIGTERM"}, False),
+        ({"signal": "SIGABRT"}, True),
+    ],
+)
+def test_an_end_that_no_exception_makes_contradicts_it(ended, blamed):
+    """An uncaught exception ends with 1. Teardown may abort after it."""
+    rank = end(3, ended.get("code"), signal=ended.get("signal"), at=0, mtime=0, said=VALUE)
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2), rank)])
+    assert (result["cause"] == "python_exception") is blamed
+    assert ("raised" in result["text"]) is blamed
+    assert any("ValueError" in line for line in result["evidence"])
+
+
+@pytest.mark.parametrize("more, blamed", [({}, True), ({"lines": 99}, False)])
+def test_where_no_end_was_seen_an_exception_has_to_be_the_last_thing(more, blamed):
+    nodes = [node("node1", end(0), end(1)), node("node2", end(2), end(3, said=VALUE, **more))]
+    assert (verdict.decide(PLAN, nodes)["rank"] == 3) is blamed
+    restarted = dict(nodes[1], restarted=True)
+    assert verdict.decide(PLAN, [nodes[0], restarted])["rank"] is None
+
+
+@pytest.mark.parametrize(
+    "code, last, cause",
+    [
+        (1, "ValueError: bad image", "python_exception"),
+        (1, "[Errno 2] No such file or directory: 'a.json'", "data_missing"),
+        (7, "[Errno 2] No such file or directory: 'a.json'", "silent_exit"),
+    ],
+)
+def test_the_last_words_after_a_handled_error_count(code, last, cause):
+    said = error(VALUE, handled=True)
+    rank = end(3, code, at=0, first_error=said, lines=said["line"] + 1, last_line=last)
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2), rank)])
+    assert (result["rank"], result["cause"]) == (3, cause)
+
+
+def test_a_warning_of_nccl_does_not_explain_a_kill():
+    warning = error({"kind": "NCCL WARN", "text": "no plugin", "origin": "cpp"})
+    rank = end(3, signal="SIGKILL", at=0, first_error=warning)
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2), rank)])
+    assert (result["rank"], result["cause"]) == (3, "killed")
+
+
+def test_an_exception_that_other_ranks_handled_needs_an_end_that_was_seen():
+    handled = error(VALUE, survived=True)
     nodes = [
-        node("node1", end(0), end(1)),
-        node(
-            "node2", end(2), end(3, signal="SIGKILL", at=7, mtime=0, said=VALUE), unit=stopped(at=1)
-        ),
+        node("node1", end(0, signal="SIGTERM", first_error=handled, lines=99), end(1)),
+        node("node2", end(2), end(3, said=VALUE)),
     ]
+    assert verdict.decide(PLAN, nodes)["rank"] is None
+    nodes[1] = node("node2", end(2), end(3, 1, said=VALUE))
+    assert verdict.decide(PLAN, nodes)["rank"] == 3
+
+
+@pytest.mark.parametrize(
+    "step, at, who",
+    [
+        ({"global_step": 4, "total_steps": 12}, 0, 3),
+        ({"epoch": 1, "epochs": 3}, 0, 3),
+        ({"global_step": 12, "total_steps": 12}, 0, None),  # the end of a training
+        ({"epoch": 2, "epochs": 3}, 0, None),
+        ({"global_step": 4, "total_steps": 12}, 9, None),  # after the others
+    ],
+)
+def test_a_rank_that_ends_well_before_the_others_lose_it(step, at, who):
+    rank = end(0, signal="SIGABRT", at=5, said=GLOO, last_step=step, steps=4)
+    nodes = [node("node1", rank, end(1)), node("node2", end(2), end(3, 0, at=at), unit=OK)]
     result = verdict.decide(PLAN, nodes)
-    assert (result["cause"], result["line"]) == ("python_exception", 14)
-    assert (result["error"]["kind"], result["error"]["text"]) == ("ValueError", "bad image")
-    assert result["signal"] == "SIGKILL" and "(signal SIGKILL)" in result["text"]
+    assert (result["rank"], result["cause"] == "ended_early") == (who, who is not None)
+    assert any(c["rank"] == 3 for c in result["candidates"]) is (at == 0)
 
 
 STORE = {
@@ -958,7 +1024,7 @@ def test_what_the_memory_killer_left_behind(said, kills, cause):
 @pytest.mark.parametrize(
     "lines, more, cause",
     [
-        (20, {}, "python_exception"),
+        (16, {}, "python_exception"),
         (500, {}, "silent_exit"),
         (500, {"thread": True}, "python_exception"),
     ],
@@ -967,7 +1033,7 @@ def test_what_was_handled_long_before_a_silent_exit_is_not_its_cause(lines, more
     said = error(VALUE, handled=True, **more)
     nodes = [
         node("node1", end(0), end(1)),
-        node("node2", end(2), end(3, 4, at=0, first_error=said, lines=lines)),
+        node("node2", end(2), end(3, 1, at=0, first_error=said, lines=lines)),
     ]
     result = verdict.decide(PLAN, nodes)
     assert named(result) == ("failed", 3, cause)

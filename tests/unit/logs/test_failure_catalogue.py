@@ -104,7 +104,7 @@ MESSAGES = [
     ("RuntimeError: (External) CUDA error(2), out of memory.", "device_out_of_memory", "Paddle"),
     (
         "RuntimeError: (External) CUDA error(719), unspecified launch failure.",
-        "device_error",
+        "kernel_error",
         "Paddle",
     ),
     (
@@ -171,8 +171,8 @@ MESSAGES = [
             "[PID: 210907] 2026-04-09 Memory_Allocation_Failure(EL0004): Failed to allocate memory"
             " requested by GE module."
         ),
-        None,
-        "a name before the code does not begin the line",
+        "device_out_of_memory",
+        "CANN 8.3: the process and the time stand before the name",
     ),
     (
         "Memory_Allocation_Failure(EL0004): Failed to allocate memory requested by GE module.",
@@ -615,7 +615,9 @@ def test_every_entry_is_whole():
 
 def test_the_user_page_says_what_the_catalogue_says(root):
     page = (root / "docs" / "runbooks" / "verdict.md").read_text()
-    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \|$", page, re.MULTILINE))
+    # The tables before it explain the words of the verdict block.
+    table = page[page.index("| cause |") :]
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (.*?) \|$", table, re.MULTILINE))
     told = {
         name: f"{entry['meaning']} | {entry['remedy']}".replace("\n", " ")
         for name, entry in failure_catalogue.every().items()

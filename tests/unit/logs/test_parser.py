@@ -1135,8 +1135,8 @@ def test_a_chain_gives_its_last_part_and_tells_the_first():
     assert (
         first_error(
             TRACEBACK + "ValueError: bad:\n" + "noise\n" * 30 + TRACEBACK + "KeyError: 2\n"
-        )["text"]
-        == "bad:"
+        )["root"]
+        is None
     )
     assert (
         scan(
@@ -1283,13 +1283,14 @@ def test_what_was_handled_yields_to_what_was_not(head):
     assert first_error(head + TRACEBACK + "KeyError: 'a'\n")["handled"] is True
 
 
-def test_an_error_of_its_own_beats_a_lost_connection_in_one_log():
+def test_an_error_of_its_own_beats_a_lost_connection_before_it():
+    """A main thread that lost a connection had handled what it raised before."""
     gloo = (
         "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection"
         " closed by peer\n"
     )
     assert first_error(gloo + TRACEBACK + "ValueError: x\n")["kind"] == "ValueError"
-    assert first_error(TRACEBACK + "ValueError: x\n" + gloo)["kind"] == "ValueError"
+    assert first_error(TRACEBACK + "ValueError: x\n" + gloo)["kind"] == "gloo::IoException"
 
 
 def test_the_signal_and_who_sent_it():
@@ -1542,3 +1543,41 @@ def test_masking_hostile_lines_takes_no_time():
 def test_everything_in_a_result_is_made_safe():
     data = {"a\x1b": ["\x1b", 1, 1.5, None, True, {"k": ("\u202e",)}]}
     assert printable_data(data) == {"a\\x1b": ["\\x1b", 1, 1.5, None, True, {"k": ["\\u202e"]}]}
+
+
+FUNCTION = TRACEBACK.replace(", in <module>", ", in load")
+RECORD = "[2026/11/20 21:36:05] ppocr INFO: 32 batches\n"
+CRASH = "terminate called after throwing an instance of 'std::bad_alloc'\n"
+SHM = "ERROR: Unexpected BUS error encountered in DataLoader worker. Look at shm.\n"
+DIED = TRACEBACK + "RuntimeError: DataLoader 1 workers exit unexpectedly\n"
+
+
+@pytest.mark.parametrize(
+    "log, kind, passed",
+    [
+        # a traceback that begins below the script was printed by a handler
+        (FUNCTION + "KeyError: 'a'\n", "KeyError", True),
+        (FUNCTION + "KeyError: 'a'\n" + DIED, "RuntimeError", False),
+        (TRACEBACK.replace("/srv/a", "/e/site-packages/a") + "KeyError: 'a'\n", "KeyError", True),
+        (TRACEBACK.replace("/srv/a.py", "<frozen runpy>") + "KeyError: 'a'\n", "KeyError", False),
+        # a logging handler's record after it: the main thread went on
+        (TRACEBACK + "KeyError: 'a'\n" + RECORD, "KeyError", True),
+        (TRACEBACK + "KeyError: 'a'\n" + "[INFO] PS(1,7f,python):2026 x]\n", "KeyError", False),
+        # the last one counts
+        (TRACEBACK + "KeyError: 'a'\n" + TRACEBACK + "ValueError: x\n", "ValueError", False),
+        # a crash after it, but not while the interpreter ends
+        (TRACEBACK + "KeyError: 'a'\n" + "line\n" * 20 + CRASH, "std::bad_alloc", False),
+        (TRACEBACK + "KeyError: 'a'\n" + CRASH, "KeyError", False),
+        # a loader's worker, with and without its parent's report
+        (SHM, "DataLoader", True),
+        (SHM + DIED, "DataLoader", False),
+    ],
+)
+def test_what_a_process_handled_did_not_end_it(log, kind, passed):
+    error = first_error(log)
+    assert (error["kind"], error["handled"] or error["survived"]) == (kind, passed)
+
+
+def test_a_record_far_below_an_exception_is_seen(paddledet):
+    found = scan("x\n" * 9 + TRACEBACK + "KeyError: 'a'\n" + "x\n" * 5000 + RECORD, paddledet)
+    assert found["first_error"]["survived"] is True

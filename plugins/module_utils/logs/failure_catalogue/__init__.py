@@ -17,11 +17,25 @@ from __future__ import annotations
 
 import re
 
+from .accelerator import EARLY, LATE
 from .fabric import FABRIC, SEEN
 from .machine import LOST, MACHINE
 from .process import FALLBACK, OBSERVED, PROCESS
 
-CATALOGUE = SEEN + FABRIC + MACHINE + PROCESS + LOST
+# The entry of a cause that has its words.
+_WORDS = {
+    entry["cause"]: entry
+    for entry in reversed((*EARLY, *LATE, *FABRIC, *MACHINE, *PROCESS, *LOST))
+    if "meaning" in entry
+}
+
+
+def _with_words(entries):
+    """Return entries, each with the grade, meaning and remedy of its cause."""
+    return tuple({**_WORDS[entry["cause"]], **entry} for entry in entries)
+
+
+CATALOGUE = SEEN + _with_words(EARLY) + FABRIC + MACHINE + PROCESS + _with_words(LATE) + LOST
 FIELDS = ("cause", "grade", "meaning", "remedy", "source")
 # A tagged line ([ERROR] and the like) is an error only with one of these causes: many lines are
 # called an error and end nothing.
@@ -29,6 +43,8 @@ _TAGGED = frozenset(entry["cause"] for entry in FABRIC) | {
     "device_out_of_memory",
     "device_error",
     "disk_full",
+    "version_mismatch",
+    *(entry["cause"] for entry in (*EARLY, *LATE) if "meaning" in entry),
 }
 
 _COMPILED = tuple(
@@ -93,7 +109,8 @@ def entry_of(cause):
 def every():
     """Return all entries by cause, in the order of the page docs/runbooks/verdict.md."""
     entries = {}
-    for table in (FABRIC, MACHINE, PROCESS, LOST, SEEN, FALLBACK.values(), OBSERVED.values()):
+    written = (_WORDS.values(), SEEN, FALLBACK.values(), OBSERVED.values())
+    for table in written:
         for entry in table:
             entries.setdefault(entry["cause"], _fields(entry))
     return entries

@@ -225,7 +225,7 @@ FABRIC = (
         "cause": "nccl_cuda_error",
         "grade": "primary",
         "pattern": (
-            r"(?i:nccl error).{0,40}unhandled cuda error|ncclUnhandledCudaError|NCCL WARN Cuda"
+            r"(?i:nccl error).{0,300}unhandled cuda error|ncclUnhandledCudaError|NCCL WARN:? Cuda"
             r" failure"
         ),
         "meaning": (
@@ -242,7 +242,7 @@ FABRIC = (
         "cause": "nccl_usage",
         "grade": "primary",
         "pattern": (
-            r"(?i:nccl error).{0,40}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument)"
+            r"(?i:nccl error).{0,300}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument)"
         ),
         "meaning": "NCCL refuses how it was called; most often two ranks use one device.",
         "remedy": (
@@ -255,7 +255,7 @@ FABRIC = (
         "cause": "nccl_system_error",
         "grade": "shared",
         "pattern": (
-            r"(?i:nccl error).{0,40}(?:unhandled system error|internal"
+            r"(?i:nccl error).{0,300}(?:unhandled system error|internal"
             r" error)|ncclSystemError|ncclInternalError"
         ),
         "meaning": "NCCL's sockets, shared memory or network device failed between ranks.",

@@ -63,7 +63,7 @@ MACHINE = (
         ),
         "meaning": (
             "The training ran into a limit of its user or unit: open files, processes, threads,"
-            " file size or CPU time."
+            " locked memory, file size or CPU time."
         ),
         "remedy": (
             "raise the limit that the message names (`ulimit -a` in the unit shows them), or use"
@@ -200,19 +200,14 @@ LOST = (
     {
         "cause": "device_error",
         "grade": "primary",
-        "pattern": (
-            r"CUDA error|CUDNN error|CUBLAS error|cudaError|\bXid\b|\bE[EZ]\d{4}: |\bE[3L]\d{4}\b:"
-            r" |(?:ACL"
-            r"|NPU function) error|AICore|aicore error"
-        ),
-        "meaning": "The accelerator or its driver failed.",
+        "pattern": r"\bEL\d{4}\b",
+        "meaning": "The accelerator failed: it or its driver reported a fault of the device.",
         "remedy": (
             "the accelerator failed: see `nvidia-smi -q` and `dmesg` for Xid lines, or `npu-smi"
             " info` and the plog, on this node"
         ),
         "source": (
-            "Paddle's ExternalError; hiascend.com, CANN error codes E3xxxx, EE, EL and EZ;"
-            " vllm-project/vllm-ascend#1443"
+            "hiascend.com, CANN error codes EL (driver); accelerator.py has the other words"
         ),
     },
     {

@@ -236,6 +236,15 @@ FALLBACK = {
 # Ends of an attempt that no log shows, but nodes, systemd and the collected files do.
 _OBSERVED = (
     (
+        "ended_early",
+        "The process ended with exit code 0 before the training was complete.",
+        (
+            "look in the code for sys.exit, os._exit or a return in the training loop that one"
+            " rank alone takes, and for data of unequal length between the ranks"
+        ),
+        "exit code 0, and peers that lost contact with this rank after it",
+    ),
+    (
         "silent_exit",
         "The process ended with an exit code and without a message.",
         (
