@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev engine demo demo-down bench corpus drill lies hostile lint messages test collection
+.PHONY: help setup dev engine demo demo-down bench corpus drill lies hostile platforms lint messages reference test collection release
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,14 +57,23 @@ lies: dev ## more lies of pretended nodes than CI tells: TRAINYARD_LIES=60 a ver
 hostile: engine dev ## day one on a site with a jump host, firewall and shared home, on nodes of its own (6 minutes)
 	@.config/test.sh hostile
 
+platforms: engine dev ## trainings on nodes of Debian 11 and 13, one mesh with 12, Ubuntu if its keyring is there (15 to 25 minutes)
+	@.config/test.sh platforms
+
 lint: dev ## static checks: YAML, Ansible, Python, configuration
 	@.config/test.sh lint
 
 messages: ## write docs/messages.md, the page of all message codes
 	@PYTHONPATH=collections python -m ansible_collections.trainyard.cluster.plugins.plugin_utils.report.message_catalogue docs/messages.md
 
-test: engine dev ## everything that CI runs, in one go: all but `make hostile`, `make drill` and the rest of `make lies`
+reference: ## write docs/reference/, the pages of all keys and options
+	@PYTHONPATH=collections python -m ansible_collections.trainyard.cluster.plugins.plugin_utils.config.reference_pages docs/reference
+
+test: engine dev ## everything that CI runs, in one go: all but `make hostile`, `make platforms`, `make drill` and the rest of `make lies`
 	@.config/test.sh
 
 collection: setup ## build the collection trainyard.cluster into dist/
 	@python .config/collection.py
+
+release: dev ## build a release into dist/: collection, wheel, notes and sums (docs/releasing.md)
+	@python .config/release.py

@@ -19,7 +19,12 @@ SOURCE = ROOT / "collections" / "ansible_collections" / "trainyard" / "cluster"
 
 
 def tracked_files(path: Path) -> list[Path]:
-    """Return the files that git tracks at a path or below it, as absolute paths."""
+    """Return the files that git tracks at a path or below it, as absolute paths.
+
+    An archive of a release has no repository. There it is every file but caches.
+    """
+    if not (ROOT / ".git").exists():
+        return _all_files(path)
     done = subprocess.run(
         ["git", "ls-files", "-z", "--", str(path)],
         cwd=ROOT,
@@ -28,6 +33,19 @@ def tracked_files(path: Path) -> list[Path]:
         check=True,
     )
     return [ROOT / name for name in done.stdout.split("\0") if name]
+
+
+def _all_files(path: Path) -> list[Path]:
+    """Return a file, or the files and links below a directory, without caches."""
+    if not path.is_dir():
+        return [path]
+    found = []
+    for entry in sorted(path.iterdir()):
+        if entry.is_symlink() or not entry.is_dir():
+            found += [entry] * (entry.suffix != ".pyc")
+        elif entry.name != "__pycache__":
+            found += _all_files(entry)
+    return found
 
 
 def copy_file(source: Path, target: Path) -> None:

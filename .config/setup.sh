@@ -55,10 +55,16 @@ find_python() {
 
 lacking() {
   missing=''
-  find_python || missing='python3 python3-venv'
+  tools=''
+  needs_python=no
+  if ! find_python; then
+    needs_python=yes
+    missing='python3 python3-venv'
+  fi
   for pair in ssh-keygen:openssh-client rsync:rsync git:git; do
-    command -v "${pair%%:*}" > /dev/null || missing="$missing ${pair##*:}"
+    command -v "${pair%%:*}" > /dev/null || tools="$tools ${pair##*:}"
   done
+  missing="$missing$tools"
   missing=${missing# }
   [ -n "$missing" ]
 }
@@ -71,7 +77,9 @@ if lacking; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing > /dev/null
   fi
   if lacking; then
-    say "this machine lacks $missing (Python 3.11 or newer). Remedy: sudo apt-get install $missing; then make setup again" >&2
+    # shellcheck disable=SC2086 # one word per package
+    remedy=$(.config/python_remedy.sh /etc/os-release "$(uname -s)" "$needs_python" $tools)
+    say "this machine lacks $missing (Python 3.11 or newer). Remedy: $remedy; then make setup again" >&2
     exit 1
   fi
 fi
@@ -96,6 +104,11 @@ fi
 .venv/bin/python .config/slim.py
 .venv/bin/python -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 || :
 .venv/bin/ansible-galaxy collection install -r requirements.yml > .venv/galaxy.log || { cat .venv/galaxy.log >&2; exit 1; }
+
+# The command `trainyard`, from this checkout: what pip's editable install does, without a build.
+printf '%s\n' "$place/src" > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/trainyard.pth"
+printf '#!%s/.venv/bin/python\nfrom trainyard.cli import main\n\nmain()\n' "$place" > .venv/bin/trainyard
+chmod +x .venv/bin/trainyard
 
 printf '%s\n' "$state" > "$stamp"
 if [ "$lists" != requirements.txt ]; then

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that CI runs, in the order of its price; `make test` calls it. The first thing that fails ends it.
 #   .config/test.sh lint | unit | molecule      one part alone
-#   .config/test.sh hostile                     the scenario that is not in `make test`, for its length
+#   .config/test.sh hostile | platforms         the scenarios that are not in `make test`, for their length
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
@@ -18,7 +18,7 @@ lint() {
   ruff check .
   ruff format --check .
   say "mypy"
-  MYPYPATH=collections mypy
+  MYPYPATH=collections:src mypy
   say "ansible-config validate"
   ansible-config validate -t all
   say "ansible-lint, profile production"
@@ -30,6 +30,8 @@ unit() {
   if .config/browser.sh; then export TRAINYARD_BROWSER=yes; else say "the report is not clicked through here"; fi
   say "sshd"
   if TRAINYARD_SSHD=$(.config/sshd.sh); then export TRAINYARD_SSHD; else say "the certificates are not tried against sshd here"; fi
+  say "prometheus"
+  if TRAINYARD_PROMETHEUS=$(.config/prometheus.sh); then export TRAINYARD_PROMETHEUS; else say "the alerts are not tried against Prometheus here"; fi
   say "pytest"
   # Many tests wait for real processes, timers and sockets. What fails is printed in full and run once more, alone: a defect fails again.
   # Three at a time on two cores, a file's tests one after the other: much of it waits for programs.
@@ -41,17 +43,23 @@ unit() {
 
 # One set of nodes for all scenarios: default creates it and is the last to let go of it.
 scenarios() {
-  say "molecule: every scenario but hostile"
+  say "molecule: every scenario but hostile and platforms"
   # What an earlier run noted as created and prepared is no longer true; the notes lie in the home directory, by the checkout's last name only.
   molecule reset -s default
   # The first one, default, provisions the nodes for PaddleDetection, if nobody has. No other does it again (molecule/shared/prepare.yml).
-  TRAINYARD_PROVISIONED="${TRAINYARD_PROVISIONED:-paddledetection}" molecule test --all --exclude hostile
+  TRAINYARD_PROVISIONED="${TRAINYARD_PROVISIONED:-paddledetection}" molecule test --all --exclude hostile --exclude platforms
 }
 
 hostile() {
   say "molecule: a hostile site"
   molecule reset -s hostile
   molecule test -s hostile
+}
+
+platforms() {
+  say "molecule: nodes of Debian 11, 12 and 13"
+  molecule reset -s platforms
+  molecule test -s platforms
 }
 
 nodes() {
@@ -76,6 +84,7 @@ case "${1:-all}" in
   unit) unit ;;
   molecule) scenarios ;;
   hostile) hostile ;;
+  platforms) platforms ;;
   all) everything ;;
-  *) echo "usage: $0 [lint|unit|molecule|hostile]" >&2; exit 2 ;;
+  *) echo "usage: $0 [lint|unit|molecule|hostile|platforms]" >&2; exit 2 ;;
 esac

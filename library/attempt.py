@@ -101,6 +101,7 @@ occupied:
 """
 
 import base64
+import contextlib
 import json
 import os
 
@@ -109,11 +110,16 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     mesh_credential,
     ownership,
+    tickets,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.interpreter import (
+    InterpreterError,
+    node_python,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 
 
@@ -163,9 +169,11 @@ def started(module, run, base, params):
                 params["node"],
                 keys,
                 archive,
+                node_python(),
             )
             mesh_credential.grant(*given, attempt=params["number"])
-            release = mesh_credential.release_words(*mine) if params["number"] else ()
+            if params["number"]:
+                release = mesh_credential.release_words(*mine, node_python())
         try:
             what = about if params["number"] else "a rehearsal of " + params["run_id"]
             attempt_dir.start(run, place, plan, params["node"], unit, what, mesh, release)
@@ -190,6 +198,10 @@ def started(module, run, base, params):
         params["node"],
         lambda: (act(),),
     )
+    if params["number"] and not module.check_mode:
+        # The start no longer waits. A rehearsal comes before its end.
+        with contextlib.suppress(OSError):
+            tickets.remove_of_run(tickets.folder_of(base), params["run_id"])
     return (
         dict(ours, changed=True, plan_sha256=acted[0] or params["plan_sha256"]) if acted else ours
     )
@@ -240,6 +252,7 @@ def main():
     except (
         attempt_dir.AttemptError,
         mesh_credential.CredentialError,
+        InterpreterError,
         OSError,
         ValueError,
     ) as error:

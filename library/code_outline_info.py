@@ -44,7 +44,7 @@ EXAMPLES = r"""
 RETURN = r"""
 outline:
   description: "digest (sha256 of the manifest), files (count), bytes, names, texts ({path: text}),
-    commit (or null), dirty."
+    commit (or null), dirty (null if git cannot say)."
   type: dict
   returned: success
 """

@@ -47,6 +47,11 @@ options:
       too; only then that login's key is looked at.
     type: bool
     default: false
+  whole:
+    description: Whether the verb runs on all nodes of the job. Then a C(--limit) that cuts the
+      controller off is refused.
+    type: bool
+    default: false
   logins:
     description: Whether it is judged how the nodes are logged in to; the verbs that make nodes do
       without. Becoming another user is refused all the same.

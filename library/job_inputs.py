@@ -42,8 +42,9 @@ options:
     type: str
     default: ""
   data:
-    description: Data set name to directory on the controller, or to {path, placement}; with
-      V(present) or V(shared) the path is the nodes'.
+    description: Data set name to directory on the controller, or to {path, placement,
+      follow_links}; with V(present) or V(shared) the path is the nodes'. Without follow_links set
+      to false, links that lead out of a directory on the controller travel as their contents.
     type: dict
     default: {}
   weights:
@@ -101,7 +102,8 @@ script:
   type: str
   returned: success
 code:
-  description: digest, files (count), bytes, commit, dirty of the code tree.
+  description: digest, files (count), bytes, commit, dirty of the code tree. dirty is null where
+    git cannot compare the files with the commit, and reason says why.
   type: dict
   returned: success
 data:
@@ -139,9 +141,21 @@ placed:
   elements: dict
   returned: success
 trees:
-  description: kind, digest, source directory, files and bytes of every tree that nodes need.
+  description: kind, digest, source directory, files and bytes of every tree that nodes need, and
+    follow where the contents of its links are sent.
   type: list
   elements: dict
+  returned: success
+left_out:
+  description: path, target (of a link), files, bytes, and more (whether not all were counted) of
+    what lies in the code tree where a data set or the outputs appear at a start; it is not code.
+  type: list
+  elements: dict
+  returned: success
+remarks:
+  description: Lines for people on what is not taken as it lies there.
+  type: list
+  elements: str
   returned: success
 unread:
   description: As given; then there are trees (none) and placed (the code), and nothing else.

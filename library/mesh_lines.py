@@ -6,7 +6,8 @@ DOCUMENTATION = r"""
 module: mesh_lines
 short_description: Set the site's own lines in a node's authorized_keys
 description:
-  - Runs on a node as the training user. Writes the site's lines at the top of
+  - Runs on a node as the training user. The gate in the lines starts with the node's own Python 3.8
+    or newer, C(/usr/bin/python3) or the one that executes this module. Writes the site's lines at the top of
     C(~/.ssh/authorized_keys), whole or not at all. The other bytes of the file stay as they are.
   - Earlier lines of the site, those of a former authority for instance, stay as long as O(old)
     says.
@@ -69,6 +70,10 @@ import os
 import pwd
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import interpreter
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
     authorized_keys,
     store,
@@ -89,9 +94,16 @@ def main():
     path = os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, ".ssh", "authorized_keys")
     busy = given["old"] == "idle" and store.is_busy(module.run_command)
     keep, left = given["old"] == "keep" or busy, []
+    lines = given["lines"]
+    if lines:
+        try:
+            python = interpreter.shared_python(module.run_command)
+        except interpreter.InterpreterError as error:
+            module.fail_json(**describe_failure(error))
+        lines = authorized_keys.name_interpreter(lines, python)
 
     def change(text):
-        new, old = authorized_keys.arrange(text, given["site"], given["lines"], keep, given["gone"])
+        new, old = authorized_keys.arrange(text, given["site"], lines, keep, given["gone"])
         left[:] = [old]
         return new
 

@@ -134,6 +134,9 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.interpreter import (
+    InterpreterError,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import node_check
 
@@ -166,7 +169,7 @@ def main():
         result = node_check.STATES[module.params["state"]](
             run, environment["XDG_RUNTIME_DIR"], module.params
         )
-    except (node_check.ProofError, OSError, ValueError) as error:
+    except (node_check.ProofError, InterpreterError, OSError, ValueError) as error:
         module.fail_json(msg=printable(str(error) or type(error).__name__, newlines=True))
     module.exit_json(changed=False, **result)
 

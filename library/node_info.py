@@ -90,7 +90,14 @@ facts:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
+    describe_failure,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.interpreter import (
+    InterpreterError,
+    node_python,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
 ARGUMENTS = {
@@ -124,6 +131,10 @@ def main():
     credential = given["credential"]
     if module.check_mode:
         credential = {}
+    try:
+        node_python()
+    except InterpreterError as error:
+        module.fail_json(**describe_failure(error))
     facts = probe.look(
         run,
         given["base"],

@@ -112,6 +112,7 @@ import os
 import pwd
 import re
 import shutil
+import sys
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
@@ -134,6 +135,10 @@ FAMILIES = {
     "debian": {"debian", "ubuntu"},
     "redhat": {"rhel", "fedora", "centos", "openeuler", "kylin", "anolis", "rocky", "almalinux"},
 }
+# Packages that only a Python before this version needs, and a version that none reaches. A virtual
+# environment needs distutils before 3.10, and Debian has it as a package of its own.
+ONLY_BEFORE = {"python3-distutils": (3, 10)}
+NEWER = (99,)
 # What earlier versions noted in the product's directory. It is reported, and never obeyed as root.
 NOTES = ("firewall.json", "lingering")
 
@@ -152,6 +157,7 @@ def missing_packages(family, packages, ask=run_program):
     if not family:
         return [name for name in PROGRAMS if not shutil.which(name)]
     if family == "debian":
+        packages = [name for name in packages if sys.version_info < ONLY_BEFORE.get(name, NEWER)]
         _, text = ask(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\\n", *packages])
         there = {line.split()[0] for line in text.splitlines() if line.endswith(" installed")}
         return [name for name in packages if name not in there]

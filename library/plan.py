@@ -37,6 +37,11 @@ options:
     description: The checkpoint that the run is resumed from, as M(resume_point_choice) returned it.
     type: dict
     default: {}
+  attempted:
+    description: The code of the run's earlier attempts, as M(resume_decision) returned it.
+    type: list
+    elements: dict
+    default: []
   suite:
     description: The suite's table.
     type: dict
@@ -135,6 +140,12 @@ lines:
   type: list
   elements: str
   returned: success
+remarks:
+  description: "Lines on the inputs that are no part of the plan: what was left out of the code, what
+    links of the data brought, which code earlier attempts ran with."
+  type: list
+  elements: str
+  returned: where there is a plan
 listen:
   description: Ports on which the network's proof listens.
   type: list

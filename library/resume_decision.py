@@ -85,6 +85,12 @@ job:
   description: The job as it was read for the start.
   type: dict
   returned: success
+code:
+  description: number, digest, commit, dirty and diff (path of the local changes, or null) of the code
+    of each attempt that this controller has recorded.
+  type: list
+  elements: dict
+  returned: success
 refused:
   description: Nothing is to be resumed.
   type: bool

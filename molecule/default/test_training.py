@@ -7,6 +7,7 @@ import json
 import re
 import stat
 import subprocess
+import threading
 
 import pytest
 from harness import JOBS, NODES, PROJECT, last_line, left_behind, new_run, on, playbook, runs
@@ -46,10 +47,42 @@ def checked(strays):
 
 
 @pytest.fixture(scope="module")
-def trained(checked):
+def monitored(tmp_path_factory):
+    """Options of a site that is told about its runs, and where it is told."""
+    folder = tmp_path_factory.mktemp("monitored")
+    (folder / "collector").mkdir()
+    command = ["sh", "-c", 'cat >> "$0"; echo >> "$0"', str(folder / "events")]
+    unreachable = {"url": "http://127.0.0.1:9/TOKEN4711", "template": "slack"}
+    variables = {
+        "trainyard_metrics_dir": str(folder / "collector"),
+        "trainyard_notify": [{"command": command}, unreachable],
+    }
+    return folder, ("-e", json.dumps(variables))
+
+
+@pytest.fixture(scope="module")
+def snapshots(monitored):
+    """Contents of the collector's directory, one of every second, while the tests go on."""
+    ended, contents = threading.Event(), []
+
+    def look():
+        while not ended.wait(1):
+            contents.extend(
+                path.read_text() for path in (monitored[0] / "collector").glob("*.prom")
+            )
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    yield contents
+    ended.set()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def trained(checked, monitored, snapshots):
     """Train once."""
     before = runs()
-    done = playbook("train", *JOB)
+    done = playbook("train", *JOB, *monitored[1])
     print(done.stdout)
     return done, new_run(before)
 
@@ -68,6 +101,37 @@ def test_completes_and_says_so_last(trained):
     assert len(losses) >= 18 and sum(losses[-6:]) < 0.9 * sum(losses[:6]), (
         f"the loss does not fall: {losses}"
     )
+
+
+def test_metrics_and_events_while_it_goes_on(trained, monitored, snapshots):
+    """A receiver that cannot be reached is a warning and keeps its address secret."""
+    done, run = trained
+    going = [text for text in snapshots if 'state="running"} 1.0' in text]
+    assert len({text for text in going}) >= 3, "the file is written again and again"
+    steps = [re.search(r"trainyard_run_last_step\{.*\} (\S+)", text) for text in going]
+    numbers = [float(match[1]) for match in steps if match]
+    assert len(set(numbers)) >= 2 and numbers == sorted(numbers), numbers
+    [path] = (monitored[0] / "collector").glob("*.prom")
+    assert path.name == f"trainyard-molecule-{run}.prom"
+    assert 'state="completed"} 1.0' in path.read_text(), "the end replaces them"
+    lines = (monitored[0] / "events").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [event["event"] for event in events] == ["started", "completed"]
+    assert {(event["run"], event["attempt"]) for event in events} == {(run, 1)}
+    assert done.stdout.count("trainyard_notify[1] (http://127.0.0.1:9) was not told") == 1
+    assert "TOKEN4711" not in done.stdout
+
+
+def test_a_look_at_the_site_leaves_the_files_of_an_end(trained, monitored):
+    """export.yml sees the same run and the nodes, with one task per node."""
+    [path] = (monitored[0] / "collector").glob("*.prom")
+    before = path.read_bytes()
+    done = playbook("export", *monitored[1])
+    assert done.returncode == 0, done.stdout
+    assert path.read_bytes() == before
+    text = (monitored[0] / "collector" / "trainyard-molecule.site.prom").read_text()
+    for node in NODES:
+        assert f'trainyard_node_up{{node="{node}",site="molecule"}} 1.0' in text
 
 
 def test_check_proves_all_of_it_without_a_start(checked):
@@ -193,3 +257,19 @@ def test_one_machine_takes_the_same_path(trained):
     assert (
         "--ips" not in json.loads((PROJECT / "runs" / runs()[-1] / "plan.json").read_text())["argv"]
     )
+
+
+def test_visualdl_records_come_as_far_as_they_are_written(trained):
+    """They come again and again, as the training writes them."""
+    run = trained[1]
+    refused = playbook("visualdl", "-e", f"run={run}")
+    assert refused.returncode != 0 and "--use_vdl" in refused.stdout
+    record = f".trainyard/runs/{run}/attempt-1/vdl/vdlrecords.1795183247.log"
+    copy = PROJECT / "runs" / run / "attempt-1" / "visualdl" / "node1"
+    copy = copy / "vdl" / "vdlrecords.1795183247.log"
+    for text in ("one", "one two"):
+        on("node1", f"mkdir -p {record.rpartition('/')[0]}; printf '{text}' > {record}")
+        done = playbook("visualdl", "-e", f"run={run}")
+        assert done.returncode == 0, done.stdout
+        assert copy.read_text() == text
+    assert f"visualdl --logdir {copy.parents[2]}" in done.stdout

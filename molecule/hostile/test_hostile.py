@@ -87,7 +87,7 @@ def test_everything_else_is_named_at_once(site):
         "port 17000: taken by a process of alice" in said
         and "-e start_port=17001 is free on all nodes" in said
     )
-    assert "lacks lingering for trainer -> playbooks/provision.yml" in said
+    assert "lacks lingering for trainer -> ansible-playbook " in said
     assert (
         "node1 cannot reach node2 at {}, any port of it: no answer, while ping works".format(
             FABRIC["node2"]

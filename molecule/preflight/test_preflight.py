@@ -27,9 +27,9 @@ FRESH = (
     ),
 )
 HOME = "/home/trainer"
-# Other scenarios' environments and code may lie on the nodes, too: these are PaddleDetection's.
+# Other scenarios' environments may lie on the nodes, too: these are PaddleDetection's.
 SITE_PACKAGES = "$(dirname $(ls -d .trainyard/env/*/lib/python3.11/site-packages/ppdet | head -1))"
-CODE = "$(dirname $(dirname $(ls -d .trainyard/code/*/configs/ppyoloe | head -1)))"
+CODE = "$(dirname $(dirname $(ls -d .trainyard/code/*/configs/ppyoloe)))"
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 
@@ -61,7 +61,7 @@ def traces(node):
     )
     return (
         units,
-        on(node, "ls .trainyard/runs 2>/dev/null"),
+        on(node, "ls .trainyard/runs 2>/dev/null || true"),
         on(node, "ss -Htln | awk '{print $4}' | sort"),
         on(node, "pgrep -f 'trainyard_reh[e]arsal' || true"),
     )
@@ -70,6 +70,11 @@ def traces(node):
 @pytest.fixture(scope="module", autouse=True)
 def ready():
     """Code, data and mesh are there, and nothing is in the way."""
+    for node in NODES:  # A code tree of an earlier run would be mistaken for the job's.
+        on(
+            node,
+            "! test -d .trainyard/code || { chmod -R u+w .trainyard/code; rm -r .trainyard/code; }",
+        )
     assert playbook("sync", *JOB).returncode == 0
     before = {node: traces(node) for node in NODES}
     done = Outcome(*JOB)
@@ -140,7 +145,7 @@ FAULTS = {
         f"rm {LOWER} && systemctl daemon-reload && systemctl restart user@1000", (*QUICK, *FRESH, "-e", "preflight_memlock=1048576"),
         ("STOP", "node2", "limits.locked_memory", "65536|64 KiB")),
     "SSH refused by one node": (
-        "node2", True, "systemctl stop ssh", "systemctl start ssh", (*QUICK, *FRESH), ("STOP", "node2", "reach.no_answer", "Connection refused")),
+        "node2", True, "systemctl stop ssh", "systemctl start ssh", (*QUICK, *FRESH), ("STOP", "node2", "reach.refused", "Connection refused")),
     "a wrong interface by the site": (
         "node2", False, "true", "true", (*QUICK, "-e", '{"trainyard_env": {"GLOO_SOCKET_IFNAME": "eth9"}}'),
         ("STOP", "node2", "interface.unknown", "eth9 names no interface")),
@@ -246,7 +251,10 @@ def test_a_node_that_is_down_does_not_hide_what_is_wrong_with_the_other():
     print(f"one node down: {done.seconds:.1f} seconds")
     assert (
         done.code != 0
-        and done.row("STOP", "node2", "reach.no_answer", "did not answer")
+        and any(
+            done.row("STOP", "node2", code, "did not answer")
+            for code in ("reach.no_route", "reach.timed_out")
+        )
         and done.row("STOP", "node1", "shm.full", "")
     )
     assert done.seconds < BUDGET

@@ -33,12 +33,18 @@ def command(verb, *arguments):
     return ["ansible-playbook", "-i", str(INVENTORY), f"playbooks/{verb}.yml", *arguments]
 
 
-def playbook(verb, *arguments, timeout=600):
-    """Run a playbook to its end; return the completed process with both streams in stdout."""
+def playbook(verb, *arguments, timeout=600, result=None):
+    """Run a playbook to its end; return the completed process with both streams in stdout.
+
+    result: path of a file for the playbook's result as JSON.
+    """
+    environment = ENVIRONMENT
+    if result:
+        environment = {**ENVIRONMENT, "TRAINYARD_RESULT": str(result)}
     return subprocess.run(
         command(verb, *arguments),
         cwd=PROJECT,
-        env=ENVIRONMENT,
+        env=environment,
         text=True,
         timeout=timeout,
         check=False,

@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import write_json
 from ansible_collections.trainyard.cluster.plugins.modules.conformance import DOCUMENTATION
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.project import project_dir
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.conformance import (
     runner,
     site_checks,
@@ -38,7 +39,7 @@ class ActionModule(ControllerAction):
             self.fail("the group trainers is missing or empty")
         self._site = str(self.host_value(self._names[0], "trainyard_site") or "site")
         runs_dir = str(self.host_value(self._names[0], "trainyard_runs_dir") or "runs")
-        self._runs_dir = os.path.join(self._project, os.path.expanduser(runs_dir))
+        self._runs_dir = os.path.join(project_dir(), os.path.expanduser(runs_dir))
         if arguments["state"] == "witnesses":
             runs = site_checks.witnesses(self._runs_dir, self._site, self._names)
             return {"changed": False, "runs": runs}

@@ -17,6 +17,7 @@ from ansible import context
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import write_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.modules.drill import DOCUMENTATION
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.project import project_dir
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
@@ -88,7 +89,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     def _runs(self) -> str:
         runs_dir = os.path.expanduser(self._of_site("trainyard_runs_dir", "runs"))
-        return os.path.join(self._project(), runs_dir)
+        return os.path.join(project_dir(), runs_dir)
 
     # --- the states
 
@@ -172,7 +173,8 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         if status["found"] and not status["ended"]:
             run = status["run"]
             raise fault_table.DrillError(
-                f"{name} is held by the run {run}; stop it first: playbooks/stop.yml -e run={run}"
+                f"{name} is held by the run {run}; stop it first: ansible-playbook"
+                f" playbooks/stop.yml -e run={run}"
             )
 
     def _make_site(self, arguments: Arguments) -> drill_site.Site:

@@ -29,7 +29,8 @@ class ActionModule(ControllerAction):
             if stops == 1:
                 subject = "1 finding keeps"
             head = f"NOT READY: {subject} this job from starting"
-            self.fail(head, lines=[*lines, head])
+            codes = [findings.code_of(item) for item in findings.stops(entries)]
+            self.fail(head, lines=[*lines, head], codes=sorted(set(codes)))
         return {
             "changed": False,
             "lines": [*lines, "READY: nothing keeps this job from starting"],

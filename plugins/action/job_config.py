@@ -11,6 +11,7 @@ import glob
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Collection
 from typing import Any
@@ -31,12 +32,15 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launcher_
     LAUNCHERS,
 )
 from ansible_collections.trainyard.cluster.plugins.modules.job_config import DOCUMENTATION
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import project
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.yaml_source import (
     Problem,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import (
+    default_site,
     duplicate_hosts,
     extra_vars,
+    host_problems,
     role_vars,
     spares,
     ssh_policy,
@@ -68,6 +72,8 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import
 COMMON = ("config",)
 # So many problems are shown. The others are counted.
 MOST = 100
+# Areas of codes whose problems are about the site.
+OF_SITE = ("site.", "login.", "role.", "job.too_many_nodes")
 LOGIN_SETTINGS = (
     "host_key_checking",
     "ssh_args",
@@ -75,8 +81,6 @@ LOGIN_SETTINGS = (
     "ssh_extra_args",
     "private_key_file",
 )
-# playbook_dir is another one in an imported playbook.
-_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 Problems = list[Problem]
 Setting = tuple[str, str, Any]
@@ -97,9 +101,9 @@ class ActionModule(ControllerAction):
         has_config = "config" in self._task.args
         if has_config:
             self._allowed |= set(COMMON)
-        self._roles = role_variables(_PROJECT, self._loader)
+        self._roles = role_variables(project.PRODUCT, self._loader)
         self._hosts = HostVariables(self.task_vars["hostvars"], self._extra)
-        problems = self._command_line_problems()
+        problems = self._command_line_problems() + self._controller_problems()
         site, site_problems = self._read_site()
         site_problems += self._role_problems(site)
         if has_config or self._resumed:
@@ -107,7 +111,7 @@ class ActionModule(ControllerAction):
         problems += self._name_problems(site) + site_problems + self._hosts.problems
         self._refuse(problems, site)
         warnings = _texts(controller_programs.warnings(verb()))
-        return {"changed": False, "project": _PROJECT, "warnings": warnings}
+        return {"changed": False, "project": project.project_dir(), "warnings": warnings}
 
     # --- the job
 
@@ -138,7 +142,7 @@ class ActionModule(ControllerAction):
         if self._resumed:
             file = f"runs/{self._resumed['run']}/job.json"
             return jobs.read_recorded_job(self._resumed["job"], file)
-        folder = os.path.join(_PROJECT, "playbooks", "configs")
+        folder = os.path.join(project.PRODUCT, "playbooks", "configs")
         path, shown, problems = jobs.find_job(self._arguments["config"], folder, os.getcwd())
         if path and shown:
             return jobs.read_partial_job(path, shown)
@@ -178,17 +182,19 @@ class ActionModule(ControllerAction):
             "nodes": nodes,
             "names": [node["name"] for node in nodes],
             "suite": suite,
-            "source": sites.resolve_paths(source, _PROJECT),
+            "source": sites.resolve_paths(source, project.project_dir()),
             "programs": launcher.get("programs", {}),
             "ports": ports.ports_to_probe(job, site, nodes),
             "hidden": suite_table.linked_folders(suite, source.get("data") or {}),
-            "environments": software.possible_digests(source["environment"], _PROJECT),
+            "environments": software.possible_digests(
+                source["environment"], project.project_dir(), project.PRODUCT
+            ),
             "run": self._resumed.get("run") or new_run_id(job["name"]),
             "number": self._resumed.get("number") or 1,
             # Two commands that go on with one run must not take each other's checks of the network
             # for their own.
             "token": secrets.token_hex(6),
-            "project": _PROJECT,
+            "project": project.project_dir(),
             "warnings": _texts(
                 [
                     *jobs.port_warnings(job, site),
@@ -237,10 +243,10 @@ class ActionModule(ControllerAction):
         names = []
         if site:
             names = [node["name"] for node in site["nodes"] + site["spares"]]
-        folders = sorted(os.listdir(os.path.join(_PROJECT, "roles")))
+        folders = sorted(os.listdir(os.path.join(project.PRODUCT, "roles")))
         problems: Problems = []
         for name in [*names, "localhost"]:
-            problems += self._hosts.role_problems(name, self._roles, folders, _PROJECT)
+            problems += self._hosts.role_problems(name, self._roles, folders, project.PRODUCT)
         # The controller judges. What only nodes have would be passed over without a word.
         judged = [name for name in self._roles if self._is_judged_here(name)]
         for name in names:
@@ -256,10 +262,15 @@ class ActionModule(ControllerAction):
         """Give the inventory's problems the file and line that Ansible knows for them."""
         located = []
         for problem in problems:
+            host = ""
             if problem.file.startswith("inventory"):
+                host = problem.file.partition(", host ")[2]
                 problem = self._locate(problem, site)
-            located.append(problem)
-        return located
+            located.append((problem, host))
+        names: list[str] = []
+        if site:
+            names = [node["name"] for node in site["nodes"] + site["spares"]]
+        return host_problems.merge(located, names)
 
     def _locate(self, problem: Problem, site: Site | None) -> Problem:
         if problem.key.partition(".")[0] in self._extra:
@@ -270,10 +281,7 @@ class ActionModule(ControllerAction):
             origin = origin_of(raw, problem.key)
             if origin:
                 file, line = origin
-                text = problem.text
-                if host:
-                    text = f"host {host}: {text}"
-                return dataclasses.replace(problem, file=file, line=line, text=text)
+                return dataclasses.replace(problem, file=file, line=line)
         return problem
 
     # --- the command line
@@ -291,7 +299,7 @@ class ActionModule(ControllerAction):
         if run is not None and not RUN_ID.match(str(run)):
             text = (
                 f"{run!r} is no run id; it looks like 20261120-103501-ppyoloe-1f2e, and"
-                " playbooks/status.yml shows it"
+                " ansible-playbook playbooks/status.yml shows it"
             )
             problems.append(Problem("command line", None, "run", text, code="cli.bad_run"))
         if suite is not None and site and suite not in site["suites"]:
@@ -325,11 +333,24 @@ class ActionModule(ControllerAction):
         lost = [node["name"] for node in nodes if node["name"] not in hosts_of_limit]
         if not lost:
             return []
-        text = (
-            f"cuts {', '.join(lost)} off the {len(nodes)} nodes of this job; take --limit away, or"
-            " ask for fewer nodes with -e nodes=N"
+        cut = f"cuts {', '.join(lost)} off the {len(nodes)} nodes of this job"
+        return [_limit_problem(cut)]
+
+    def _controller_problems(self) -> Problems:
+        """Refuse a --limit that cuts the controller off, where all nodes take part.
+
+        Then no play on localhost has a host, so the nodes' first play asks for this.
+        """
+        subset = context.CLIARGS.get("subset")
+        if not subset or not self._arguments["whole"]:
+            return []
+        inventory = InventoryManager(
+            loader=self._loader, sources=list(context.CLIARGS["inventory"])
         )
-        return [Problem("command line", None, "--limit", text, code="cli.limit_cuts_job")]
+        inventory.subset(subset)
+        if inventory.get_hosts("localhost"):
+            return []
+        return [_limit_problem("cuts the controller off")]
 
     def _refuse(self, problems: Problems, site: Site | None) -> None:
         """Fail with every problem, if there is one. Secret values are masked."""
@@ -348,7 +369,31 @@ class ActionModule(ControllerAction):
         shown = [f"{len(lines)} {noun}, nothing was touched:", *lines[:MOST]]
         if len(lines) > MOST:
             shown.append(f"  and {len(lines) - MOST} more")
+        if any(problem.code.startswith(OF_SITE) for problem in problems):
+            shown += _default_site_lines()
         self.fail("\n".join(shown), codes=list(code_of_line.values())[:MOST])
+
+
+def _limit_problem(effect: str) -> Problem:
+    """Return the problem of a --limit with such an effect on a verb that runs on all nodes."""
+    remedy = "-e nodes=N, or remove the host from the group trainers"
+    if verb() == "resume":
+        remedy = "-e run=RUN alone; the run's nodes are found without it"
+    text = (
+        f"{effect}; {verb()}.yml runs on all nodes of the job and does not support --limit; use"
+        f" {remedy}"
+    )
+    return Problem("command line", None, "--limit", text, code="cli.limit_cuts_job")
+
+
+def _default_site_lines() -> list[str]:
+    """Return [the sentence about a site that the user has not chosen], or []."""
+    default = list(C.config.get_config_value("DEFAULT_HOST_LIST"))
+    is_default = list(context.CLIARGS.get("inventory") or ()) == default
+    if not is_default or default_site.is_chosen(sys.argv, os.environ):
+        return []
+    folders = [os.path.join(folder, "inventory") for folder in (project.PRODUCT, os.getcwd())]
+    return [default_site.describe(default, default_site.find_sites(folders, default))]
 
 
 def _texts(warnings: Collection[Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ansible.module_utils.urls import open_url
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.modules.job_inputs import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
     Arguments,
@@ -24,4 +25,7 @@ class ActionModule(ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the description of the inputs."""
-        return describe.describe(arguments, self.check_mode, open_url)
+        described = describe.describe(arguments, self.check_mode, open_url)
+        for text in described.pop("doubts", []):
+            self.warn(printable(text, limit=1000))
+        return described

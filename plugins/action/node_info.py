@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from ansible.plugins.action import ActionBase
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import connection_failure
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import Result
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
@@ -29,6 +30,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
         result.update(
             self._execute_module(module_name="trainyard.cluster.node_info", task_vars=task_vars)
         )
+        if connection_failure.is_without_result(result):
+            result["msg"] = connection_failure.words_of(result)
         if "facts" in result:
             result["facts"].update(sent=sent, received=time.time())
         return result

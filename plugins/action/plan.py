@@ -30,5 +30,6 @@ class ActionModule(ControllerAction):
         if stops and not shown:
             lines = (f"  {line}" for line in result["lines"])
             message = "\n".join(["nothing was started:", *lines])
-            self.fail(message, stops=findings.short(stops), refused=refused)
+            codes = sorted({findings.code_of(item) for item in stops})
+            self.fail(message, stops=findings.short(stops), refused=refused, codes=codes)
         return result

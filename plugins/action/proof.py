@@ -28,7 +28,8 @@ class ActionModule(ControllerAction):
         if stops and not arguments["report"]:
             lines = (f"  {line}" for line in proof_verdict.lines_of(proof_findings))
             message = "\n".join(["nothing was started:", *lines])
-            self.fail(message, stops=findings.short(stops))
+            codes = sorted({findings.code_of(item) for item in stops})
+            self.fail(message, stops=findings.short(stops), codes=codes)
         if proof_verdict.is_kept(arguments, proof_findings) and not self.check_mode:
             proof_findings = proof_verdict.keep(arguments, proof_findings)
         not_rehearsed = arguments["rehearsal"] if stops else []

@@ -13,6 +13,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Result,
     arguments_of,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import attempted_code
 
 
 class ActionModule(ControllerAction):
@@ -33,9 +34,10 @@ class ActionModule(ControllerAction):
             for note in decision.pop("notes"):
                 self.warn(printable(note))
             job = resume_decision.choose_job(controller, arguments["job"])
+            code = attempted_code.read(arguments["runs_dir"], run_id)
         except (attempt_dir.AttemptError, resume_decision.ResumeRefused) as error:
             self.fail(self.describe(error), refused=True, code=error.code)
-        return {"changed": False, "job": job, **decision}
+        return {"changed": False, "job": job, "code": code, **decision}
 
     def describe(self, error: Exception) -> str:
         """Return the message as one line."""

@@ -13,7 +13,9 @@ description:
   - Under ansible-runner, whose own callback takes the place of this one,
     C(ANSIBLE_STDOUT_CALLBACK=trainyard.cluster.live) in its C(env/envvars) makes its events hold
     the plain lines; see docs/runbooks/live-view.md.
-  - After the recap it prints the run's summary; the last line is the verdict.
+  - Without C(-v) a play or a task has a heading only if a line follows, a message of C(debug) is
+    plain, and a failure comes once, after the recap, without the task's source.
+  - At the very end it prints the run's summary; the last line is the verdict.
   - Ctrl-C leaves the run alone and prints how to come back to it and how to stop it.
 extends_documentation_fragment:
   - default_callback
@@ -28,26 +30,30 @@ options:
       - name: TRAINYARD_LIVE
 """
 
-import atexit
 import os
 import sys
 import time
 
 from ansible import constants as C
-from ansible import context
-from ansible.plugins.callback.default import CallbackModule as Default
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import (
+    broken_pipe,
+    interruption,
+    terminal,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import (
     detach_hint,
     model,
     plain_lines,
+    quiet_callback,
     screen,
     terminal_picture,
+    this_command,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.live.quiet_callback import module_of
 
 printable = sanitize.printable
 answer_gate.prepare()
@@ -80,13 +86,8 @@ def _of_controller(result):
     return "localhost" in (result.task.delegate_to, result.host.get_name())
 
 
-def _module_of(result):
-    """Return the name of a task's module without its collection."""
-    return result.task.action.split(".")[-1]
-
-
-class CallbackModule(Default):
-    """Ansible's default callback with a live view, a summary and help after Ctrl-C."""
+class CallbackModule(quiet_callback.QuietCallback):
+    """Ansible's output with a live view, a summary and help after Ctrl-C."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "stdout"
@@ -102,7 +103,8 @@ class CallbackModule(Default):
         self._picture, self._summary = terminal_picture.Picture(self._display), []
         self._pid, self._following, self._secrets = os.getpid(), None, sanitize.Secrets((), ())
         self._unshown = set()  # nodes whose status could not be shown
-        atexit.register(self._detached)
+        interruption.at_end(self._detached)
+        terminal.set_broken_pipe_handler(self._end_unread)
 
     # --- live view
 
@@ -132,6 +134,9 @@ class CallbackModule(Default):
                     printable(f"{name} gave a status that cannot be shown"), color=C.COLOR_WARN
                 )
 
+        if broken_pipe.is_broken(broken_pipe.STDOUT):
+            self._end_unread()  # now, and not with the next line, which may be minutes away
+
     def _show_sound(self, name, status, last):
         now, self._watch.secrets = time.monotonic(), self._secrets
         if not self._watch.add(name, status, now, time.time()):
@@ -140,6 +145,7 @@ class CallbackModule(Default):
             self._following = None
             if self._goes_on() and RUN_ID.match(status["run"]):
                 self._following = status["run"]
+        self._print_play_heading()
         if not self._in_place():
             for text, style in self._ticker.lines(self._watch, name, now):
                 self._display.display(
@@ -168,7 +174,7 @@ class CallbackModule(Default):
 
     def _status_of(self, result):
         """Return the status that a task returned, as plain data, or None."""
-        if _module_of(result) != "attempt_monitor":
+        if module_of(result) != "attempt_monitor":
             return None
         status = result.result.get("status")
         if not isinstance(status, dict):
@@ -190,18 +196,13 @@ class CallbackModule(Default):
         if _of_controller(result) and result.result.get("summary") and "verdict" in result.result:
             self._set_summary(result.result["summary"])
             self._following = None
-        if _module_of(result) == "attempt":
+        if module_of(result) == "attempt":
             stopped = result.result.get("stopped")
             if isinstance(stopped, (list, tuple)) and self._following in stopped:
                 self._following = None  # stop.yml has just ended it
         self._keep_table(result)
         self._spare_secrets(result)
         super().v2_runner_on_ok(result)
-
-    def v2_runner_item_on_ok(self, result):
-        if _module_of(result) == "add_host":
-            return  # one line per node: the plays that follow show what the groups are for
-        super().v2_runner_item_on_ok(result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         self._keep_table(result)
@@ -228,30 +229,41 @@ class CallbackModule(Default):
 
     def _spare_secrets(self, result):
         """Keep the plan's secrets out of the output of this task and of all later ones."""
-        if _module_of(result) == "plan" and isinstance(result.result.get("plan"), dict):
+        if module_of(result) == "plan" and isinstance(result.result.get("plan"), dict):
             self._secrets = sanitize.secrets_of(plain(result.result["plan"]))
             terminal.set_secrets(self._secrets)
-        if _module_of(result) in HOLD_SECRETS:
+        if module_of(result) in HOLD_SECRETS:
             result.result["_ansible_verbose_override"] = True
             result.result.pop("invocation", None)
 
     def _set_summary(self, lines):
-        self._summary = [printable(line, *self._secrets) for line in plain(lines)]
+        commands = this_command.command_line()
+        self._summary = [
+            commands.complete(printable(line, *self._secrets)) for line in plain(lines)
+        ]
 
     def _keep_table(self, result):
         """Keep the lines of a check for the end, and the path of a run's report.
 
-        check.yml's findings are shown once more at the very end. The report comes before the
-        verdict.
+        The findings of check.yml and the table of runs.yml are shown at the very end. The report
+        comes before the verdict.
         """
-        if _module_of(result) == "findings_report" and isinstance(result.result.get("lines"), list):
+        tables = ("findings_report", "run_list")
+        if module_of(result) in tables and isinstance(result.result.get("lines"), list):
             self._set_summary(result.result.pop("lines"))
-        if _module_of(result) == "run_report" and self._summary:
+        if module_of(result) == "run_report" and self._summary:
             path = str(result.result.get("report") or "none")
             relative = os.path.relpath(path)
             if path != "none" and not relative.startswith(".."):
                 path = relative
-            self._summary.insert(-1, printable("report       " + path))
+            self._summary.insert(self._place_of_report(), printable("report       " + path))
+
+    def _place_of_report(self):
+        """Return the place of the report's path: after the run record, or before the verdict."""
+        for place, line in enumerate(self._summary):
+            if line.startswith("run record "):
+                return place + 1
+        return -1
 
     def v2_playbook_on_play_start(self, play):
         self._leave()
@@ -273,7 +285,11 @@ class CallbackModule(Default):
     def v2_playbook_on_stats(self, stats):
         self._leave()
         super().v2_playbook_on_stats(stats)
-        for line in self._summary:
+        self.show_problems(known=self._summary)
+        lines = self._summary
+        if lines and not lines[0]:
+            lines = lines[1:]  # the recap ends with an empty line
+        for line in lines:
             self._display.display(line)
 
     def _detached(self):
@@ -281,11 +297,27 @@ class CallbackModule(Default):
 
         That is after Ctrl-C, or any other end of this process.
         """
-        if os.getpid() != self._pid or not self._following:
+        if os.getpid() != self._pid:
+            return
+        self.show_problems()  # those of a command that was ended before its recap
+        if not self._following:
             return
         self._leave()
-        text = detach_hint.describe_detached_run(
-            self._following, context.CLIARGS.get("inventory") or (), C.DEFAULT_HOST_LIST
-        )
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        self._write_hint(sys.stdout)
+
+    def _write_hint(self, stream):
+        text = detach_hint.describe_detached_run(self._following, this_command.command_line())
+        stream.write(text)
+        stream.flush()
+
+    def _end_unread(self):
+        """End as with Ctrl-C if nobody reads the output. A run that is followed goes on."""
+        if broken_pipe.is_broken(broken_pipe.STDERR):
+            broken_pipe.silence(broken_pipe.STDERR)
+        if not broken_pipe.is_broken(broken_pipe.STDOUT):
+            return
+        broken_pipe.silence(broken_pipe.STDOUT)
+        if self._following:
+            self._write_hint(sys.stderr)
+            self._following = None
+        interruption.interrupt()

@@ -43,6 +43,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import this_command
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import (
     failed_nodes,
     replacement_failures,
@@ -143,8 +144,7 @@ class CallbackModule(CallbackBase):
             self._restart(run, restart["after"], tries + 1, delay)
             return
         self._display.display(
-            f"the restart of {run} was tried {tries} times and given up; by hand: ansible-playbook"
-            f" playbooks/resume.yml -e run={run}",
+            f"the restart of {run} was tried {tries} times and given up; {_by_hand(run)}",
             color=C.COLOR_ERROR,
         )
 
@@ -178,7 +178,7 @@ class CallbackModule(CallbackBase):
 
     def _restart(self, run, after, tries, delay):
         """Wait, then become the next command, and return only if that cannot be."""
-        by_hand = f"by hand: ansible-playbook playbooks/resume.yml -e run={run}"
+        by_hand = _by_hand(run)
         try:
             argv = resume_command.build(sys.argv, self._playbook(), run, after, tries)
         except resume_command.CommandRefused as error:
@@ -230,6 +230,11 @@ class CallbackModule(CallbackBase):
         for descriptor in (0, 1, 2):
             # Ansible keeps its terminal from its workers, and so from the process after it.
             os.set_inheritable(descriptor, True)
+
+
+def _by_hand(run):
+    """Return what a person can do instead, with the whole command."""
+    return f"by hand: {this_command.command_line().of('resume')} -e run={run}"
 
 
 def _failed_hosts(stats):

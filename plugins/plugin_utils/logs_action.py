@@ -23,6 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_choice
 
+from .base.project import project_dir
 from .config import logs_options
 from .controller_action import Arguments, ControllerAction, Result
 from .gate import answer_gate
@@ -42,8 +43,6 @@ COLORS = (
 )
 # The playbook has shown what is to be seen; with -v Ansible would print the whole result besides.
 QUIET = {"changed": False, "_ansible_verbose_override": True}
-
-_PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
 class LogsAction(ControllerAction):
@@ -71,7 +70,7 @@ class LogsAction(ControllerAction):
 
     def _runs_dir(self) -> str:
         runs_dir = os.path.expanduser(self._site_value("trainyard_runs_dir", "runs"))
-        return os.path.join(_PROJECT, runs_dir)
+        return os.path.join(project_dir(), runs_dir)
 
     @property
     def _choice(self) -> dict[str, Any]:

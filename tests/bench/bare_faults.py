@@ -397,7 +397,7 @@ def faults(site, tests, scratch):
             [("docker", "node2", "pause")],
             [("docker", "node2", "unpause")],
             words=(*tests.QUICK, *tests.FRESH),
-            row=("STOP", "node2", "reach.no_answer", ""),
+            row=("STOP", "node2", "reach.timed_out", ""),
         ),
         known("SSH refused by one node", "node2's SSH refuses"),
         known("another Paddle on one node", "another version of Paddle on node2",

@@ -39,6 +39,8 @@ class Terminal:
             diff=False,
             _uuid="u",
             delegate_to=None,
+            run_once=False,
+            ignore_unreachable=False,
         )
         return SimpleNamespace(
             result=data,
@@ -150,17 +152,27 @@ def test_other_retries_are_shown_as_ansible_does(terminal):
 
 def test_what_a_preflight_refuses_is_shown_once(terminal):
     said = terminal.result(
-        "plan",
+        "trainyard.cluster.plan",
         {
             "msg": "nothing was started: disk",
             "stops": [{"check": "disk", "nodes": ["node2"]}],
             "refused": True,
         },
+        "localhost",
     )
     terminal.plugin.v2_runner_on_failed(said)
-    shown = terminal.capsys.readouterr()
-    assert said._result["msg"] in shown.out + shown.err
-    assert not re.search("stops|refused", shown.out + shown.err)
+    assert terminal.capsys.readouterr().out == ""
+    shown = terminal.stats()
+    assert shown.splitlines()[-1] == said._result["msg"] and shown.count(said._result["msg"]) == 1
+    assert terminal.exit() == ""
+
+
+def test_a_failure_of_a_command_that_was_interrupted_is_shown_too(terminal):
+    terminal.plugin.v2_runner_on_failed(
+        terminal.result("trainyard.cluster.plan", {"msg": "nothing was started"}, "localhost")
+    )
+    terminal.capsys.readouterr()
+    assert terminal.exit() == "nothing was started\n"
 
 
 @pytest.mark.parametrize("failed", [False, True])
@@ -252,7 +264,13 @@ def test_a_new_task_is_never_drawn_over(screen):
     screen.plugin._play = SimpleNamespace(strategy="linear")
     screen.plugin._task_start(
         SimpleNamespace(
-            get_name=lambda: "Next", _uuid="v", check_mode=False, diff=False, no_log=False, args={}
+            get_name=lambda: "Next",
+            _uuid="v",
+            check_mode=False,
+            diff=False,
+            no_log=False,
+            args={},
+            run_once=False,
         )
     )
     screen.capsys.readouterr()

@@ -43,15 +43,21 @@ def names(archive):
 
 @pytest.fixture(scope="module")
 def ansible(archive, tmp_path_factory):
-    """Call it with a program of Ansible and its arguments: in an empty project that has the
-    collection, and without this project's configuration.
+    """Call it with a program of Ansible and its arguments: in an empty project where the collection
+    was installed from its archive, without a network and without this project's configuration.
     """
     home = tmp_path_factory.mktemp("home")
     collections = home / "collections"
-    with tarfile.open(archive) as tar:
-        tar.extractall(collections / "ansible_collections" / "trainyard" / "cluster", filter="data")
     project = home / "project"
     project.mkdir()
+    # The collections that it names come with the package `ansible`.
+    words = ["collection", "install", "--no-deps", "--offline", archive, "-p", collections]
+    subprocess.run(
+        [PROGRAMS / "ansible-galaxy", *words],
+        cwd=project,
+        env={"PATH": os.environ["PATH"], "HOME": str(home)},
+        check=True,
+    )
     kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
     environment = {
         **kept,

@@ -46,18 +46,19 @@ ON_CONTROLLER = {
     "plan": ("attempts base mesh plan suites", ""),
     "suites": ("logs suites", "base"),
     "config": ("base environments plan records suites", "base suites"),
-    "preflight": ("base gate inputs plan preflight suites", "mesh plan"),
+    "preflight": ("base gate inputs plan preflight suites", "base mesh plan"),
     "network": ("base network plan", "plan preflight"),
-    "start": ("base environments plan rehearsal", "network plan preflight"),
+    "start": ("attempts base environments plan rehearsal", "base network plan preflight"),
     "recovery": ("attempts base", "config"),
     "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),
     "logsync": ("agent attempts base logs records", "agent config"),
     "drills": ("agent base", "agent base logsync"),
     "runs": (
         "attempts base checkpoints diagnosis logs plan records recovery runs suites",
-        "config logsync plan suites",
+        "base config live logsync plan suites",
     ),
-    "report": ("attempts base logs plan records recovery", "plan runs suites"),
+    "report": ("attempts base logs plan records recovery", "live plan runs suites"),
+    "monitor": ("attempts base", "config live report"),
 }
 ALLOWED = {f"module_utils/{name}": text for name, text in ON_NODE.items()}
 ALLOWED = {

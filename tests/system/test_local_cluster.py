@@ -258,3 +258,31 @@ def test_a_network_that_would_hide_one_in_use_is_refused(tmp_path):
         tmp_path, "network", path=str(ip.parent), __local_cluster_engine=engine(subnet=None)
     )
     assert code != 0 and "reaches 198.51.100.0/24 by" in output and "Remedy:" in output, output
+
+
+def test_the_first_node_of_each_release_makes_its_image(tmp_path):
+    hosts = {f"node{n}": {"local_cluster_release": "bookworm"} for n in (1, 2, 3)}
+    hosts["node2"] = hosts["node3"] = {"local_cluster_release": "trixie"}
+    (tmp_path / "hosts.json").write_text(json.dumps({"trainers": {"hosts": hosts}}))
+    builder = "{{ inventory_hostname }} is built by {{ __local_cluster_builder }}."
+    play_of_nodes = {
+        "name": "Test",
+        "hosts": "trainers",
+        "gather_facts": False,
+        "vars_files": [str(ROOT / "roles/local_cluster/vars/main.yml")],
+        "vars": {"local_cluster_nodes": sorted(hosts)},
+        "tasks": [{"name": "Show", "ansible.builtin.debug": {"msg": builder}}],
+    }
+    (tmp_path / "play.yml").write_text(json.dumps([play_of_nodes]))
+    done = subprocess.run(
+        [str(ANSIBLE), "-i", str(tmp_path / "hosts.json"), str(tmp_path / "play.yml")],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name, first in (("node1", "node1"), ("node2", "node2"), ("node3", "node2")):
+        assert f"{name} is built by {first}." in done.stdout

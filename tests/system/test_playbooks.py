@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ HOST = {
     "trainyard_accelerator": "cpu",
     "trainyard_devices": 1,
 }
+LOST_NODE = re.compile(r"unreachable[a-z, ]*: \[node")
 # What the config says it reads.
 COCO = {f"{part}2017/1.jpg": "x" for part in ("train", "val")}
 COCO.update({f"annotations/instances_{part}2017.json": "{}" for part in ("train", "val")})
@@ -152,8 +154,9 @@ REFUSED = {
         ["-e", "config=ppyoloe.yml", "--limit", "node1"],
         {},
         (
-            "nothing was read: --limit cuts localhost off; take it away, or ask for fewer nodes"
-            " with -e nodes=N"
+            "command line --limit: cuts the controller off; train.yml runs on all nodes of the job"
+            " and does not support --limit; use -e nodes=N, or remove the host from the group"
+            " trainers [cli.limit_cuts_job]"
         ),
     ),
     "limit with localhost": (
@@ -210,6 +213,11 @@ REFUSED["report, one run to compare"] = (
     {"verb": "report"},
     "no report: runs takes two to 8 different run ids",
 )
+REFUSED["resume, limit"] = (
+    ["-e", "run=20261120-103501-x-1f2e", "--limit", "node1"],
+    {"verb": "resume"},
+    "resume.yml runs on all nodes of the job and does not support --limit",
+)
 REFUSED["stop, half a gang"] = (
     ["--limit", "node1"],
     {"verb": "stop"},
@@ -239,9 +247,9 @@ GOOD = {
             "collect_checkpoint=none",
         ],
         {},
-        "UNREACHABLE!",
+        "nothing was started: STOP node",
     ),
-    "good stop": ([], {"verb": "stop"}, "UNREACHABLE!"),
+    "good stop": ([], {"verb": "stop"}, "NO ANSWER from node1, node2"),
 }
 
 
@@ -271,15 +279,19 @@ def outcomes(tmp_path_factory):
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_refused_before_a_node_is_contacted(outcomes, name):
     code, output, folder = outcomes[name]
-    assert code != 0 and "UNREACHABLE" not in output
+    assert code != 0 and not LOST_NODE.search(output)
     assert REFUSED[name][2] in output, output
     assert not {"cache", "runs"} & set(os.listdir(folder))  # nothing was written
 
 
 @pytest.mark.parametrize("name", list(GOOD))
 def test_a_good_command_goes_to_the_nodes(outcomes, name):
+    """All nodes are unreachable, and each is named with its remedy (B1)."""
     code, output, _folder = outcomes[name]
-    assert code != 0 and "node1" in output and "UNREACHABLE" in output, output
+    assert code != 0 and LOST_NODE.search(output), output
+    assert GOOD[name][2] in output and "Origin:" not in output and "[ERROR]" not in output
+    if name == "good":
+        assert output.count("reach.") == 2 and output.count("-> ") == 2, output
 
 
 def test_stop_without_a_run_ends_the_restart_that_waits(tmp_path):

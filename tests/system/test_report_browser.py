@@ -14,7 +14,13 @@ import urllib.parse
 from pathlib import Path
 
 import pytest
-from report_support import bring, comparison_of, day, facts_of, page_of, poisoned
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import (
+    index_page,
+    report_page,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import run_table
+from core_support import ROOT
+from report_support import ATTACK, NOW, bring, comparison_of, day, facts_of, page_of, poisoned
 from selenium.webdriver import ActionChains, Keys
 
 BINARY, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -88,6 +94,40 @@ def browser(window):
     assert [
         address for address in others if not any(word in address for word in window.expected)
     ] == []
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """The page of two recorded runs and of one that goes on under hostile names."""
+    runs = tmp_path_factory.mktemp("index")
+    assets = str(ROOT / "roles" / "report")
+    for name in ("raised", "series/recognition"):
+        report_page.write_page(str(runs), bring(runs, name), [], assets, write=True)
+    rows = run_table.merge({}, index_page.read_records(str(runs)), [])
+    row = run_table.Row("20261120-103501-x-1f2e", job=ATTACK, state="running", owner=ATTACK)
+    row.fraction = 0.4
+    return index_page.write(str(runs), "lab", [row, *rows], assets, NOW, write_file=True)
+
+
+@pytest.mark.parametrize("width, scheme", [(1280, "light"), (390, "dark")])
+def test_the_page_of_all_runs_is_filtered_and_fits(browser, index, width, scheme):
+    browser.open(index, width=width, scheme=scheme)
+    rows = browser.all("#runs tbody tr")
+    assert len(rows) == 3 and browser.find(".spark polyline").get_attribute("points")
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    table = browser.find(".scroll")
+    cut_off = browser.run("return arguments[0].scrollWidth - arguments[0].clientWidth", table)
+    assert cut_off <= 0, "every column is seen without scrolling"
+    assert browser.run("return window.pwned") is None
+    for words, expected in (("failed", 1), ("FAILED nothing", 0), ("", 3)):
+        field = browser.find("#filter")
+        field.clear()
+        field.send_keys(words + " ")
+        browser.settle()
+        assert sum(row.is_displayed() for row in rows) == expected
+        assert browser.find("#count").text == str(expected)
+    link = browser.find("#runs a")
+    assert Path(urllib.parse.urlparse(link.get_attribute("href")).path).is_file()
 
 
 @pytest.mark.parametrize("kind", KINDS)

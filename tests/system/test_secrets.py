@@ -27,7 +27,7 @@ import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site_fields
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import render
-from core_support import ROOT, RUN, compiled, fact_of, modes, program, put
+from core_support import ROOT, RUN, compiled, modes, program, put
 from system.test_playbooks import ANSIBLE, COCO, JOB, site
 
 # Made of pieces, so that no file holds the shape of a token. By name: sounds secret, is marked by
@@ -274,6 +274,10 @@ def checked(tmp_path_factory):
     job["overrides"] = dict(job.get("overrides") or {}, **{"logger.api_key": CANARIES["override"]})
     put(folder, dict(COCO, **{"mine.yml": yaml.safe_dump(job)}))
     env = {key: CANARIES[key] for key in ("WANDB_LOGIN", "http_proxy")}
+    # A logger of the user's own, which the code reads: else nothing reads the key.
+    code = os.path.join(folder, "code")
+    shutil.copytree(ROOT / "examples" / "paddledetection", code)
+    put(code, {"mylogger.py": "api_key = None\n"})
     more = {
         "trainyard_env": env,
         "trainyard_secret_env": ["WANDB_LOGIN"],
@@ -299,6 +303,7 @@ def checked(tmp_path_factory):
                         ),
                     )
                     .replace("ansible_connection: ssh", "ansible_connection: local")
+                    .replace(str(ROOT / "examples" / "paddledetection"), code)
                     .replace("198.51.100.0/24", "0.0.0.0/0")
                 )
             },
@@ -502,8 +507,7 @@ def test_the_plan_s_lines_alone_hold_no_secret():
     """The callback masks them once more. They are in a result that other users may read."""
     made = canary_plan()
     made["env"].update(MULTI="1 2", DB_PASSWORD="3 4")  # too short to be looked for
-    facts = {node["name"]: fact_of(node["address"]) for node in made["nodes"]}
-    lines = render.summary(made, facts, dict.fromkeys(render.PREPARATIONS, []))
+    lines = render.summary(made, dict.fromkeys(render.PREPARATIONS, []))
     assert {
         f"  {name}=********" for name in ("WANDB_LOGIN", "MY_TOKEN", "MULTI", "DB_PASSWORD")
     } <= set(lines) and leaks("\n".join(lines)) == []

@@ -12,7 +12,7 @@ import pytest
 from core_support import ROOT
 
 LISTS = ("requirements.txt", ".config/requirements-dev.txt", "requirements.yml")
-FILES = (*LISTS, ".config/setup.sh", ".config/slim.py")
+FILES = (*LISTS, ".config/setup.sh", ".config/slim.py", ".config/python_remedy.sh")
 
 
 @pytest.fixture
@@ -84,6 +84,81 @@ def test_the_venv_of_another_checkout_is_never_emptied(checkout):
     code, output = run_setup(here)
     assert code == 1 and f".venv is a link to {venv}" in output
     assert sorted(venv.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("release", "python", "tools", "remedy"),
+    [
+        ('ID=debian\nVERSION_ID="12"', "yes", (), "sudo apt-get install python3 python3-venv"),
+        ("ID=debian\nVERSION_ID=13", "no", ("git",), "sudo apt-get install git"),
+        ("ID=debian\nVERSION_ID=11", "yes", (), "uv python install 3.12 (uv: https://"),
+        (
+            'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="22.04"',
+            "yes",
+            ("rsync",),
+            "sudo add-apt-repository ppa:deadsnakes/ppa && sudo apt-get install python3.11"
+            " python3.11-venv rsync, or without root uv python install 3.12 (uv: https://",
+        ),
+        ("ID=ubuntu\nVERSION_ID=24.04", "yes", (), "sudo apt-get install python3 python3-venv"),
+        (
+            'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="8.10"',
+            "yes",
+            ("openssh-client",),
+            "sudo dnf install python3.11 openssh-clients",
+        ),
+        ('ID="rhel"\nVERSION_ID="9.4"', "yes", (), "sudo dnf install python3.11"),
+        ("ID=fedora\nVERSION_ID=42", "yes", (), "sudo dnf install python3"),
+        ("ID=arch", "yes", ("git",), "install git with this system's package manager, and uv py"),
+        ("", "yes", (), "uv python install 3.12"),
+    ],
+)
+def test_the_remedy_is_the_systems_own(tmp_path, release, python, tools, remedy):
+    path = tmp_path / "os-release"
+    path.write_text(release + "\n")
+    program = ROOT / ".config" / "python_remedy.sh"
+    done = subprocess.run(
+        [program, path, "Linux", python, *tools], capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 0 and done.stdout.startswith(remedy), done
+    if not remedy.endswith(("https://", "py", "3.12")):
+        assert done.stdout == remedy + "\n"
+
+
+def test_the_remedy_on_macos_is_a_virtual_machine(tmp_path):
+    program = ROOT / ".config" / "python_remedy.sh"
+    done = subprocess.run(
+        [program, tmp_path / "none", "Darwin", "yes"], capture_output=True, text=True, timeout=20
+    )
+    assert "docs/runbooks/controllers.md" in done.stdout
+
+
+def test_what_a_machine_lacks_is_named_with_the_remedy(checkout, tmp_path):
+    """There is a PATH without a Python, ssh, rsync and git."""
+    here, programs = checkout("here"), tmp_path / "programs"
+    programs.mkdir()
+    for name in "dirname readlink cat printf head sed tr uname id sh".split():
+        if shutil.which(name):
+            (programs / name).symlink_to(shutil.which(name))
+    (programs / "id").unlink()
+    (programs / "id").write_text("#!/bin/sh\necho 1000\n")
+    (programs / "id").chmod(0o755)
+    text = (here / ".config" / "setup.sh").read_text()
+    (here / ".config" / "setup.sh").write_text(text.replace("/usr/bin/python3", "/nothere/python3"))
+    done = subprocess.run(
+        [here / ".config" / "setup.sh"],
+        env={"PATH": str(programs)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    remedy = subprocess.run(
+        [ROOT / ".config" / "python_remedy.sh", "/etc/os-release", "Linux", "yes"]
+        + ["openssh-client", "rsync", "git"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.returncode == 1 and f"Remedy: {remedy.stdout.strip()}; then" in done.stderr, done
 
 
 def test_an_unknown_set_is_refused(checkout):

@@ -19,6 +19,7 @@ import time
 from ..base import commands
 from ..base.coded_error import CodedError
 from ..base.files import read_mapping
+from ..base.interpreter import node_python
 from ..base.locks import lock_file
 from . import guard_unit, mesh_credential
 
@@ -114,7 +115,8 @@ def active_units(run_command):
         reason = err.strip() or f"exit code {code}"
         raise AttemptError(
             "attempt.no_user_systemd",
-            f"the user's systemd does not answer ({reason}); run playbooks/provision.yml once",
+            f"the user's systemd does not answer ({reason}); run ansible-playbook"
+            " playbooks/provision.yml once",
         )
     units = []
     for line in out.splitlines():
@@ -327,7 +329,7 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
     """
     agent = os.path.join(attempt, ARCHIVE)
     console = os.path.join(attempt, plan["launcher"]["console"])
-    python = "/usr/bin/python3"
+    python = node_python()
     end_argv = [python, "-I", agent, "ended", attempt, node]
     if mesh:
         end_argv.append(mesh)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 
-PYTHON = "/usr/bin/python3"
+from ..base.interpreter import node_python
+
 ARCHIVE = "agent.pyz"
 OVER = 75  # guard.EXIT_OVER
 
@@ -59,7 +60,7 @@ def start_argv(attempt, node, unit):
         f"--description=Guard of {unit}",
     ]
     systemd_run += [word for prop in properties for word in ("--property", prop)]
-    guard = [PYTHON, "-I", os.path.join(attempt, ARCHIVE), "guard", attempt, node]
+    guard = [node_python(), "-I", os.path.join(attempt, ARCHIVE), "guard", attempt, node]
     return systemd_run + guard
 
 

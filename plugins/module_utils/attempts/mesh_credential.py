@@ -34,7 +34,6 @@ KEY = "id_ed25519"
 # The archive with the gate. It lies beside the key, where no command of the attempt begins.
 ARCHIVE = "agent.pyz"
 MACHINE = "machine.json"
-PYTHON = "/usr/bin/python3"
 # A credential whose attempt was never started is removed after so many seconds: bringing data to a
 # node may take hours.
 UNUSED_SECONDS = 86400
@@ -291,11 +290,11 @@ def client_config(home, directory):
     return "\n".join(lines) + "\n"
 
 
-def open_lines(home, site, run, number, node, keys):
+def open_lines(home, site, run, number, node, keys, python):
     """Return the lines of authorized_keys for the peers of an attempt.
 
-    keys: {node: public key} of all its nodes, as the controller checked them. Raises
-    CredentialError.
+    keys: {node: public key} of all its nodes, as the controller checked them. python: path of this
+    node's Python, of interpreter.node_python. Raises CredentialError.
     """
     directory = place_of(home, run, number, node)
     peers = sorted(name for name in keys if name != node)
@@ -305,21 +304,22 @@ def open_lines(home, site, run, number, node, keys):
             raise CredentialError(f"the key of {peer} for this run is not valid")
         if peer not in sources:
             raise CredentialError(
-                f"{node} has no line for {peer} in authorized_keys; run playbooks/trust.yml"
+                f"{node} has no line for {peer} in authorized_keys; run ansible-playbook"
+                " playbooks/trust.yml"
             )
-        command = f"{PYTHON} -I {directory}/{ARCHIVE} gate {run} {number:d} {peer}"
+        command = f"{python} -I {directory}/{ARCHIVE} gate {run} {number:d} {peer}"
         comment = f"trainyard-run {site} {run} {number:d} {peer} {node}"
         lines.append(f'restrict,from="{sources[peer]}",command="{command}" {keys[peer]} {comment}')
     return lines
 
 
-def grant(home, base, site, run, number, node, keys, archive, attempt=None):
+def grant(home, base, site, run, number, node, keys, archive, python, attempt=None):
     """Open the credential: let the peers of an attempt call this node, and it them.
 
     Return the path of its ssh configuration. base: the product's directory on this machine. number:
-    the attempt that the probe made the key for. archive: the bytes of agent.pyz. attempt: the
-    attempt that starts now. 0 is the rehearsal before it, and None the attempt itself. Raises
-    CredentialError.
+    the attempt that the probe made the key for. archive: the bytes of agent.pyz. python: path
+    of this node's Python. attempt: the attempt that starts now. 0 is the rehearsal before it, and
+    None the attempt itself. Raises CredentialError.
     """
     directory = place_of(home, run, number, node)
     if not PLAIN_PATH.match(directory) or not SITE.match(site):
@@ -334,7 +334,7 @@ def grant(home, base, site, run, number, node, keys, archive, attempt=None):
         )
     if len(set(keys.values())) != len(keys):
         raise CredentialError("two nodes have one key for this run")
-    lines = open_lines(home, site, run, number, node, keys)
+    lines = open_lines(home, site, run, number, node, keys, python)
     write_bytes(os.path.join(directory, ARCHIVE), archive)
     known_hosts = read_text(os.path.join(home, MESH, "known_hosts"))
     write_text(os.path.join(directory, "known_hosts"), known_hosts)
@@ -443,18 +443,18 @@ def _key_attempts(home, node):
     return pairs
 
 
-def release_words(home, run, number, node):
+def release_words(home, run, number, node, python):
     """Return the command that removes an attempt's credential after its unit's end.
 
-    The unit's end calls it. It sets a timer, so that the peers can still ask for the attempt's
-    state. Its program is in the words of the unit, which the manager has in memory since the start:
-    no file of the attempt or of the mesh is executed. The account stays the master of its own
-    systemd and of its own authorized_keys.
+    python: path of this node's Python. The unit's end calls the command. It sets a timer, so that
+    the peers can still ask for the attempt's state. Its program is in the words of the unit, which
+    the manager has in memory since the start: no file of the attempt or of the mesh is executed.
+    The account stays the master of its own systemd and of its own authorized_keys.
     """
     place_of(home, run, number, node)
     source = inspect.getsource(sys.modules[__name__])
     packed = base64.b64encode(zlib.compress(source.encode("utf-8"), 9)).decode("ascii")
-    words = [PYTHON, "-I", "-B", "-c", UNPACK, packed, "release", home, run, str(int(number)), node]
+    words = [python, "-I", "-B", "-c", UNPACK, packed, "release", home, run, str(int(number)), node]
     timer = [
         "--user",
         "--quiet",

@@ -93,7 +93,7 @@ def describe_start(item):
 
 def describe_remedy(item):
     """Return the remedy for a node that is held."""
-    text = "follow it or stop it: playbooks/stop.yml"
+    text = "follow it or stop it: ansible-playbook playbooks/stop.yml"
     if item.get("run"):
         text += f" -e run={item['run']}"
     return text

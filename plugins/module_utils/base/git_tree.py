@@ -55,12 +55,14 @@ PLAIN_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short
 class GitError(Exception):
     """Git gave no answer.
 
-    `reason` is failed, foreign (another account owns the tree), late or large.
+    `reason` is failed, foreign (another account owns the tree), late or large. `detail` is git's
+    own first line about it, or ''.
     """
 
-    def __init__(self, reason, text):
+    def __init__(self, reason, text, detail=""):
         super().__init__(text)
         self.reason = reason
+        self.detail = detail
 
 
 def ask(root, words, more=(), limit=LARGEST, seconds=SECONDS):
@@ -110,7 +112,8 @@ def ask(root, words, more=(), limit=LARGEST, seconds=SECONDS):
     if large:
         raise GitError("large", f"git answered with more than {limit} bytes in {root}")
     if process.returncode:
-        raise GitError(_refusal((errors or [b""])[0]), f"git refuses {root}")
+        message = (errors or [b""])[0]
+        raise GitError(_refusal(message), f"git refuses {root}", _first_line(message))
     return output
 
 
@@ -120,6 +123,12 @@ def _refusal(errors):
     if "dubious ownership" in text or "is owned by someone else" in text:
         return "foreign"
     return "failed"
+
+
+def _first_line(errors):
+    """Return the first line of git's standard error as text, cut to 200 characters."""
+    lines = errors.decode("utf-8", "replace").strip().splitlines() or [""]
+    return "".join(char for char in lines[0][:200] if char.isprintable())
 
 
 def _drain(stream):
@@ -188,12 +197,23 @@ def commit_of(root):
     return commit
 
 
-def is_dirty(root):
+def paths_without(exclude):
+    """Return the words that ask git for all paths below the root but some.
+
+    exclude: relative paths. What lies at one of them or below it is left out.
+    """
+    return ["--", ".", *(f":(exclude,literal){path}" for path in exclude)]
+
+
+def is_dirty(root, exclude=()):
     """Return whether files below root differ from the commit, or are not in it.
 
-    Raises GitError.
+    exclude: see `paths_without`. Raises GitError.
     """
-    arguments = ["status", "--porcelain", "--untracked-files=normal", NO_SUBMODULES, "--", "."]
+    # Of an untracked directory that holds an excluded one, the files have to be asked for.
+    untracked_files = "--untracked-files=" + ("all" if exclude else "normal")
+    arguments = ["status", "--porcelain", untracked_files, NO_SUBMODULES]
+    arguments += paths_without(exclude)
     try:
         return bool(ask(root, arguments, harmless_filters(root)))
     except GitError as error:
@@ -202,28 +222,38 @@ def is_dirty(root):
         raise
 
 
-def diff_of(root, limit=LARGEST):
+def diff_of(root, limit=LARGEST, exclude=()):
     """Return the local changes below root as a patch.
 
-    Raises GitError.
+    exclude: see `paths_without`. Raises GitError.
     """
-    arguments = ["diff", *PLAIN_DIFF, "--binary", "HEAD", "--", "."]
+    arguments = ["diff", *PLAIN_DIFF, "--binary", "HEAD", *paths_without(exclude)]
     return ask(root, arguments, harmless_filters(root), limit)
 
 
-def untracked(root):
+def untracked(root, exclude=()):
     """Return whether git neither tracks nor ignores a file below root.
 
-    Raises GitError.
+    exclude: see `paths_without`. Raises GitError.
     """
-    return bool(ask(root, ["ls-files", "--others", "--exclude-standard", "--", "."]))
+    arguments = ["ls-files", "--others", "--exclude-standard", *paths_without(exclude)]
+    try:
+        return bool(ask(root, arguments))
+    except GitError as error:
+        if error.reason == "large":
+            return True
+        raise
 
 
-def listed(root):
+def listed(root, exclude=(), only=None, limit=LARGEST):
     """Return the names below root that git tracks or does not ignore, as text.
 
-    Raises GitError.
+    exclude: see `paths_without`. only: one relative path, for what lies at it or below. limit:
+    bytes of all names. Raises GitError.
     """
     arguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
-    output = ask(root, [*arguments, "--", "."])
+    paths = paths_without(exclude)
+    if only is not None:
+        paths = ["--", f":(literal){only}"]
+    output = ask(root, [*arguments, *paths], limit=limit)
     return [os.fsdecode(name) for name in output.split(b"\0") if name]

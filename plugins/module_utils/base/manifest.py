@@ -19,6 +19,8 @@ from .files import read_mapping, write_json
 
 CHUNK = 1 << 20
 TREE_BYTES = 4 << 30  # of a file with one entry per file of a tree
+# Links that a message names.
+MOST_NAMED = 8
 ALWAYS_IGNORED = (".git", "__pycache__", ".ipynb_checkpoints")
 
 
@@ -40,31 +42,40 @@ def file_sha256(path):
     return digest.hexdigest()
 
 
-def walk_files(root, ignored=ALWAYS_IGNORED):
+def walk_files(root, ignored=ALWAYS_IGNORED, exclude=()):
     """Return the sorted relative paths of all files and links below root.
 
-    Directories named in `ignored` are passed over.
+    Directories named in `ignored` are passed over. exclude: relative paths that are passed over,
+    too, with all that lies below them.
     """
     paths = []
     for folder, folders, files in os.walk(root):
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        folders[:] = sorted(name for name in folders if name not in ignored and name not in links)
+        passed = set(ignored) | _excluded_in(os.path.relpath(folder, root), exclude)
+        folders[:] = sorted(name for name in folders if name not in passed and name not in links)
         paths.extend(
             os.path.relpath(os.path.join(folder, name), root)
             for name in files + links
-            if name not in ignored
+            if name not in passed
         )
     return sorted(paths)
 
 
-def git_files(root):
+def _excluded_in(folder, exclude):
+    """Return the names in one directory that `exclude` has. folder: relative to the root."""
+    parents = [os.path.split(os.path.normpath(path)) for path in exclude]
+    return {name for parent, name in parents if (parent or ".") == folder}
+
+
+def git_files(root, exclude=()):
     """Return tracked and non-ignored files below root as git sees them (docs/design.md, 9).
 
     None where git cannot say: root is in no git work tree, or another account owns that tree.
-    Raises ManifestError where git takes too long.
+    exclude: relative paths that are left out, with all that lies below them. Raises ManifestError
+    where git takes too long.
     """
     try:
-        names = git_tree.listed(root)
+        names = git_tree.listed(root, exclude)
     except git_tree.GitError as error:
         if error.reason in ("late", "large"):
             raise ManifestError(str(error)) from error
@@ -94,12 +105,13 @@ def _behind_link(root, folder, known):
     return known[folder]
 
 
-def _entry(path, known):
+def _entry(path, known, follow=False):
     """Return (entry, cache record) of one file.
 
-    The file is not read if its inode, size and times are still those of the record `known`.
+    The file is not read if its inode, size and times are still those of the record `known`. follow:
+    a link stands for the file that it leads to.
     """
-    info = os.lstat(path)
+    info = os.stat(path, follow_symlinks=follow)
     if stat.S_ISLNK(info.st_mode):
         target = os.fsencode(os.readlink(path))
         return ["l", len(target), hashlib.sha256(target).hexdigest()], None
@@ -120,14 +132,14 @@ def entry(path):
     return _entry(path, None)[0]
 
 
-def scan(root, names=None, cache=None, fresh=False):
+def scan(root, names=None, cache=None, fresh=False, follow=False):
     """Return the manifest of a tree.
 
     It is {relative path: [kind, size in bytes, hex sha256]}. root: directory. names: relative paths
     to take (default: all files below root). cache: path of a JSON file that remembers digests by
     inode, size and times, so that a repeat costs one lstat per file. None reads every byte. fresh:
-    read every byte whatever the cache says, and remember that. Raises ManifestError for a missing
-    root or an odd file.
+    read every byte whatever the cache says, and remember that. follow: a link among `names` stands
+    for the file that it leads to. Raises ManifestError for a missing root or an odd file.
     """
     if not os.path.isdir(root):
         raise ManifestError(f"{root}: no such directory")
@@ -139,7 +151,7 @@ def scan(root, names=None, cache=None, fresh=False):
     entries, records = {}, {}
     for name in names:
         _refuse_unsafe_name(name, root)
-        entry, record = _entry(os.path.join(root, name), known.get(name))
+        entry, record = _entry(os.path.join(root, name), known.get(name), follow)
         entries[name] = entry
         if record:
             records[name] = record
@@ -159,21 +171,47 @@ def _refuse_unsafe_name(name, root):
         )
 
 
-def refuse_links_out(root, entries):
-    """Raise ManifestError for a link that leads out of the tree.
+# What is done about a link that cannot be sent, if a caller knows no better.
+LINK_REMEDY = "put what it means into the tree"
+
+
+def link_problem(root, name):
+    """Return why a link of a tree cannot be sent as a link, or None.
 
     A digest holds a link's text, so every node could read something else behind it.
     """
-    for name, entry in sorted(entries.items()):
-        if entry[0] != "l":
-            continue
-        target = os.readlink(os.path.join(root, name))
-        resolved = os.path.normpath(os.path.join(os.path.dirname(name), target))
-        if os.path.isabs(target) or resolved.split(os.sep)[0] == os.pardir:
-            raise ManifestError(
-                f"{name} in {root}: is a link to {target}, outside of the tree; put what it means"
-                " into the tree"
+    target = os.readlink(os.path.join(root, name))
+    if os.path.isabs(target):
+        inside = os.path.realpath(os.path.join(root, os.path.dirname(name), target))
+        base = os.path.realpath(root)
+        if inside == base or inside.startswith(base.rstrip("/") + "/"):
+            relative = os.path.relpath(inside, os.path.join(base, os.path.dirname(name)))
+            return (
+                f"is a link to {target}: it stays inside, but its absolute path is not there on a"
+                f" node; make it relative: ln -sfn {relative} {os.path.join(root, name)}"
             )
+        return f"is a link to {target}, outside of the tree"
+    resolved = os.path.normpath(os.path.join(os.path.dirname(name), target))
+    if resolved.split(os.sep)[0] == os.pardir:
+        return f"is a link to {target}, outside of the tree"
+    return None
+
+
+def refuse_links_out(root, entries, remedy=LINK_REMEDY):
+    """Raise ManifestError for the links of a tree that cannot be sent.
+
+    All are named at once, up to eight. remedy: what the user may do.
+    """
+    problems = []
+    for name, entry in sorted(entries.items()):
+        problem = entry[0] == "l" and link_problem(root, name)
+        if problem:
+            problems.append(f"{name} in {root}: {problem}")
+    if problems:
+        more = ""
+        if len(problems) > MOST_NAMED:
+            more = f"; and {len(problems) - MOST_NAMED} more"
+        raise ManifestError("; ".join(problems[:MOST_NAMED]) + f"{more}; {remedy}")
 
 
 def sampled(entries, files=64, size=256 << 20):

@@ -141,8 +141,10 @@ def measured(table=None, root="/sys/fs/cgroup"):
     }
 
 
-def in_unit(run):
+def in_unit(run, python):
     """Return `measured` inside a unit of the user's own manager, or {error: text}.
+
+    python: path of the Python that measures there, of interpreter.node_python.
 
     It leaves nothing behind. The unit's name differs from an attempt's (trainyard-...) and from the
     network check's (yardcheck-...), so that no program takes it for one.
@@ -162,7 +164,7 @@ def in_unit(run):
     ]
     for item in PROPERTIES:
         argv += ["--property", item]
-    code, out, err = run([*argv, "/usr/bin/python3", "-I", "-S", "-c", source])
+    code, out, err = run([*argv, python, "-I", "-S", "-c", source])
     try:
         return json.loads(out)
     except ValueError:

@@ -187,14 +187,15 @@ def requirement_path(name, files_dir, project_dir):
     return os.path.normpath(os.path.join(project_dir, os.path.expanduser(name)))
 
 
-def requirement_texts(names, project):
+def requirement_texts(names, project, product):
     """Return the contents of the site's pinned requirement lists.
 
-    They are read on the controller. Raises EnvironmentRefused where one is not there.
+    They are read on the controller. project: where a relative path starts. product: the directory
+    that has roles/. Raises EnvironmentRefused where one is not there.
     """
     texts = []
     for name in names:
-        path = requirement_path(name, os.path.join(project, "roles", "runtime", "files"), project)
+        path = requirement_path(name, os.path.join(product, "roles", "runtime", "files"), project)
         try:
             with open(path, encoding="utf-8") as handle:
                 texts.append(handle.read())

@@ -40,15 +40,20 @@ def read_config_texts(root, config, names):
     return texts
 
 
-def read_commit(root):
+def read_commit(root, exclude=()):
     """Return (commit, whether files differ from it).
 
-    (None, False) where git cannot say.
+    (None, False) where git knows no commit, (commit, None) where it cannot say whether files
+    differ. exclude: paths that are no code.
     """
     try:
-        return git_tree.commit_of(root), git_tree.is_dirty(root)
+        commit = git_tree.commit_of(root)
     except git_tree.GitError:
         return None, False
+    try:
+        return commit, git_tree.is_dirty(root, exclude)
+    except git_tree.GitError:
+        return commit, None
 
 
 def describe_tree(base, path, config, exclude):
@@ -70,7 +75,7 @@ def describe_tree(base, path, config, exclude):
         for name, _path, info in paths.walk(path, exclude)
         if info is not None
     )
-    commit, dirty = read_commit(path)
+    commit, dirty = read_commit(path, exclude)
     return {
         "digest": tree["content"],
         "files": tree["files"],

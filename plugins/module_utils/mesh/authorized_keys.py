@@ -13,6 +13,7 @@ from ..base.files import replace_file
 from ..base.locks import wait_for_lock
 from .primitives import (
     HOST_KEY_TYPES,
+    PYTHON,
     fingerprint,
     line_pattern,
     principal,
@@ -53,6 +54,15 @@ def options_of(line):
     if key:
         return line[: key.start()]
     return line
+
+
+def name_interpreter(lines, python):
+    """Return the site's lines whose forced command starts with this Python.
+
+    The controller writes the lines with the system's Python, which a node may not have.
+    """
+    named = f'command="{PYTHON} -I '
+    return [line.replace(named, f'command="{python} -I ', 1) for line in lines]
 
 
 def authority_of(line):

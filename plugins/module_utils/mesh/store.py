@@ -282,7 +282,7 @@ def earlier_attempts(home, site, directory, run):
     listing = run([*argv, "--plain", "--no-legend", "trainyard-*.service"])[1]
     return [
         f"runs {line.split()[0]} under the mesh of an earlier Trainyard, which stays until that has"
-        " ended; then repeat this, or stop it: playbooks/stop.yml"
+        " ended; then repeat this, or stop it: ansible-playbook playbooks/stop.yml"
         for line in listing.splitlines()
         if line.split()
     ]

@@ -82,7 +82,8 @@ def list_listeners(run_command):
     if code:
         reason = err.strip() or f"exit code {code}"
         raise ProofError(
-            f"the user's systemd does not answer ({reason}); run playbooks/provision.yml once"
+            f"the user's systemd does not answer ({reason}); run ansible-playbook"
+            " playbooks/provision.yml once"
         )
     listeners = {}
     for line in out.splitlines():

@@ -14,6 +14,7 @@ import os
 import shutil
 
 from ..agent import network_listener
+from ..base.interpreter import node_python
 from . import check_lock, client
 from .check_lock import ProofError
 
@@ -101,7 +102,7 @@ def start_argv(directory, unit, seconds):
         f"--unit={unit}",
         "--description=Trainyard network check",
     ]
-    program = ["/usr/bin/python3", "-I", os.path.join(directory, ARCHIVE), "listen", directory]
+    program = [node_python(), "-I", os.path.join(directory, ARCHIVE), "listen", directory]
     for setting in properties:
         argv += ["--property", setting]
     return argv + program

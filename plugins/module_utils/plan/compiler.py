@@ -248,7 +248,9 @@ def container_problems(job, suite, planned, facts, environment):
     problems = [containers.launcher_problem(launcher_table.LAUNCHERS[job["launcher"]]["kind"])]
     for node in planned:
         container = (facts[node["name"]].get("containers") or {}).get(environment["digest"])
-        reason = "the image has not been looked at here; run playbooks/provision.yml"
+        reason = (
+            "the image has not been looked at here; run ansible-playbook playbooks/provision.yml"
+        )
         if container:
             reason = containers.python_problem(container, suite["python"])
         if reason:
@@ -281,6 +283,9 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
     The site's values beat those of the tables, and the job's beat both.
     """
     result = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    if accelerator == "gpu":
+        # Without it NCCL prints no reason: the warnings are what the verdict reads.
+        result["NCCL_DEBUG"] = "WARN"
     visible = {}
     if accelerator in launcher.get("visible", {}):
         visible = {launcher["visible"][accelerator]: "{devices}"}

@@ -114,7 +114,7 @@ def unit(node, fact, allowed):
         if "a running systemd user manager" in fact.get("missing", ()):
             return []  # reported once, by the findings of readiness
         return [_unit_failure(name, fact)]
-    remedy = "playbooks/provision.yml raises it where the node may"
+    remedy = "ansible-playbook playbooks/provision.yml raises it where the node may"
     findings = memlock(node, state, allowed.get("memlock"), remedy)
     for key, value, label in (
         ("nofile", inside["nofile"][0], "open files"),
@@ -132,7 +132,9 @@ def _unit_failure(name, fact):
     """Return the finding of a node that cannot run a unit of the training user."""
     state = fact["machines"]
     text = f"a unit of {fact['user']} does not run, so no attempt would: {state['unit']['error']}"
-    remedy = "on the node: systemctl --user status; playbooks/provision.yml sets it up"
+    remedy = (
+        "on the node: systemctl --user status; ansible-playbook playbooks/provision.yml sets it up"
+    )
     if state["selinux"]:
         remedy += "; SELinux is enforcing there: as root, ausearch -m avc -ts recent"
     return finding("unit.does_not_run", text, remedy, name)

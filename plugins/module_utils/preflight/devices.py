@@ -331,7 +331,7 @@ def _process_finding(node, process):
         " (trainyard_devices: [ids])"
     )
     if process["run"]:
-        remedy = f"playbooks/stop.yml -e run={process['run']} ends it"
+        remedy = f"ansible-playbook playbooks/stop.yml -e run={process['run']} ends it"
     return finding("devices.in_use", text, remedy, node["name"])
 
 

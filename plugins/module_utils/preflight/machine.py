@@ -15,6 +15,7 @@ import platform
 from ..base import unit_limits
 from ..base.files import read_text
 from ..base.findings import finding, named, unequal
+from ..base.interpreter import node_python
 from . import capacity, openssh, rsync
 
 # Locks of dpkg, apt, rpm and dnf 5, held by fcntl() or flock(), and files in which yum, dnf and
@@ -56,7 +57,7 @@ def look(run, base, questions):
         "places": capacity.places(base, ["/tmp"]),
         "shm": (capacity.places("/dev/shm", []) or [None])[0],
         "memory": memory,
-        "unit": unit_limits.in_unit(run),
+        "unit": unit_limits.in_unit(run, node_python()),
         "rdma": rdma,
         "selinux": read("/sys/fs/selinux/enforce").strip() == "1",
         "locks": locks(),

@@ -165,5 +165,8 @@ def _run_finding(name, run_id, items, unlisted):
         examples.append(f"{int(number - len(examples))} more")
     if examples:
         text += ": " + "; ".join(examples)
-    remedy = f"playbooks/stop.yml -e run={run_id} ends what bears that run's mark and nothing else"
+    remedy = (
+        f"ansible-playbook playbooks/stop.yml -e run={run_id} ends what bears that run's mark"
+        " and nothing else"
+    )
     return finding("orphans.processes_left", text, remedy, name)

@@ -28,7 +28,14 @@ from ..environments import (
 # The number of packages to name one by one; the rest is counted.
 NAMED = 6
 REPAIR = (
-    "playbooks/sync.yml with the same config removes the changed environment and installs it again"
+    "ansible-playbook playbooks/sync.yml with the same config removes the changed"
+    " environment and installs it again"
+)
+# How the packages of the frameworks begin.
+FRAMEWORKS = ("paddlepaddle", "mindspore")
+INSTALL = (
+    "install the framework that the suite needs into it, or name another one in the site's"
+    " environment.python; the rehearsal tries the import"
 )
 OWN = (
     "nothing is ever installed into a Python of your own: make them equal by hand, or let"
@@ -47,16 +54,17 @@ print(json.dumps({"python": platform.python_version(), "paths": paths, "prefix":
 """
 
 
-def possible_digests(environment, project):
+def possible_digests(environment, project, product):
     """Return the digests that an environment can have, or [] if not resolvable.
 
     There is one for each Python and machine. Runs on the controller: the probe looks at these
-    alone, since a node may hold the environments of many suites. project: its directory on the
-    controller.
+    alone, since a node may hold the environments of many suites. project, product: directories of
+    the controller, see python_env.requirement_texts.
     """
     digests = set()
     try:
-        texts = python_env.requirement_texts(environment.get("requirements") or [], project)
+        names = environment.get("requirements") or []
+        texts = python_env.requirement_texts(names, project, product)
     except (python_env.EnvironmentRefused, OSError):  # the plan says which list is not there
         return []
     for python in PYTHONS:
@@ -290,6 +298,12 @@ def _managed_findings(states, remedy):
     return findings
 
 
+def _has_framework(state):
+    """Return whether an environment has a framework: its package or its own files."""
+    names = (name.split(":")[-1].lower() for name in state["packages"])
+    return bool(state["frameworks"]) or any(name.startswith(FRAMEWORKS) for name in names)
+
+
 def _own_findings(states):
     """Return findings of the user's own Python: only what differs between nodes.
 
@@ -301,6 +315,10 @@ def _own_findings(states):
             text = f"the site's environment.python cannot be started: {state['error']}"
             findings.append(finding("environment.cannot_start", text, OWN, node))
     states = {node: state for node, state in states.items() if "error" not in state}
+    for node, state in states.items():
+        if not _has_framework(state):
+            text = "the site's environment.python has neither Paddle nor MindSpore"
+            findings.append(finding("environment.no_framework", text, INSTALL, node, "warn"))
     findings += _environment_findings(states, OWN)
     files = _differences(states, "wrong")
     for path, values in files[:NAMED]:
@@ -415,7 +433,7 @@ def _python_findings(states):
 def _image_findings(containers):
     """Return findings of unequal images. containers: {node: {digest: container}}."""
     findings = []
-    remedy = "bring the same image to all nodes, then playbooks/provision.yml"
+    remedy = "bring the same image to all nodes, then ansible-playbook playbooks/provision.yml"
     for digest in sorted({digest for of_node in containers.values() for digest in of_node}):
         images = {
             node: of_node[digest].get("image_sha256")

@@ -33,6 +33,7 @@ OUTCOMES = {
 }
 _NOTHING = {
     "plan_sha256": None,
+    "code": None,
     "started": None,
     "ended": None,
     "verdict": None,
@@ -121,13 +122,16 @@ def upgrade(record):
 
 
 def _with_code(item):
-    """Return an attempt's entry whose decision on a restart has a message code.
+    """Return an attempt's entry with the code that it ran with, and a restart's message code.
 
-    An earlier release of this version wrote none.
+    An earlier release of this version wrote neither.
     """
-    if not isinstance(item, dict) or not isinstance(item.get("again"), dict):
+    if not isinstance(item, dict):
         return item
-    return dict(item, again=dict({"code": None}, **item["again"]))
+    item = dict({"code": None}, **item)
+    if isinstance(item.get("again"), dict):
+        item["again"] = dict({"code": None}, **item["again"])
+    return item
 
 
 def attempt_entry(record, number):

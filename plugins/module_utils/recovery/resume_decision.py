@@ -112,7 +112,7 @@ def choose_job(controller, content):
         raise ResumeRefused(
             "resume.no_job",
             "there is no job.json of this run: neither here nor on a node that answers; start it"
-            " anew with playbooks/train.yml",
+            " anew with ansible-playbook playbooks/train.yml",
         )
     forbidden = _forbidden_variables(job)
     if forbidden:
@@ -330,7 +330,8 @@ def _refuse_stopped(known):
     if any(number > known.newest for number in noted):
         raise ResumeRefused(
             "resume.stopped",
-            f"{known.run} was stopped while its restart waited; by hand: playbooks/resume.yml -e"
+            f"{known.run} was stopped while its restart waited; by hand: ansible-playbook"
+            " playbooks/resume.yml -e"
             f" run={known.run}",
         )
 
@@ -370,7 +371,7 @@ def _refuse_completed(known, now):
     raise ResumeRefused(
         "resume.completed",
         f"{known.run} has completed (attempt {known.newest}{age}): there is nothing to resume;"
-        " playbooks/train.yml starts a new run",
+        " ansible-playbook playbooks/train.yml starts a new run",
     )
 
 
@@ -454,5 +455,6 @@ def _running(run, running, now):
     names = ", ".join(sorted(running))
     return (
         f"{run} goes on: attempt {first['attempt']} holds {names} ({first.get('unit')}){since}{by};"
-        f" follow it: playbooks/follow.yml -e run={run}, stop it: playbooks/stop.yml -e run={run}"
+        f" follow it: ansible-playbook playbooks/follow.yml -e run={run}, stop it:"
+        f" ansible-playbook playbooks/stop.yml -e run={run}"
     )

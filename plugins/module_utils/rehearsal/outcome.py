@@ -50,7 +50,8 @@ KNOWN = (
     ),
     (
         "No module named",
-        "the environment lacks what the training needs: playbooks/provision.yml with the suite",
+        "the environment lacks what the training needs: ansible-playbook"
+        " playbooks/provision.yml with the suite",
     ),
 )
 _CHANNEL = re.compile(r" via (NET/[A-Za-z0-9_-]+|P2P|SHM|COLLNET|DIRECT)(?:/|\b)(\S*)")
@@ -112,7 +113,10 @@ def unfit(todo, stops):
         return []
     parts = "; ".join(f"{kind} on {named(nodes)}" for kind, nodes in lacking.items())
     text = f"not rehearsed, because the nodes have not got all that it takes: {parts}"
-    remedy = "playbooks/sync.yml with the same config brings it; train.yml does so automatically"
+    remedy = (
+        "ansible-playbook playbooks/sync.yml with the same config brings it; train.yml does so"
+        " automatically"
+    )
     nodes = list(dict.fromkeys(name for names in lacking.values() for name in names))
     return [finding("rehearsal.nodes_incomplete", text, remedy, nodes, "note")]
 
@@ -220,7 +224,8 @@ def _judge_refusals(names, results):
         remedy = ""
         if " is held by " in reason:
             remedy = (
-                "another training or check holds the node: wait for its end, or playbooks/stop.yml"
+                "another training or check holds the node: wait for its end, or"
+                " ansible-playbook playbooks/stop.yml"
             )
         findings.append(finding("rehearsal.refused", f"could not start: {reason}", remedy, name))
     return findings
@@ -250,7 +255,8 @@ def _judge_identity(plan, results):
     remedy = (
         "on this node the launcher is given, or makes of it, something else than the plan's"
         f" command: look for a wrapper in the place of {program} or python there, sitecustomize.py"
-        " and *.pth files of the environment; playbooks/provision.yml makes a new one"
+        " and *.pth files of the environment; ansible-playbook playbooks/provision.yml makes"
+        " a new one"
     )
     findings, nodes_of_rank = [], {}
     for node in plan["nodes"]:

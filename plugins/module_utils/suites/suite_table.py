@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import os
 
-from ..base import text_rules
-from ..base.value_text import suggest
+from ..base import findings, text_rules
 
 # Beyond this no number of epochs, iterations or samples means anything; a config may hold any.
 LARGEST_NUMBER = 10**15
+# Keys and paths that a problem writes out. The others are counted.
+NAMED = 3
 
 
 def lookup(values, dotted):
@@ -71,7 +72,7 @@ def settle_overrides(suite, values, given, kind, world):
     for key, path in suite["data"]["overrides"].items():
         if os.path.isabs(str(lookup(values, key) or "")):
             overrides[key] = path
-    problems = override_problems(suite, values, given)
+    problems = []
     rule = suite["distributed"]
     if not rule or world < 2:
         overrides.update(given)
@@ -86,26 +87,6 @@ def settle_overrides(suite, values, given, kind, world):
             " model; take the override out or make it true"
         )
     return overrides, problems
-
-
-def override_problems(suite, values, given):
-    """Return problems of the overrides that the suite's own script could not read.
-
-    values: the config chain, merged. given: the overrides of site and job.
-    """
-    limits, problems = suite["override_limits"], []
-    for key, value in given.items():
-        if "existing" in limits and not has_key(values, key):
-            problems.append(
-                f"the config has no key {key}, and {suite['title']} takes only keys that there"
-                f" are{suggest(key, known_keys(values))}"
-            )
-        if "no_equals" in limits and "=" in str(value):
-            problems.append(
-                f"{key}: {suite['title']} cannot take a value with '=' in it; write it into the"
-                " config"
-            )
-    return problems
 
 
 def has_key(values, dotted):
@@ -220,36 +201,42 @@ def data_paths(suite, effective, arguments):
 def find_data(suite, effective, arguments, data, exists=os.path.exists, code=()):
     """Return (names, problems): the site's data sets that this config reads.
 
-    A problem is a path that it reads and no data set holds. data: {data set's name: directory on
-    the controller}. A config that names no data takes all that the site has. code: the code tree's
-    files, which may hold a small list or dictionary themselves.
+    A problem is what it reads and no data set holds, once for each data set. data: {data set's
+    name: directory on the controller}. A config that names no data takes all that the site has.
+    code: the code tree's files, which may hold a small list or dictionary themselves.
     """
     places = {data_path(suite, name): name for name in data}
-    used, problems = set(), []
+    used, lost, unknown = set(), {}, {}
     paths = data_paths(suite, effective, arguments)
     for key, path in paths:
-        holders = [folder for folder in places if _is_below(path, folder)]
-        if holders:
-            holder = max(holders, key=len)
+        holder = _holder_of(path, places)
+        if holder:
             name = places[holder]
             used.add(name)
             source = os.path.normpath(os.path.join(data[name], os.path.relpath(path, holder)))
             if not exists(source):
-                problems.append(
-                    f"{key}: {path} is not in the data set '{name}': no {source} on the controller"
-                )
+                lost.setdefault(name, []).append((key, path, source))
         elif not any(_is_below(file, path) for file in code):
             inside = [
                 places[folder] for folder in places if path == "." or folder.startswith(path + "/")
             ]
             used.update(inside)
             if not inside:
-                problems.append(_describe_missing(suite, key, path, places))
+                unknown.setdefault(_guess_name(suite, path) or path, []).append((key, path))
+    problems = [
+        _describe_lost(suite, name, data[name], entries, exists) for name, entries in lost.items()
+    ]
+    problems += [_describe_missing(suite, entries, places) for entries in unknown.values()]
     names = sorted(used)
     if not paths:
         names = sorted(data)
     folders = sorted(data_path(suite, name) for name in names)
     return names, problems + _nested_problems(folders, places)
+
+
+def _holder_of(path, places):
+    """Return the innermost place of a data set that holds a path, None if none does."""
+    return max((place for place in places if _is_below(path, place)), key=len, default=None)
 
 
 def _is_below(path, folder):
@@ -274,11 +261,37 @@ def _nested_problems(folders, places):
     return problems
 
 
-def _describe_missing(suite, key, path, places):
-    """Return the problem of a path that is in no data set of the site.
+def _join(texts):
+    """Return texts as one: each once, the first ones and a count of many."""
+    return findings.named(dict.fromkeys(texts), NAMED)
 
-    The text says what is missing in the site. places: {folder: data set's name}.
+
+def _describe_lost(suite, name, root, entries, exists):
+    """Return the problem of what a data set of the site lacks.
+
+    root: its directory. entries: [(config key, path, where it had to be)].
     """
+    keys = _join(key for key, _path, _source in entries)
+    if not exists(root):
+        return (
+            f"{keys}: the data set '{name}' is not there: {root} is no directory on the controller;"
+            f" correct trainyard_suites.{suite['name']}.data.{name}.path"
+        )
+    paths = f"{_join(path for _key, path, _source in entries)} is"
+    if len({path for _key, path, _source in entries}) > 1:
+        paths = paths[: -len("is")] + "are"
+    sources = _join(source for _key, _path, source in entries)
+    return f"{keys}: {paths} not in the data set '{name}': no {sources} on the controller"
+
+
+def _describe_missing(suite, entries, places):
+    """Return the problem of paths that are in no data set of the site.
+
+    The text says what is missing in the site. entries: [(config key, path)], whose first ones stand
+    for the others. places: {folder: data set's name}.
+    """
+    key, path = entries[0]
+    keys, paths = _join(key for key, _path in entries), _join(path for _key, path in entries)
     shown = ", ".join(f"{places[folder]} as {folder}" for folder in sorted(places)) or "none"
     if os.path.isabs(path):
         remedy = (
@@ -287,17 +300,17 @@ def _describe_missing(suite, key, path, places):
         )
     else:
         remedy = (
-            f"say where it is: trainyard_suites.{suite['name']}.data.{_guess_name(suite, path)}"
-            f".path{suggest(path, places)}"
+            "say where it is:"
+            f" trainyard_suites.{suite['name']}.data.{_guess_name(suite, path) or 'NAME'}.path"
         )
     return (
-        f"{key}: the config reads {path}, which no data set of the site holds (it has {shown});"
+        f"{keys}: the config reads {paths}, which no data set of the site holds (it has {shown});"
         f" {remedy}"
     )
 
 
 def _guess_name(suite, path):
-    """Return the name of the data set that a path probably belongs to, or 'NAME'."""
+    """Return the name of the data set that a path probably belongs to, or ''."""
     prefix = suite["data"]["place"].split("{name}")[0]
     if path.startswith(prefix):
         rest = path[len(prefix) :]
@@ -307,7 +320,7 @@ def _guess_name(suite, path):
     for name, folder in suite["data"]["names"].items():
         if _is_below(path, folder):
             return name
-    return "NAME"
+    return ""
 
 
 def save_problem(suite, folder):

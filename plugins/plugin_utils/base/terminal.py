@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ansible import constants as C
@@ -30,6 +30,8 @@ _LABELLED = re.compile(r"\[[A-Z][A-Z ]{0,40}\]: ")
 # A whole result of `-vvv` is one text.
 _LONGEST = 1 << 40
 _hidden = Secrets((), ())
+_on_broken_pipe: Callable[[], None] | None = None
+_always: tuple[str, ...] = ()
 
 
 def set_secrets(secrets: Secrets) -> None:
@@ -38,9 +40,22 @@ def set_secrets(secrets: Secrets) -> None:
     _hidden = secrets
 
 
+def set_broken_pipe_handler(handler: Callable[[], None]) -> None:
+    """Call a handler where a line cannot be printed, since nobody reads the output any more."""
+    global _on_broken_pipe
+    _on_broken_pipe = handler
+
+
+def hide(values: Iterable[str]) -> None:
+    """Mask these texts of the site, too, in everything that is printed from now on."""
+    global _always
+    _always = tuple({*_always, *values})
+
+
 def clean(text: Any, newlines: bool = True) -> str:
     """Return text as it may be printed: secrets masked, control characters escaped."""
-    return printable(text, *_hidden, limit=_LONGEST, newlines=newlines)
+    hidden = (_hidden.names, (*_hidden.values, *_always))
+    return printable(text, *hidden, limit=_LONGEST, newlines=newlines)
 
 
 @functools.lru_cache(maxsize=1)
@@ -113,7 +128,12 @@ def _display(before: Callable[..., Any]) -> Callable[..., Any]:
                 msg = _indent_label(clean(msg))
             else:
                 msg = clean_painted(msg)
-        return before(self, msg, color, *rest, **named)
+        try:
+            return before(self, msg, color, *rest, **named)
+        except BrokenPipeError:
+            if _on_broken_pipe is None:
+                raise
+            _on_broken_pipe()
 
     return display
 

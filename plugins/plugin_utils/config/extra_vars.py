@@ -15,7 +15,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text 
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import prune_rules
 
 from ..base.yaml_source import Problem
-from . import logs_options, role_vars
+from . import logs_options, role_vars, wait_option
 from .role_vars import NO, YES, parse_switch
 
 CHOICES = {"verify": ("cached", "sample", "full")}
@@ -93,6 +93,10 @@ def value_problem(name: str, value: Any) -> str | None:
         return f"must be a node's name; got {abbreviate(value)}"
     if name in ("again", "again_try") and not str(value).isdigit():
         return f"is set by a restart and must be a whole number; got {abbreviate(value)}"
+    if name == "most" and not re.match(r"[1-9][0-9]{0,3}\Z", str(value)):
+        return f"must be a whole number from 1 to 9999; got {abbreviate(value)}"
+    if name == "wait":
+        return wait_option.value_problem(value)
     return logs_options.value_problem(name, value) or prune_rules.value_problem(name, value)
 
 
@@ -103,12 +107,18 @@ def conflicts(extra: Mapping[str, Any], verb: str, check_mode: bool) -> list[Pro
     whether Ansible has --check.
     """
     problems = _double_names(extra) + _rehearsal_conflicts(extra)
+    if "wait" in extra and verb in ("check", "sync"):
+        text = f"is for a start, and {verb}.yml starts nothing; take it away"
+        problems.append(_problem("wait", text, code="cli.contradiction"))
     if verb == "logs":
         problems += _conflict_list(logs_options.conflict(extra))
     elif verb == "prune":
         problems += _conflict_list(prune_rules.find_contradiction(extra))
     elif verb == "resume" and "run" not in extra:
-        text = "say which run is to go on: -e run=<run id>; playbooks/status.yml shows the newest"
+        text = (
+            "say which run is to go on: -e run=<run id>; ansible-playbook playbooks/status.yml"
+            " shows the newest"
+        )
         problems.append(_problem("run", text, code="cli.run_missing"))
     elif verb == "untrust" and "node" in extra and _is_on(extra, "untrust_ca"):
         text = (
@@ -172,7 +182,7 @@ def _useless_proofs(extra: Mapping[str, Any], reason: str) -> list[Problem]:
     return [
         _problem(
             name,
-            f"asks for a proof, and {reason}; use playbooks/check.yml",
+            f"asks for a proof, and {reason}; use ansible-playbook playbooks/check.yml",
             code="cli.nothing_to_prove",
         )
         for name in ("rehearse", "matrix")

@@ -7,6 +7,7 @@ Ansible keeps the origin of a value as a tag on it. This is the one place that r
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from . import extra_vars, job, role_vars, ssh_policy
 
 Place = tuple[str, "int | None"]
 COMMAND_LINE: Place = ("command line", None)
+# How Jinja names a variable that nobody has set.
+_UNDEFINED = re.compile(r"'(\w+)' is undefined")
 
 
 def raw_of(hostvars: Any, name: str) -> Mapping[str, Any]:
@@ -120,6 +123,9 @@ class HostVariables:
         self, raw: Mapping[str, Any], name: str, key: str, error: AnsibleError
     ) -> Problem:
         reason = str(error).splitlines()[0]
+        missing = _UNDEFINED.search(reason)
+        if missing and missing[1] in job.SITE_VARIABLES:
+            reason += f"; set {missing[1]} as inventory/sample/group_vars/all.yml does"
         return Problem(
             *self._place(raw, name, key),
             str(key),

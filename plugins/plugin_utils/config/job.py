@@ -58,6 +58,7 @@ SITE_VARIABLES = (
     "trainyard_home",
     "trainyard_host_fingerprints",
     "trainyard_metrics_dir",
+    "trainyard_notify",
     "trainyard_runs_dir",
     "trainyard_secret_env",
     "trainyard_site",
@@ -150,6 +151,12 @@ def find_job(config: Any, folder: str, cwd: str) -> tuple[str | None, str | None
         if not _is_file_name(config, cwd):
             text = f"no job {config!r}; allowed: {known}, or the path of a .yml file"
             return _no_job(text + suggest(name, jobs), code="cli.unknown_job")
+    if config.endswith(".yaml") and config.isprintable() and not config.startswith("-"):
+        return _no_job(
+            f"{config!r} ends in .yaml, and the name of a job file ends in .yml; rename it to"
+            f" {os.path.basename(config)[:-5]}.yml",
+            code="cli.bad_job_path",
+        )
     is_path = config.endswith(".yml") and os.path.basename(config) != ".yml"
     if not is_path or config.startswith("-") or not config.isprintable():
         return _no_job(
@@ -159,10 +166,23 @@ def find_job(config: Any, folder: str, cwd: str) -> tuple[str | None, str | None
     path = os.path.join(cwd, os.path.expanduser(config))
     if not os.path.exists(path):
         return _no_job(
-            f"no such file {path}{suggest(os.path.basename(config)[:-4], jobs)}",
+            f"no such file {path}{_suggest_file(path, jobs)}",
             code="cli.no_such_file",
         )
     return path, config, []
+
+
+def _suggest_file(path: str, jobs: Sequence[str]) -> str:
+    """Return the nearest name of a job for a path that leads nowhere, or ''.
+
+    A file beside it comes first, then a shipped job.
+    """
+    folder, name = os.path.split(path)
+    try:
+        beside = sorted(entry for entry in os.listdir(folder) if entry.endswith((".yml", ".yaml")))
+    except OSError:
+        beside = []
+    return suggest(name, beside) or suggest(name[:-4], jobs)
 
 
 def _no_job(text: str, code: str) -> tuple[None, None, list[Problem]]:

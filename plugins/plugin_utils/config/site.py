@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import (
     abbreviate,
     suggest,
@@ -27,7 +28,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launcher_
 )
 
 from ..base.yaml_source import Problem
-from . import quota, spares
+from . import notify_fields, quota, spares
 from .config_types import Job, Node, Site
 from .job import SITE_VARIABLES, load_suite, location_of, save_folders
 from .site_fields import (
@@ -192,6 +193,9 @@ def _no_trainers(groups: Mapping[str, Sequence[str]]) -> Problem:
         "the group 'trainers' is missing or empty; it lists the machines in the order of their"
         f" ranks; groups found: {', '.join(sorted(others)) or 'none'}"
     )
+    ungrouped = list(groups.get("ungrouped") or [])
+    if ungrouped and not others:
+        text += f"; hosts without a group: {findings.named(ungrouped)}; list them below trainers"
     similar = difflib.get_close_matches("trainers", others, n=1, cutoff=0.6)
     if similar:
         text += f"; rename the group '{similar[0]}' to 'trainers'"
@@ -244,6 +248,7 @@ def _read_site_variables(variables: Mapping[str, Any], problems: list[Problem]) 
         return value
 
     secret = read_secret_env(variables.get("trainyard_secret_env"), problems)
+    notify_fields.read_channels(variables.get("trainyard_notify"), problems)
     return {
         "name": str(name or "site"),
         "suites": read_suites(variable("trainyard_suites", {}), problems),
@@ -323,11 +328,8 @@ def select_nodes(
     """
     nodes, problems = _select_nodes(job, site, members)
     problems += _suite_problems(job, site)
-    chosen: list[Node] = []
-    for node in nodes:
-        devices = _select_devices(job, node)
-        problems += _missing_device_problems(job, node, devices)
-        chosen.append({**node, "devices": devices})
+    chosen: list[Node] = [{**node, "devices": _select_devices(job, node)} for node in nodes]
+    problems += _missing_device_problems(job, nodes, chosen)
     problems += _unequal_device_problems(chosen)
     problems += _port_problems(job, site, chosen)
     if len(chosen) > 1:
@@ -398,22 +400,37 @@ def _select_devices(job: Job, node: Node) -> list[str]:
     return node["devices"]
 
 
-def _missing_device_problems(job: Job, node: Node, devices: list[str]) -> list[Problem]:
-    """Return the problem of a node that lacks some of a job's devices.
+def _missing_device_problems(job: Job, nodes: list[Node], chosen: list[Node]) -> list[Problem]:
+    """Return the problems of nodes that lack some of a job's devices, one for equal nodes.
 
-    devices: the ids that the job takes of the node.
+    chosen: the same nodes with the devices that the job takes of them.
     """
+    names_of: dict[str, list[str]] = {}
+    for node, taken in zip(nodes, chosen):
+        if _lacks_devices(job, node, taken["devices"]):
+            names_of.setdefault(", ".join(node["devices"]), []).append(node["name"])
+    problems = []
+    for declared, names in names_of.items():
+        verb = "declares"
+        if len(names) > 1:
+            verb = "declare"
+        text = (
+            f"asks for {abbreviate(job['devices'])}; {findings.named(names)} {verb} the devices"
+            f" {declared} (their ids, trainyard_devices)"
+        )
+        problems.append(
+            Problem(location_of(job, "devices"), None, "devices", text, code="job.devices_missing")
+        )
+    return problems
+
+
+def _lacks_devices(job: Job, node: Node, devices: list[str]) -> bool:
+    """Return whether a node lacks some of the devices that the job takes of it."""
     count = len(devices)
     if isinstance(job["devices"], int):
         count = job["devices"]
     missing = [item for item in devices if item not in node["devices"]]
-    if not node["devices"] or not (missing or len(devices) < count):
-        return []
-    text = (
-        f"asks for {abbreviate(job['devices'])}; {node['name']} declares the devices"
-        f" {', '.join(node['devices'])} (their ids, trainyard_devices)"
-    )
-    return [Problem(location_of(job, "devices"), None, "devices", text, code="job.devices_missing")]
+    return bool(node["devices"]) and bool(missing or len(devices) < count)
 
 
 def _unequal_device_problems(nodes: list[Node]) -> list[Problem]:
@@ -453,8 +470,9 @@ def _address_problems(nodes: list[Node]) -> list[Problem]:
     for node in nodes:
         if not node["address"] and is_own_machine(node["host"]):
             text = (
-                f"{node['host']} is this controller itself to every node; set trainyard_address to"
-                " the node's address on the training network"
+                f"{node['host']} is this controller itself to every node; give the address in your"
+                " network (`hostname -I`), as ansible_host with an SSH server on this machine, or"
+                " as trainyard_address"
             )
             problems.append(
                 _inventory_problem(

@@ -54,7 +54,7 @@ _OPTION = re.compile(
 )
 _FLAG = re.compile(r"(?:^|\s)-[AXY](?=\s|$)")
 FALSE = ("false", "no", "off", "0", "n", "f")
-REMEDY = "take it out and let playbooks/trust.yml record the host keys"
+REMEDY = "take it out and let ansible-playbook playbooks/trust.yml record the host keys"
 
 
 def is_login_variable(name: str) -> bool:
@@ -156,7 +156,7 @@ def key_problem(path: str, stat: Stat = os.stat) -> str | None:
             return None
         return (
             f"no private key there: {path} ({error.strerror}); the embedded site's is made by"
-            " playbooks/local.yml"
+            " ansible-playbook -i inventory/local playbooks/local.yml"
         )
     if not modes.S_ISREG(status.st_mode):
         return f"the private key {path} is no file"

@@ -20,7 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler im
 from ..plan.readiness import required_trees
 from .findings_check import Findings
 
-TRUST = "run playbooks/trust.yml"
+TRUST = "run ansible-playbook playbooks/trust.yml"
 
 
 class Tree(TypedDict):
@@ -165,7 +165,8 @@ class Site:
         findings.true(
             "every node answers",
             not silent,
-            f"{', '.join(silent)} did not; bring them back or see playbooks/local.yml,"
+            f"{', '.join(silent)} did not; bring them back or see ansible-playbook"
+            " playbooks/local.yml,"
             " then run this again",
         )
         failures = [failure for proof in proofs if proof for failure in proof["failures"]]
@@ -192,8 +193,8 @@ class Site:
             demand = "a completed run on two nodes of this site"
         run = next(iter(runs), None)
         advice = (
-            f"no such run in {os.path.basename(self.runs_dir)}; run: ansible-playbook"
-            f" playbooks/train.yml -e config={job}.yml"
+            f"no such run in {os.path.basename(self.runs_dir)}; run:"
+            f" ansible-playbook playbooks/train.yml -e config={job}.yml"
         )
         findings.true(demand, run, advice)
         if run is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
@@ -20,11 +20,15 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.files impor
     replace_file,
     write_json,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs, scaling
-from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
+    override_check,
+    suite_table,
+)
 
 from ..plan import resume_config
-from . import download, outline_files, sources
+from . import code_tree, data_links, download, local_weights, outline_files, sources
 from .sources import Entries, GitState
 
 # {kind, name, digest, source, files (a count), bytes} of a tree.
@@ -45,14 +49,22 @@ def scan_cache(cache_dir: str, root: str) -> str:
     return os.path.join(cache_dir, "scans", root.strip("/").replace("/", "%") + ".json")
 
 
-def keep_manifest(kind: str, name: str, root: str, entries: Entries, cache_dir: str) -> Tree:
+def keep_manifest(
+    kind: str,
+    name: str,
+    root: str,
+    entries: Entries,
+    cache_dir: str,
+    remedy: str = manifest.LINK_REMEDY,
+) -> Tree:
     """Keep a manifest in the cache and return the tree's summary.
 
-    It has kind, name, digest, source, files (a count) and bytes.
+    It has kind, name, digest, source, files (a count) and bytes. remedy: the choices of a user
+    whose tree has a link that leads outside.
     """
     digest = manifest.digest(entries)
     base = os.path.join(cache_dir, "manifests", digest)
-    manifest.refuse_links_out(root, entries)
+    manifest.refuse_links_out(root, entries, remedy)
     if not os.path.exists(base + ".json"):
         os.makedirs(os.path.dirname(base), mode=0o700, exist_ok=True)
         # rsync takes '#' and ';' at the start of a line for a comment.
@@ -149,18 +161,31 @@ def keep_outline(outline: Any, cache_dir: str) -> tuple[str, Entries, GitState |
         raise sources.SourceError(str(error)) from error
     state = None
     if valid["commit"]:
-        state = {"commit": valid["commit"], "dirty": valid["dirty"], "diff": ""}
+        reason = ""
+        if valid["dirty"] is None:
+            reason = "git on the node cannot compare the files with the commit"
+        state = {
+            "commit": valid["commit"],
+            "dirty": valid["dirty"],
+            "diff": "",
+            "reason": reason,
+        }
     return root, dict.fromkeys(valid["names"], ["f", 0, ""]), state
 
 
 # --- the script's overrides and arguments
 
 
-def settle_options(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def settle_options(
+    params: Mapping[str, Any],
+    values: Mapping[str, Any],
+    is_read: Callable[[str], bool] | None = None,
+) -> dict[str, Any]:
     """Return the overrides and arguments of the training script, with advice.
 
-    The keys are overrides, arguments, effective, advice and problems. They include the changes of
-    scaling. effective: the config's values with all overrides.
+    The keys are overrides, arguments, effective, advice, problems and warnings. They include the
+    changes of scaling. effective: the config's values with all overrides. is_read: see
+    override_check.judge.
     """
     job, suite = params["job"], params["suite"]
     nodes, devices = params["nodes"], params["devices"]
@@ -168,6 +193,7 @@ def settle_options(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict
     overrides, problems = suite_table.settle_overrides(
         suite, values, chosen, params["accelerator"], nodes * devices
     )
+    wrong, doubtful = override_check.judge(suite, values, chosen, is_read)
     planned = suite_table.apply_overrides(values, overrides)
     advice = scaling.advise(job, suite, planned, chosen, nodes, devices)
     scaled, arguments, lines = scaling.apply(advice)
@@ -177,7 +203,8 @@ def settle_options(params: Mapping[str, Any], values: Mapping[str, Any]) -> dict
         "arguments": job["arguments"] + arguments,
         "effective": suite_table.apply_overrides(values, overrides),
         "advice": scaling.lines(advice) + lines,
-        "problems": problems,
+        "problems": wrong + problems,
+        "warnings": [f"{problem_location(job, text)}: {text}" for text in doubtful],
     }
 
 
@@ -198,7 +225,7 @@ def problem_location(job: Job, text: str) -> str:
     It is the override that the problem begins with, or else the suite's config.
     """
     for name in job["overrides"]:
-        if re.match(re.escape(name) + "[: ]", text):
+        if re.match(re.escape(name) + "[:, ]", text):
             return location_of(job, "overrides." + name)
     return "{}: {}".format(location_of(job, "config"), job["config"])
 
@@ -234,11 +261,14 @@ class DataSets:
     Of data sets on the nodes, the files that the config reads are noted for the probe.
     """
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], suite: str = "SUITE") -> None:
         """Take the site's data sets.
 
-        given: {name: directory on the controller, or {path, placement}}.
+        given: {name: directory on the controller, or {path, placement, follow_links}}. suite: the
+        suite's name, for messages.
         """
+        self.suite = suite
+        self.remarks: list[str] = []
         self.given: dict[str, Mapping[str, Any]] = {}
         self.elsewhere: dict[str, Mapping[str, Any]] = {}  # those that lie on the nodes
         self.paths: dict[str, str] = {}
@@ -297,8 +327,28 @@ class DataSets:
             raise sources.SourceError(
                 f"the data set '{name}' is not there: {root} is no directory on the controller"
             )
-        entries = manifest.scan(root, None, scan_cache(cache_dir, root))
-        return keep_manifest("data", name, root, entries, cache_dir)
+        cache = scan_cache(cache_dir, root)
+        entries = manifest.scan(root, None, cache)
+        remedy = data_links.refusal_remedy(self.suite, name)
+        outside = data_links.leading_out(root, entries)
+        if not outside or not self.given[name].get("follow_links", True):
+            return keep_manifest("data", name, root, entries, cache_dir, remedy)
+        names = data_links.names_followed(
+            root, "fix or remove it, or say placement: present if the data lies on the nodes"
+        )
+        entries = manifest.scan(root, names, cache, follow=True)
+        tree = keep_manifest("data", name, root, entries, cache_dir)
+        shown = [
+            f"{link} -> {os.readlink(os.path.join(root, link))}"
+            for link in outside[: manifest.MOST_NAMED]
+        ]
+        if len(outside) > len(shown):
+            shown.append(f"and {len(outside) - len(shown)} more")
+        self.remarks.append(
+            f"data: links lead out of '{name}' ({', '.join(shown)}), so the contents of all its"
+            f" links travel as files: {tree['files']} files, {format_bytes(tree['bytes'])}"
+        )
+        return dict(tree, follow=True)
 
 
 def describe_weights(
@@ -410,20 +460,70 @@ def describe_placed_code(params: Mapping[str, Any], data: DataSets) -> PlacedInp
     }
 
 
-def read_code(
-    params: Mapping[str, Any], data: DataSets
-) -> tuple[str, Entries, GitState | None, list[PlacedInput]]:
-    """Return (root, entries, git state, placed) of the code.
+class Code:
+    """The code of a job: the controller's tree, or the outline of one that lies on the nodes."""
 
-    It is the controller's tree, or the outline of the one that lies on the nodes.
-    """
-    if params["outline"]:
-        return (
-            *keep_outline(params["outline"], params["cache_dir"]),
-            [describe_placed_code(params, data)],
-        )
-    root = os.path.realpath(params["code"])
-    return (root, *sources.code_tree(root, scan_cache(params["cache_dir"], root)), [])
+    def __init__(self, params: Mapping[str, Any], data: DataSets) -> None:
+        """Read the names of the files.
+
+        data: the site's data sets. What lies where they appear is no code.
+        """
+        self.params = params
+        self.state: GitState | None = None
+        self.placed: list[PlacedInput] = []
+        self.left_out: list[code_tree.LeftOut] = []
+        self.covered = set(suite_table.linked_folders(params["suite"], data.given))
+        if params["outline"]:
+            self.root, entries, self.state = keep_outline(params["outline"], params["cache_dir"])
+            self.names = list(entries)
+            self.placed = [describe_placed_code(params, data)]
+        else:
+            self.root = os.path.realpath(params["code"])
+            self.names = code_tree.list_names(self.root, self.covered)
+
+    def describe(
+        self, save: str | None, needed: Collection[str]
+    ) -> tuple[dict[str, Any], list[Tree]]:
+        """Return (the plan's entry of the code, [its tree]), and note what is left out.
+
+        save: the folder to which the config saves. needed: files that the training reads, which are
+        code wherever they lie. Code on the nodes has a path and no tree.
+        """
+        outline = self.params["outline"]
+        if outline:
+            summary, trees = outline, []
+        else:
+            summary = self._keep(save, needed)
+            trees = [summary]
+        code = {name: summary[name] for name in ("digest", "files", "bytes")}
+        if outline:
+            code["path"] = self.params["code"]
+        code["commit"] = self.state and self.state["commit"]
+        code["dirty"] = bool(self.state and self.state["dirty"])
+        if self.state and self.state["dirty"] is None:
+            code["dirty"], code["reason"] = None, self.state["reason"]
+        return code, trees
+
+    def _keep(self, save: str | None, needed: Collection[str]) -> Tree:
+        """Keep the manifest of the controller's tree and return its summary."""
+        folder = os.path.normpath(save or "")
+        # A config that saves over its own code would leave nothing to run.
+        if save and code_tree.without(needed, [folder]) == list(needed):
+            self.covered.add(folder)
+        names = code_tree.without(self.names, self.covered)
+        cache_dir, suite = self.params["cache_dir"], self.params["suite"]["name"]
+        cache = scan_cache(cache_dir, self.root)
+        entries, self.state = code_tree.read(self.root, names, self.covered, cache)
+        self.left_out = code_tree.left_out(self.root, self.covered)
+        remedy = code_tree.LINK_REMEDY.format(suite=suite)
+        return keep_manifest("code", suite, self.root, entries, cache_dir, remedy)
+
+    def remarks(self) -> list[str]:
+        """Return lines on what was taken of the tree."""
+        lines = code_tree.describe_left_out(self.left_out)
+        if self.state and self.state["reason"]:
+            lines.append(f"code: local changes are unknown: {self.state['reason']}")
+        return lines
 
 
 def foreign_owner_lines(params: Mapping[str, Any], root: str, state: GitState | None) -> list[str]:
@@ -467,7 +567,7 @@ def _describe(
     params: Mapping[str, Any], check_mode: bool, open_url: download.OpenUrl
 ) -> dict[str, Any]:
     job, suite, cache_dir = params["job"], params["suite"], params["cache_dir"]
-    data = DataSets(params["data"])
+    data = DataSets(params["data"], suite["name"])
     if params["unread"]:
         # Without its config nothing else of the code is known. The probe looks at it all the same.
         return {
@@ -476,21 +576,30 @@ def _describe(
             "trees": [],
             "placed": [describe_placed_code(params, data)],
         }
-    root, entries, state, placed = read_code(params, data)
+    read = Code(params, data)
+    root, entries = read.root, dict.fromkeys(read.names)
     script = sources.find_script(suite, entries, root)
     files, values = _read_config(params, root, entries)
-    settled_values = settle_options(params, values)
+    # The texts of code on the nodes are not here.
+    is_read = None
+    if not params["outline"]:
+        is_read = sources.name_search(root, entries)
+    settled_values = settle_options(params, values, is_read)
     effective, arguments = settled_values["effective"], settled_values["arguments"]
     names, missing = suite_table.find_data(
         suite, effective, arguments, data.paths, data.exists, code=entries
     )
     settings = suite_table.settings(suite, effective, arguments, settled_values["overrides"])
     save_problem = suite_table.save_problem(suite, settings["save"])
-    problems = settled_values["problems"] + missing
+    weight_sets, weightless = local_weights.find(
+        suite, effective, data.paths, data.exists, data.elsewhere, read.names, read.covered
+    )
+    names = sorted({*names, *weight_sets})
+    problems = settled_values["problems"] + missing + weightless
     if save_problem:
         problems.append(save_problem)
     refuse(job, problems)
-    code, trees = _describe_code(params, root, entries, state)
+    code, trees = read.describe(settings["save"], [script, *files])
     data_trees, digests, data_placed = data.described(names, cache_dir)
     pretrained = describe_weights(params, effective, check_mode, open_url)
     resume_point = params.get("resume")
@@ -505,10 +614,10 @@ def _describe(
         "arguments": arguments,
         "advice": (
             settled_values["advice"]
-            + foreign_owner_lines(params, root, state)
+            + foreign_owner_lines(params, root, read.state)
             + unverified_downloads(job, pretrained["fetched"], cache_dir)
         ),
-        "placed": placed + data_placed + pretrained["placed"],
+        "placed": read.placed + data_placed + pretrained["placed"],
         "trees": trees
         + data_trees
         + pretrained["trees"]
@@ -516,8 +625,11 @@ def _describe(
         "resume_config": (
             resume_point and resume_config.config_file(suite, job["config"], values, resume_point)
         ),
-        "code_diff": (state or {}).get("diff", ""),
+        "code_diff": (read.state or {}).get("diff", ""),
+        "left_out": read.left_out,
+        "remarks": read.remarks() + data.remarks,
         "fetched": pretrained["fetched"],
+        "doubts": settled_values["warnings"],
     }
 
 
@@ -530,24 +642,3 @@ def _read_config(
         return sources.config_chain(root, job["config"], base_key, entries)
     except sources.SourceError as error:
         raise sources.SourceError("{}: {}".format(location_of(job, "config"), error)) from error
-
-
-def _describe_code(
-    params: Mapping[str, Any], root: str, entries: Entries, state: GitState | None
-) -> tuple[dict[str, Any], list[Tree]]:
-    """Return (the plan's entry of the code, [its tree]).
-
-    Code on the nodes has a path and no tree.
-    """
-    outline = params["outline"]
-    if outline:
-        summary, trees = outline, []
-    else:
-        summary = keep_manifest("code", params["suite"]["name"], root, entries, params["cache_dir"])
-        trees = [summary]
-    code = {name: summary[name] for name in ("digest", "files", "bytes")}
-    if outline:
-        code["path"] = params["code"]
-    code["commit"] = state and state["commit"]
-    code["dirty"] = bool(state and state["dirty"])
-    return code, trees

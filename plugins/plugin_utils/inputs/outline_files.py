@@ -69,8 +69,9 @@ def validate(outline: Any) -> dict[str, Any]:
     commit = outline.get("commit")
     if commit is not None and not _is_text_like(commit, COMMIT):
         _refuse("commit", "is not a commit")
-    if not isinstance(outline.get("dirty"), bool):
-        _refuse("dirty", "is not a truth value")
+    # null: git on the node cannot say. The key is there all the same.
+    if not isinstance(outline.get("dirty", ""), (bool, type(None))):
+        _refuse("dirty", "is not a truth value or null")
     fields = ("digest", "files", "bytes", "names", "texts", "commit", "dirty")
     return {field: outline[field] for field in fields}
 

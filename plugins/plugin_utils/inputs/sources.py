@@ -12,11 +12,12 @@ import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import yaml
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import git_tree, manifest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import git_tree
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_text
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import suggest
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 
@@ -24,7 +25,7 @@ from . import download
 
 # {path: [kind, size, digest]} of a tree's files.
 Entries = Mapping[str, Any]
-# {commit, dirty, diff} of a work tree.
+# {commit, dirty (None: unknown), diff, reason} of a work tree.
 GitState = dict[str, Any]
 
 # Endings of the suites' weights: Paddle's and MindSpore's.
@@ -33,6 +34,9 @@ _ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip")
 # A URL may come from a config on a node.
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+=@~,%-]{0,200}")
 MOST_MEMBERS = 10_000
+# Characters of a program or config in which a name is searched.
+MOST_CHARACTERS = 1 << 20
+_WORD = re.compile(r"\w+")
 # Bytes of local changes against the commit that the run's record takes.
 LARGEST_DIFF = 16 << 20
 # PyYAML reads about 100 kB a second. The longest config of the suites has 15 kB and the longest
@@ -114,33 +118,47 @@ def _plain(loader: yaml.SafeLoader, _suffix: str, node: yaml.Node) -> Any:
 _ConfigLoader.add_multi_constructor("!", _plain)
 
 
-def git_state(root: str) -> GitState | None:
-    """Return {commit, dirty, diff} of the work tree that holds root, limited to root.
+def git_state(root: str, exclude: Collection[str] = ()) -> GitState | None:
+    """Return {commit, dirty, diff, reason} of the work tree that holds root, limited to root.
 
-    None where there is no work tree or no commit yet. Raises SourceError where git takes too long.
+    exclude: paths that are no code. dirty and diff are None and '' where git cannot compare the
+    files with the commit, as in a partial clone, and reason says why. None where there is no work
+    tree or no commit yet. Raises SourceError where git takes too long.
     """
-    text = f"# The local changes are larger than {LARGEST_DIFF} bytes. They are not kept.\n"
     try:
         commit = git_tree.commit_of(root)
-        diff = _local_changes(root)
-        if diff is None:
-            return {"commit": commit, "dirty": True, "diff": text}
-        dirty = bool(diff) or git_tree.untracked(root)
     except git_tree.GitError as error:
-        if error.reason == "late":
-            raise SourceError(str(error)) from error
+        _refuse_late(error)
         return None
-    return {"commit": commit, "dirty": dirty, "diff": diff.decode("utf-8", "surrogateescape")}
-
-
-def _local_changes(root: str) -> bytes | None:
-    """Return the local changes as bytes, or None where they are too large."""
     try:
-        return git_tree.diff_of(root, LARGEST_DIFF)
+        dirty, diff = _changes(root, exclude)
+    except git_tree.GitError as error:
+        _refuse_late(error)
+        reason = (
+            "git cannot compare the files with the commit, as in a partial clone that lacks files"
+            f" of it ({error.detail or error})"
+        )
+        return {"commit": commit, "dirty": None, "diff": "", "reason": reason}
+    return {"commit": commit, "dirty": dirty, "diff": diff, "reason": ""}
+
+
+def _refuse_late(error: git_tree.GitError) -> None:
+    """Raise SourceError where git took too long."""
+    if error.reason == "late":
+        raise SourceError(str(error)) from error
+
+
+def _changes(root: str, exclude: Collection[str]) -> tuple[bool, str]:
+    """Return (whether there are local changes, the changes as text). Raises GitError."""
+    try:
+        diff = git_tree.diff_of(root, LARGEST_DIFF, exclude)
     except git_tree.GitError as error:
         if error.reason != "large":
             raise
-        return None
+        text = f"# The local changes are larger than {LARGEST_DIFF} bytes. They are not kept.\n"
+        return True, text
+    dirty = bool(diff) or git_tree.untracked(root, exclude)
+    return dirty, diff.decode("utf-8", "surrogateescape")
 
 
 def is_foreign(root: str) -> bool:
@@ -152,18 +170,22 @@ def is_foreign(root: str) -> bool:
     return False
 
 
-def code_tree(root: str, cache: str | None) -> tuple[Entries, GitState | None]:
-    """Return (manifest entries, git state) of a code tree (docs/design.md, 9).
+def name_search(root: str, entries: Entries) -> Callable[[str], bool]:
+    """Return a function that says whether the code's programs or configs have a name as a word.
 
-    The entries are the files that git tracks or does not ignore. Outside git, they are all files.
+    root: the code's directory. entries: its files by their path. The files are read when the first
+    name is asked for. A name that is no single word counts as found.
     """
-    if not os.path.isdir(root):
-        raise SourceError(f"the code is not there: {root} is no directory on the controller")
-    names = manifest.git_files(root)
-    entries = manifest.scan(root, names, cache)
-    if names is None:
-        return entries, None
-    return entries, git_state(root)
+    paths = [name for name in entries if name.endswith((".py", ".yml", ".yaml"))]
+    words: set[str] = set()
+
+    def has_name(name: str) -> bool:
+        if not words:
+            for path in paths:
+                words.update(_WORD.findall(read_text(os.path.join(root, path), MOST_CHARACTERS)))
+        return name in words or not _WORD.fullmatch(name)
+
+    return has_name
 
 
 def config_chain(

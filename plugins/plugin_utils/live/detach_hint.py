@@ -3,28 +3,23 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterable
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize
 
+from .command_line import CommandLine
 
-def describe_detached_run(run: str, inventories: Iterable[str], defaults: Iterable[str]) -> str:
+
+def describe_detached_run(run: str, commands: CommandLine) -> str:
     """Return the text for the terminal, safe to print.
 
-    run: its id. inventories: of the command line. defaults: the configured inventories, which the
-    printed commands need not name.
+    run: its id. commands: of the playbook that was left.
     """
-    default_paths = {os.path.abspath(path) for path in defaults}
-    options = "".join(
-        f"-i {shlex.quote(source)} " for source in inventories if source not in default_paths
-    )
-    command, name = f"ansible-playbook {options}playbooks", shlex.quote(run)
+    name = shlex.quote(run)
     return sanitize.escape(
         f"\nThe run {name} goes on without this terminal."
-        f"\n  follow it again:  {command}/follow.yml -e run={name}"
-        f"\n  how it stands:    {command}/status.yml -e run={name}"
-        f"\n  stop it:          {command}/stop.yml -e run={name}\n",
+        f"\n  follow it again:  {commands.of('follow')} -e run={name}"
+        f"\n  how it stands:    {commands.of('status')} -e run={name}"
+        f"\n  stop it:          {commands.of('stop')} -e run={name}\n",
         newlines=True,
     )

@@ -11,6 +11,7 @@ import base64
 import binascii
 import concurrent.futures
 import hashlib
+import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -27,6 +28,19 @@ TYPES = (
 Keys = dict[str, set[str]]
 # {status, keys, problem}, see judge.
 Verdict = dict[str, Any]
+
+# {pattern in what ssh-keyscan says: the cause with its remedy}.
+_SCAN_FAILURES = {
+    r"Name or service not known|nodename nor servname|No address associated|name resolution": (
+        "its name cannot be resolved: correct ansible_host, or give it the node's IP address"
+    ),
+    r"Connection refused": (
+        "nothing listens on that port: start sshd there, or correct ansible_host and ansible_port"
+    ),
+    r"No route to host|Network is unreachable": (
+        "there is no route to it: check ansible_host, and the network or VPN"
+    ),
+}
 
 
 def fingerprint(key: str) -> str:
@@ -81,23 +95,29 @@ def pinned_keys(
     return (*parse_keys(text), source)
 
 
-def scan_keys(run_command: RunCommand, host: str, port: int, timeout: int) -> Keys:
-    """Return {type: {'type base64'}} of a host as it answers now.
+def scan_keys(run_command: RunCommand, host: str, port: int, timeout: int) -> tuple[Keys, str]:
+    """Return ({type: {'type base64'}}, words) of a host as it answers now.
 
-    It is empty where the host does not answer.
+    The keys are empty where the host does not answer. words: what ssh-keyscan said of that.
     """
     options = ["-T", str(timeout), "-p", str(port), "-t", "ed25519,ecdsa,rsa"]
-    _code, out, _err = run_command(["ssh-keyscan", *options, "--", host])
-    return parse_keys(out)[0]
+    _code, out, error = run_command(["ssh-keyscan", *options, "--", host])
+    return parse_keys(out)[0], error
 
 
 def judge(
-    node: Mapping[str, Any], pinned: Keys, authority: bool, scanned: Keys, source: str = ""
+    node: Mapping[str, Any],
+    pinned: Keys,
+    authority: bool,
+    scanned: Keys,
+    source: str = "",
+    words: str = "",
 ) -> Verdict:
     """Return {status, keys, problem} of one node.
 
     node: {name, host, port, fingerprints}. pinned, scanned: {type: {'type base64'}}. authority:
-    True if a certificate authority is pinned. source: the file that pins the node.
+    True if a certificate authority is pinned. source: the file that pins the node. words: of a scan
+    that found no key.
 
     status: pinned (nothing to do), vouched (keys: to be recorded, their fingerprints were given),
     unknown (keys: no user vouched for them yet) or refused (problem: why, with the remedy).
@@ -115,13 +135,20 @@ def judge(
         return {"status": "pinned", "keys": [], "problem": None}
     if not keys:
         return _refuse(
-            f"{where}: no host key is pinned and it does not answer a scan. Behind a jump host log"
-            " in once by hand with ssh, which shows the fingerprint and pins it; else check"
-            " address, port and firewall"
+            f"{where}: no host key is pinned and {_describe_silence(words)}. Behind a jump host log"
+            " in once by hand with ssh, which shows the fingerprint and pins it"
         )
     if fingerprints:
         return {"status": "vouched", "keys": vouched, "problem": None}
     return {"status": "unknown", "keys": keys, "problem": None}
+
+
+def _describe_silence(words: str) -> str:
+    """Return why a scan found no key, with the remedy. words: what ssh-keyscan said."""
+    for pattern, text in _SCAN_FAILURES.items():
+        if re.search(pattern, words):
+            return text
+    return "it does not answer a scan: check address, port and firewall"
 
 
 def _complete_fingerprint(text: str) -> str:
@@ -180,8 +207,8 @@ def judge_nodes(
     def judge_node(node: Mapping[str, Any]) -> Verdict:
         """Return the verdict of one node."""
         pinned, authority, source = pinned_keys(run_command, files, node["host"], node["port"])
-        scanned = scan_keys(run_command, node["host"], node["port"], timeout)
-        return judge(node, pinned, authority, scanned, source)
+        scanned, words = scan_keys(run_command, node["host"], node["port"], timeout)
+        return judge(node, pinned, authority, scanned, source, words)
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, parallel)) as pool:
         return {node["name"]: verdict for node, verdict in zip(nodes, pool.map(judge_node, nodes))}

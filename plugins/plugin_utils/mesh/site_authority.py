@@ -68,7 +68,7 @@ def taken_back_texts(taken: dict[str, dict[str, Any]]) -> list[str]:
         when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(item.get("since") or 0))
         texts.append(
             f"{name} was taken back by {item.get('by')} ({when} UTC) and is not trusted; to take it"
-            f" in: playbooks/trust.yml -e take_in={name}"
+            f" in: ansible-playbook playbooks/trust.yml -e take_in={name}"
         )
     return texts
 
@@ -95,7 +95,7 @@ def refuse_foreign(arguments: Arguments, by: str) -> None:
         tail = (
             "Copy that controller's trainyard_state_dir here; or give this site another"
             " trainyard_site; or replace that authority, which then works no more from there:"
-            " playbooks/trust.yml -e replace_ca=true"
+            " ansible-playbook playbooks/trust.yml -e replace_ca=true"
         )
         raise authority.AuthorityError("\n".join([head, *(f"  {text}" for text in texts), tail]))
 

@@ -192,7 +192,7 @@ def _problems_of_node(node: Mapping[str, Any], site: str, alone: bool) -> list[M
             MeshProblem(
                 "trust.other_site",
                 f"{name}: belongs to the mesh of the site '{node['site']}'; take that back first,"
-                " with that site's inventory: playbooks/untrust.yml",
+                " with that site's inventory: ansible-playbook -i INVENTORY playbooks/untrust.yml",
             )
         )
     return problems

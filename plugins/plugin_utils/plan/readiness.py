@@ -169,12 +169,14 @@ def _node_obstacles(plan: Plan, name: str, fact: Fact) -> list[Obstacle]:
     result = []
     if fact["missing"]:
         text = f"lacks {', '.join(fact['missing'])}"
-        remedy = "playbooks/provision.yml has to run first (once)"
+        remedy = "ansible-playbook playbooks/provision.yml has to run first (once)"
         result.append(Obstacle("ready.not_provisioned", name, text, remedy))
     site = (fact["mesh"] or {}).get("site")
     if len(plan["nodes"]) > 1 and site and site != plan["site"]:
         text = f"belongs to the mesh of the site '{site}'"
-        remedy = "run that site's playbooks/untrust.yml first"
+        remedy = (
+            "first, with that site's inventory: ansible-playbook -i INVENTORY playbooks/untrust.yml"
+        )
         result.append(Obstacle("ready.other_site", name, text, remedy))
     result += _python_obstacles(plan, name, fact.get("python_words"))
     for unit in fact["units"]:
@@ -216,7 +218,8 @@ def differing_trees(plan: Plan, facts: Facts) -> list[Obstacle]:
     """
     result = []
     remedy = (
-        "the controller's copy is the rule: playbooks/sync.yml with the same config brings it again"
+        "the controller's copy is the rule: ansible-playbook playbooks/sync.yml with the"
+        " same config brings it again"
     )
     for node in plan["nodes"]:
         for name, state in sorted(facts[node["name"]]["trees"].items()):

@@ -22,11 +22,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types 
     PlannedNode,
 )
 
-from .readiness import obstacles
-
-# {node: what its probe said}.
-Facts = Mapping[str, Mapping[str, Any]]
-
 # The parts of readiness.pending_steps that are named before a start, in this order.
 PREPARATIONS = ("provision", "trust", "environment", "code", "data", "weights", "checkpoints")
 # Where the command runs, by the launcher's kind.
@@ -66,18 +61,20 @@ def format_published(row: Mapping[str, Any]) -> str:
     return ", ".join("{} {}".format(key.replace("_", " "), row[key]) for key in order if key in row)
 
 
-def summary(plan: Plan, facts: Facts, what: Mapping[str, list[str]]) -> list[str]:
-    """Return the plan as lines for people. Secrets are masked.
+def summary(plan: Plan, what: Mapping[str, list[str]], remarks: Sequence[str] = ()) -> list[str]:
+    """Return the plan as lines for people. Secrets are masked. A command is one line.
 
-    what: {part: names of nodes} as readiness.pending_steps gives it.
+    what: {part: names of nodes} as readiness.pending_steps gives it. remarks: lines on the inputs
+    that are no part of the plan.
     """
     lines = _command_lines(plan)
-    lines += [f"note: {text}" for text in plan["notes"]] + plan["advice"]
+    lines += [f"note: {text}" for text in plan["notes"]] + [*remarks] + plan["advice"]
     lines += [f"published: {format_published(row)}" for row in plan["job"]["published"]]
+    common = _common_environment(plan)
     lines.append("environment on every node:")
-    lines += _environment_lines(plan, plan["env"])
+    lines += _environment_lines(plan, common)
     for node in plan["nodes"]:
-        lines += _node_lines(plan, node)
+        lines += _node_lines(plan, node, common)
     lines += [f"link {path} -> {target}" for path, target in sorted(plan["links"].items())]
     preparation = [
         "before the start: {} on {}".format(kind, ", ".join(what[kind]))
@@ -85,7 +82,6 @@ def summary(plan: Plan, facts: Facts, what: Mapping[str, list[str]]) -> list[str
         if what[kind]
     ]
     lines += preparation
-    lines += [f"in the way: {text}" for text in obstacles(plan, facts)]
     if not preparation:
         lines.append("before the start: nothing, every node is ready")
     names, values = secrets_of(plan)
@@ -109,12 +105,26 @@ def _command_lines(plan: Plan) -> list[str]:
     ]
     for node in plan["nodes"]:
         if node.get("argv"):
-            lines.append(f"  {node['name']}: {format_command(node['argv'])}")
+            lines += [f"  on {node['name']}:", f"    {format_command(node['argv'])}"]
     for node in plan["nodes"]:
         if node.get("container"):
             image, argv = plan["environment"]["container"], node["container"]["argv"]
             lines.append(f"  {node['name']}: in {image}: {format_command(argv)} ...")
     return lines
+
+
+def _common_environment(plan: Plan) -> dict[str, str]:
+    """Return the variables that have one value on all nodes."""
+    common = dict(plan["env"])
+    first = plan["nodes"][0]["env"]
+    for name, value in first.items():
+        if all(node["env"].get(name) == value for node in plan["nodes"]):
+            common[name] = value
+    for node in plan["nodes"]:
+        for name in node["env"]:
+            if common.get(name) != node["env"][name]:
+                common.pop(name, None)
+    return common
 
 
 def _environment_lines(plan: Plan, variables: Mapping[str, str]) -> list[str]:
@@ -126,8 +136,8 @@ def _environment_lines(plan: Plan, variables: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _node_lines(plan: Plan, node: PlannedNode) -> list[str]:
-    """Return a node's ranks, devices, address, ports and variables."""
+def _node_lines(plan: Plan, node: PlannedNode, common: Mapping[str, str]) -> list[str]:
+    """Return a node's ranks, devices, address, ports, and variables that are not common."""
     ranks = [str(rank["rank"]) for rank in plan["ranks"] if rank["node"] == node["name"]]
     heading = "{}: rank {}  devices {}  address {} on {}  ports {}".format(
         node["name"],
@@ -137,4 +147,5 @@ def _node_lines(plan: Plan, node: PlannedNode) -> list[str]:
         node["interface"],
         format_ports(plan),
     )
-    return [heading] + _environment_lines(plan, node["env"])
+    own = {name: value for name, value in node["env"].items() if common.get(name) != value}
+    return [heading] + _environment_lines(plan, own)

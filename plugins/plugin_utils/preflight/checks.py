@@ -6,6 +6,7 @@ Each subject has its own module.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
     software,
 )
 
+from ..base import connection_failure
 from ..mesh import authority, certificate_term
 from ..plan import readiness
 from . import forced_interfaces, ports
@@ -73,16 +75,16 @@ def judge_silent_nodes(reasons: Mapping[str, str]) -> list[Finding]:
 
     reasons: {node name: the connection's own words}.
     """
-    remedy = (
-        "log in by hand with the same user and key, or take the node out; a host key that is not"
-        " known yet: playbooks/trust.yml shows and pins it"
-    )
-    return [
-        findings.finding(
-            "reach.no_answer", f"did not answer: {text or 'no reason was given'}", remedy, name
-        )
-        for name, text in reasons.items()
-    ]
+    result = []
+    words = {name: text.removeprefix("Task failed: ") for name, text in reasons.items()}
+    common = Counter(map(connection_failure.without_address, words.values()))
+    for name, text in words.items():
+        cause = connection_failure.classify(text)
+        if common[connection_failure.without_address(text)] > 1:
+            text = connection_failure.without_address(text)  # one line for all of them
+        sentence = f"did not answer: {text or 'no reason was given'}"
+        result.append(findings.finding(cause.code, sentence, cause.remedy, name))
+    return result
 
 
 def judge_nodes(

@@ -147,7 +147,9 @@ def _taken_findings(
     text = f"port {int(item['port'])}: {owner_words(item)}"
     if is_first and item["port"] in need["listened"]:
         if item["run"]:
-            remedy = f"playbooks/stop.yml -e run={item['run']} ends it; or {remedy}"
+            remedy = (
+                f"ansible-playbook playbooks/stop.yml -e run={item['run']} ends it; or {remedy}"
+            )
         return [finding("port.taken", f"{text}; the ranks of all nodes meet there", remedy, name)]
     if item["port"] in need["others"]:
         text += "; it is a rank's, where CPU training does not listen"

@@ -23,10 +23,10 @@ VERSION = 1
 KEPT_SECONDS = 30 * 86400
 # What a node, its devices or its network did, by the causes of a verdict (failure_catalogue/):
 # another node would not have failed. What a user wrote, what ran out (memory, disk, limits) and
-# what was killed says nothing of the machine.
+# what was killed says nothing of the machine. A kernel or a library that failed on a device is no
+# evidence against it.
 CAUSES = (
     "device_error",
-    "nccl_cuda_error",
     "node_lost",
     "no_end_recorded",
     "read_only",

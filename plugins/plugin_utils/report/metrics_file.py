@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
@@ -14,6 +15,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.files impor
 )
 
 from . import metrics_text
+
+# So many runs of a site have a file in the collector's directory, the newest ones.
+MOST_FILES = 100
 
 
 class MetricsError(Exception):
@@ -39,10 +43,13 @@ def write_metrics(
     changed = update_file(path, text, 0o600, write)
     if not directory:
         return {"changed": changed, "path": path, "copy": None}
-    copy = os.path.join(directory, metrics_text.file_name(plan, record))
+    copy = os.path.join(directory, metrics_text.file_name(plan, run_id))
     try:
-        if not metrics_text.is_newer(copy, text):
-            changed = update_file(copy, text, 0o644, write) or changed
+        changed = update_file(copy, text, 0o644, write) or changed
+        if write:
+            # A collector refuses a figure that two files have.
+            remove_file(os.path.join(directory, metrics_text.former_name(plan, record)))
+            remove_oldest(plan, directory)
     except OSError as error:
         warn(
             f"{copy}: {error.strerror}; the node exporter does not see this run, {path} has its"
@@ -50,3 +57,16 @@ def write_metrics(
         )
         return {"changed": changed, "path": path, "copy": None}
     return {"changed": changed, "path": path, "copy": copy}
+
+
+def remove_oldest(plan: Mapping[str, Any], directory: str) -> None:
+    """Remove the files of a site's oldest runs from the collector's directory."""
+    names = metrics_text.run_files(plan, os.listdir(directory))
+    for name in names[:-MOST_FILES]:
+        remove_file(os.path.join(directory, name))
+
+
+def remove_file(path: str) -> None:
+    """Remove a file that may be absent."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

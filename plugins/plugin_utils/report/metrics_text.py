@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.states import RankState
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     Secrets,
     printable,
@@ -27,16 +28,26 @@ from .json_values import finite_number, mapping_of, mappings_of
 
 NAME = "metrics.prom"
 OUTCOMES = ("completed", "failed", "stopped", "lost", "unknown")
-STATES = ("waiting", "starting", "training", "done", "failed", "killed", "stopped")
-# name: (help, labels beside run and job). All are gauges: a new run of the same job takes the place
-# of the old one.
+RUN_STATES = ("running", "stopping", *OUTCOMES)
+# A rank can also run without printing steps, or end with an exit code that is not known.
+RANK_STATES = tuple(state.value for state in RankState)
+NODE_STATES = ("running", "stopping", "completed", "failed", "stopped", "lost", "none", "silent")
+# name: (help, labels beside run and job). All are gauges: a file is replaced while its run goes on.
 METRICS = {
     "info": ("What ran; always 1.", ("suite", "launcher", "site")),
     "outcome": (
         "1 for how the latest attempt ended, 0 for the other outcomes; all 0 while it runs.",
         ("outcome",),
     ),
+    "state": (
+        "1 for the state of the latest attempt, 0 for the other states.",
+        ("state",),
+    ),
+    "hung": ("1 if a guard has taken the latest attempt for hanging.", ()),
+    "attempt": ("Number of the latest attempt.", ()),
+    "nodes": ("Nodes of the latest attempt by state.", ("state",)),
     "ranks": ("Ranks of the latest attempt by state.", ("state",)),
+    "epoch": ("Epoch of the last step line, counted from 1.", ()),
     "last_step": ("Steps done over all epochs, as the logs say.", ()),
     "loss": ("Loss of the last step line; NaN where it was no number.", ()),
     "learning_rate": ("Learning rate of the last step line.", ()),
@@ -50,12 +61,20 @@ METRICS = {
         "When a rank last wrote to its log, by its node's clock (unix time).",
         (),
     ),
+    "last_sign_of_life_timestamp_seconds": (
+        "When the run was last seen to write a log or a step, by this machine's clock (unix time).",
+        (),
+    ),
+    "followed_timestamp_seconds": (
+        "When a command that follows the run last had an answer (unix time).",
+        (),
+    ),
+    "seen_timestamp_seconds": ("When a node last answered about the run (unix time).", ()),
     "end_timestamp_seconds": (
         "When the verdict on the latest attempt was written (unix time).",
         (),
     ),
 }
-_START = re.compile(r"^trainyard_run_start_timestamp_seconds\{[^\n]*\} (\S+)$", re.MULTILINE)
 
 
 class Sample(NamedTuple):
@@ -96,11 +115,15 @@ def exposition_text(plan: object, record: object) -> str:
     content.
     """
     plan, record = mapping_of(plan), mapping_of(record)
-    registry = CollectorRegistry()
     samples = _build_samples(plan, record)
-    registry.register(
-        _RunCollector(samples, record.get("run"), record.get("job"), secrets_of(plan))
-    )
+    return render(samples, record.get("run"), record.get("job"), secrets_of(plan))
+
+
+def render(samples: Iterable[Sample], run: Any, job: Any, secrets: Secrets) -> str:
+    """Return samples of one run as exposition text, without those that are not figures."""
+    registry = CollectorRegistry()
+    figures = [sample for sample in samples if _is_figure(sample.value)]
+    registry.register(_RunCollector(figures, run, job, secrets))
     return generate_latest(registry).decode("utf-8")
 
 
@@ -113,8 +136,9 @@ def _build_samples(plan: Mapping[str, Any], record: Mapping[str, Any]) -> list[S
     step_table = mapping_of(mapping_of(suite.get("logs")).get("step"))
     throughput = _sum_throughput(plan, ranks, step_table)
     samples = [
-        *_describe_run(plan, suite, latest),
-        *_count_states(ranks),
+        *describe_run(plan, mapping_of(latest.get("verdict")).get("outcome")),
+        *_describe_attempt(latest),
+        *count_states("ranks", RANK_STATES, [rank.get("state") for rank in ranks]),
         *_read_last_step(ranks, step_table),
         Sample("throughput", (step_table.get("unit"),), throughput),
         *_read_evaluation(ranks),
@@ -132,11 +156,12 @@ def _attempt_number(attempt: Mapping[str, Any]) -> float:
     return finite_number(attempt.get("number")) or 0
 
 
-def _describe_run(
-    plan: Mapping[str, Any], suite: Mapping[str, Any], latest: Mapping[str, Any]
-) -> list[Sample]:
-    launcher = mapping_of(plan.get("launcher"))
-    outcome = mapping_of(latest.get("verdict")).get("outcome")
+def describe_run(plan: Mapping[str, Any], outcome: object) -> list[Sample]:
+    """Return the samples that name a run, and its outcome.
+
+    outcome: of the verdict on the latest attempt, another value while it goes on.
+    """
+    launcher, suite = mapping_of(plan.get("launcher")), mapping_of(plan.get("suite"))
     labels = (suite.get("name"), launcher.get("name"), plan.get("site"))
     return [
         Sample("info", labels, 1),
@@ -144,11 +169,26 @@ def _describe_run(
     ]
 
 
-def _count_states(ranks: Sequence[Mapping[str, Any]]) -> list[Sample]:
-    if not ranks:
+def describe_state(state: object) -> list[Sample]:
+    """Return the samples of a run's state. state: one of RUN_STATES, or another value for none."""
+    return [Sample("state", (name,), int(name == state)) for name in RUN_STATES]
+
+
+def _describe_attempt(latest: Mapping[str, Any]) -> list[Sample]:
+    """Return the samples of the state of an attempt of run.json."""
+    verdict = mapping_of(latest.get("verdict"))
+    return [
+        *describe_state(verdict.get("outcome") or "running"),
+        Sample("hung", (), int(verdict.get("cause") == "hang")),
+        Sample("attempt", (), latest.get("number")),
+    ]
+
+
+def count_states(metric: str, names: Iterable[str], states: Sequence[object]) -> list[Sample]:
+    """Return a sample for each name of a state: the number of `states` that are equal to it."""
+    if not states:
         return []
-    states = [rank.get("state") for rank in ranks]
-    return [Sample("ranks", (name,), states.count(name)) for name in STATES]
+    return [Sample(metric, (name,), states.count(name)) for name in names]
 
 
 def _ranks_with_steps(ranks: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -162,14 +202,26 @@ def _read_last_step(
 
     step_table: the suite's `logs.step`.
     """
-    first: Mapping[str, Any] = next(iter(_ranks_with_steps(ranks)), {})
-    step = mapping_of(first.get("last_step"))
+    rank: Mapping[str, Any] = next(iter(_ranks_with_steps(ranks)), {})
+    step = mapping_of(rank.get("last_step"))
+    return describe_step(step, mapping_of(step_table.get("first")), bool(rank.get("nan")))
+
+
+def describe_step(step: Mapping[str, Any], first: Mapping[str, Any], nan: bool) -> list[Sample]:
+    """Return the samples of a step record.
+
+    first: what the suite counts epochs and steps from. nan: whether a loss was not a number.
+    """
     loss, steps = step.get("loss"), None
-    if first.get("nan") and "loss" in step and loss is None:
+    epoch = finite_number(step.get("epoch"))
+    if epoch is not None:
+        epoch += 1 - (finite_number(first.get("epoch", 1)) or 0)
+    if nan and "loss" in step and loss is None:
         loss = math.nan
     if step:
-        steps = counted(_only_numbers(step), _only_numbers(mapping_of(step_table.get("first"))))
+        steps = counted(_only_numbers(step), _only_numbers(first))
     return [
+        Sample("epoch", (), epoch),
         Sample("last_step", (), steps),
         Sample("loss", (), loss),
         Sample("learning_rate", (), step.get("lr")),
@@ -234,28 +286,27 @@ def _label_text(value: object, secrets: Secrets) -> str:
     return str(printable(value, *secrets, limit=200))
 
 
-def file_name(plan: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    """Return the file's name in the collector's directory: one per job of a site.
+def _file_stem(plan: Mapping[str, Any], name: object) -> str:
+    """Return the start of a file's name: the site, and what tells its files apart."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{plan.get('site') or 'site'}-{name}")
+    return f"trainyard-{stem[:200]}"
 
-    So runs of a job take each other's place and the directory stays small.
+
+def file_name(plan: Mapping[str, Any], run: str) -> str:
+    """Return the name of a run's file in the collector's directory."""
+    return _file_stem(plan, run) + ".prom"
+
+
+def former_name(plan: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+    """Return the name that earlier releases used: one per job of a site."""
+    return _file_stem(plan, record.get("job") or "job") + ".prom"
+
+
+def run_files(plan: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Return those of some file names that are of the site's runs, the oldest run first.
+
+    The id of a run begins with the time of its start.
     """
-    site, job = plan.get("site") or "site", record.get("job") or "job"
-    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{site}-{job}")
-    return f"trainyard-{stem[:200]}.prom"
-
-
-def is_newer(path: str, text: str) -> bool:
-    """Return true if the file at `path` is of a later run than `text`.
-
-    The time of the runs' start counts. A file that cannot be read is not of a later run.
-    """
-    try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            installed = _START.search(handle.read(1 << 20))
-    except OSError:
-        return False
-    offered = _START.search(text)
-    try:
-        return bool(installed and offered and float(installed[1]) > float(offered[1]))
-    except ValueError:
-        return False
+    start = _file_stem(plan, "")
+    pattern = re.compile(re.escape(start) + r"[0-9]{8}-[0-9]{6}-.*\.prom\Z")
+    return sorted(name for name in names if pattern.match(name))

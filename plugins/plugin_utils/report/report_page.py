@@ -10,8 +10,16 @@ from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
 
+from ..runs import run_table
 from ..suites import suite_file
-from . import html_page, load, report_view, run_comparison, series
+from . import html_page, index_page, load, report_view, run_comparison, series
+
+
+def _write_index(runs_dir: str, run: str, facts: dict[str, Any], assets: str, now: float) -> None:
+    """Write the page of all runs again, with this run's small curve."""
+    index_page.write_curve(os.path.join(runs_dir, run), facts["series"])
+    rows = run_table.merge({}, index_page.read_records(runs_dir), [])
+    index_page.write(runs_dir, "", rows, assets, now, write_file=True)
 
 
 def write_page(
@@ -29,6 +37,8 @@ def write_page(
     path = load.page_path(runs_dir, run_ids)
     text = html_page.render(view, html_page.parts(assets))
     changed = update_file(path, text, 0o600, write)
+    if write and len(run_ids) == 1:
+        _write_index(runs_dir, run_ids[0], all_facts[0], assets, now)
     size = len(text)
     if os.path.exists(path):
         size = os.path.getsize(path)

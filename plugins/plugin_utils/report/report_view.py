@@ -326,6 +326,8 @@ def digests(facts: Json) -> list[tuple[str, str]]:
 def _changes_text(code: Json) -> str | None:
     if "dirty" not in code:
         return None
+    if code["dirty"] is None:
+        return f"unknown: {code.get('reason') or 'git could not say'}"
     if code["dirty"]:
         return "yes, see code.diff"
     return "none"

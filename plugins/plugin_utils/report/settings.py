@@ -82,6 +82,13 @@ def _site_settings(plan: Json) -> Json:
     }
 
 
+def _dirty_text(code: Json) -> Any:
+    """Return whether the code was changed locally, or "unknown" where git could not say."""
+    if code.get("commit") and "dirty" in code and code["dirty"] is None:
+        return "unknown"
+    return code.get("dirty")
+
+
 def _code_settings(plan: Json, run: Json) -> Json:
     """Return the program that trains: code, package and environment."""
     code, recorded = mapping_of(plan.get("code")), mapping_of(run.get("code"))
@@ -89,7 +96,7 @@ def _code_settings(plan: Json, run: Json) -> Json:
     return {
         "code": _shorten(code.get("digest") or code.get("path")),
         "commit": _shorten(recorded.get("commit")),
-        "code changed locally": recorded.get("dirty"),
+        "code changed locally": _dirty_text(recorded),
         "package": environment.get("package"),
         "version": environment.get("version"),
         "environment": (

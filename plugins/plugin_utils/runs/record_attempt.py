@@ -62,6 +62,10 @@ def _run_directory(params: Json) -> str:
     return run_dir
 
 
+# What an attempt's entry keeps of its code.
+ATTEMPT_CODE = ("digest", "commit", "dirty")
+
+
 def record_start(params: Json, check_mode: bool = False) -> dict[str, Any]:
     """Write what was planned and return {run_dir}.
 
@@ -96,6 +100,7 @@ def _write_start(run_dir: str, params: Json) -> None:
         entry = run_json.new_entry(
             number,
             plan_sha256=params["plan_sha256"],
+            code={key: value for key, value in params["code"].items() if key in ATTEMPT_CODE},
             started=time.time(),
             resume=run_json.resume_entry(params.get("resume")),
         )

@@ -43,7 +43,7 @@ def summarize_stop(
         for name in report.runs:
             stopped.setdefault(name, []).append(report.node)
     text = _describe_stop(stopped, _noted_runs(results), found, run_id)
-    command = "playbooks/stop.yml"
+    command = "ansible-playbook playbooks/stop.yml"
     if run_id or stopped:
         command += f" -e run={run_id or max(stopped)}"
     text = _prepend_open_nodes(text, problems, silent, command)
@@ -145,7 +145,10 @@ def _elsewhere(found: Answers) -> str:
     )
     if not failed:
         return ""
-    return f"; should {failed} wait for its restart: playbooks/stop.yml -e run={failed}"
+    return (
+        f"; should {failed} wait for its restart: ansible-playbook playbooks/stop.yml -e"
+        f" run={failed}"
+    )
 
 
 def is_sound(answer: Answer | None) -> bool:

@@ -18,6 +18,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_clock
 
 from ..plan.render import format_published
+from . import verdict_block
 
 _HEADER = "rank  node        device  endpoint                first loss  last loss  "
 # JSON objects: the plan, a rank's or a node's findings, a verdict, a step of a log.
@@ -109,17 +110,10 @@ def summarize(
     lines += _file_lines(shown_dir, saved, note)
     if decided["outcome"] != Outcome.COMPLETED:
         lines += [f"evidence     {line}" for line in decided.get("evidence", [])]
-    lines += _code_lines(decided)
+    lines += verdict_block.block(decided, os.path.basename(os.path.dirname(shown_dir)))
     lines.append(decided["text"])
     secrets = secrets_of(plan)
     return [printable(line, *secrets) for line in lines]
-
-
-def _code_lines(decided: Json) -> list[str]:
-    """Return the line with the message codes of a verdict that names a cause."""
-    if not decided.get("cause"):
-        return []
-    return [f"codes        {decided['code']}, cause.{decided['cause']}"]
 
 
 def _rank_line(planned: Json, rank: Json) -> str:

@@ -14,11 +14,13 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import comp
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import outcome
 
+from ..base import project
 from ..network import reachability
 from ..plan import readiness, render
 from ..preflight import checks, proof_cache
+from . import code_history
 
-# What the ranks of a rehearsal run, below the project's directory.
+# What the ranks of a rehearsal run, below the product's directory.
 REHEARSED = "plugins/module_utils/agent/rehearsal_rank.py"
 Arguments = dict[str, Any]
 Findings = list[dict[str, Any]]
@@ -81,7 +83,7 @@ def _compile(arguments: Arguments) -> Plan:
     first = arguments["facts"][name]
     environment = arguments["source"]["environment"]
     texts = python_env.requirement_texts(
-        environment.get("requirements") or [], arguments["project"]
+        environment.get("requirements") or [], arguments["project"], project.PRODUCT
     )
     digest = python_env.environment_digest(
         environment, texts, first["python_version"], first["machine"]
@@ -113,9 +115,17 @@ def _complete(
             for node, text in wrong
         ]
     all_findings = all_findings + remembered
+    all_findings += code_history.judge(arguments["attempted"], arguments["inputs"]["code"])
+    remarks = [
+        printable(line, limit=render.LONGEST)
+        for line in [
+            *code_history.lines(arguments["attempted"]),
+            *(arguments["inputs"].get("remarks") or []),
+        ]
+    ]
     if report:
         all_findings = all_findings + checks.describe_todo(todo, all_findings)
-    with open(os.path.join(arguments["project"], REHEARSED), encoding="utf-8") as handle:
+    with open(os.path.join(project.PRODUCT, REHEARSED), encoding="utf-8") as handle:
         program = handle.read()
     seconds = arguments["allowed"].get("rehearsal_seconds", outcome.SECONDS)
     rehearsal = outcome.plan_of(plan, program, seconds)
@@ -131,7 +141,8 @@ def _complete(
         "todo": todo,
         "findings": all_findings,
         "lines": lines_of(all_findings),
-        "summary": render.summary(plan, facts, todo),
+        "summary": render.summary(plan, todo, remarks),
+        "remarks": remarks,
         "listen": reachability.listening_ports(plan),
         "keys": keys,
         "rehearsal": _bytes_of(rehearsal),

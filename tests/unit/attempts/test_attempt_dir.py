@@ -154,8 +154,8 @@ def test_the_unit_is_started_with_exactly_these_words():
         "--property",
         "StandardError=append:/b/a/logs.txt",
         "--property",
-        "ExecStopPost=/usr/bin/python3 -I /b/a/agent.pyz ended /b/a node2",
-        "/usr/bin/python3",
+        f"ExecStopPost={sys.executable} -I /b/a/agent.pyz ended /b/a node2",
+        sys.executable,
         "-I",
         "/b/a/agent.pyz",
         "run",
@@ -180,7 +180,7 @@ def test_the_units_own_words_take_its_credential_back_and_name_what_reaches_the_
     assert [word for word in words if word.startswith("ExecStopPost=")] == [
         # first, and its own failure keeps nobody from being told
         "ExecStopPost=-/usr/bin/systemd-run release",
-        "ExecStopPost=/usr/bin/python3 -I /b/a/agent.pyz ended /b/a node2 /h/config",
+        f"ExecStopPost={sys.executable} -I /b/a/agent.pyz ended /b/a node2 /h/config",
     ]
 
 

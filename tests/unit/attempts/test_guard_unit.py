@@ -6,6 +6,7 @@ systemd.
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import attempt_end
@@ -50,7 +51,7 @@ def test_the_guard_is_started_with_exactly_these_words():
         and "RestartPreventExitStatus=75" in given
         and "TimeoutStopSec=2" in given
     )
-    assert argv[-6:] == ["/usr/bin/python3", "-I", "/b/a/agent.pyz", "guard", "/b/a", "node2"]
+    assert argv[-6:] == [sys.executable, "-I", "/b/a/agent.pyz", "guard", "/b/a", "node2"]
     with pytest.raises(attempt_dir.AttemptError):
         attempt_dir.parse_unit(guard_unit.unit_name(UNIT))  # it holds no node
 

@@ -10,6 +10,7 @@ import os
 import shlex
 import stat
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness
 from core_support import RUN, peer_key, put, trusted
 
+PYTHON = sys.executable
 ARCHIVE = b"PK agent"
 NODES = ["node1", "node2", "node3"]
 OTHER = "20261120-103502-other-1f2e"
@@ -42,7 +44,9 @@ def keys_file(home):
 
 def grant(home, keys, run=RUN, number=1, **given):
     base = os.path.join(home, ".trainyard")
-    return credential.grant(home, base, "test", run, number, "node2", keys, ARCHIVE, **given)
+    return credential.grant(
+        home, base, "test", run, number, "node2", keys, ARCHIVE, PYTHON, **given
+    )
 
 
 def of_runs(home):
@@ -74,7 +78,7 @@ def test_a_start_lets_each_peer_in_by_one_line(home):
     config = grant(folder, keys)
     lines = keys_file(folder).read_text().splitlines()
     place = credential.place_of(folder, RUN, 1, "node2")
-    command = f'command="/usr/bin/python3 -I {place}/agent.pyz gate {RUN} 1 '
+    command = f'command="{PYTHON} -I {place}/agent.pyz gate {RUN} 1 '
     assert lines[:2] == [
         (
             f'restrict,from="198.51.100.10",{command}node1" {keys["node1"]} trainyard-run test'
@@ -175,7 +179,7 @@ def test_nodes_that_share_a_home_take_back_their_own(home):
     folder, keys = home
     keys = dict(keys, node1=credential.make(folder, RUN, 1, "node1"))
     grant(folder, keys)
-    credential.grant(folder, folder, "test", RUN, 1, "node1", keys, ARCHIVE)
+    credential.grant(folder, folder, "test", RUN, 1, "node1", keys, ARCHIVE, PYTHON)
     assert len(of_runs(folder)) == 4
     credential.release(folder, RUN, 1, "node2")
     assert of_runs(folder) == [(RUN, 1, "node2", "node1"), (RUN, 1, "node3", "node1")]
@@ -284,8 +288,8 @@ def test_what_is_left_of_a_rehearsal_keeps_the_key_for_the_start_after_it(home):
 def test_the_units_own_words_remove_its_credential(home):
     folder, keys = home
     config = grant(folder, keys)
-    words = credential.release_words(folder, RUN, 1, "node2")
-    at = words.index("/usr/bin/python3")
+    words = credential.release_words(folder, RUN, 1, "node2", PYTHON)
+    at = words.index(PYTHON)
     assert (
         words[0] == "/usr/bin/systemd-run"
         and "--on-active=30" in words[:at]
@@ -304,7 +308,7 @@ def test_systemd_takes_the_units_own_words_as_they_are(home):
     """Its own reading of a command: words in double quotes; $ and % are replaced, a backslash
     begins an escape. One word has 128 KiB at most (execve(2)).
     """
-    words = credential.release_words(home[0], RUN, 1, "node2")
+    words = credential.release_words(home[0], RUN, 1, "node2", PYTHON)
     plan = {"launcher": {"console": "c"}, "stop": {"timeout": 5}}
     (line,) = [
         word

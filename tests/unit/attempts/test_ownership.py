@@ -87,7 +87,7 @@ def test_the_plan_says_the_same_before_anything_is_brought(node):
     line = next(str(item) for item in found if item.code == "ready.node_held")
     assert "\x1b" not in line and "node2 " in line
     assert f" {RUN} attempt 1 (active)" in line and " 2 h ago (" in line
-    assert line.endswith(f": playbooks/stop.yml -e run={RUN}")
+    assert line.endswith(f": ansible-playbook playbooks/stop.yml -e run={RUN}")
 
 
 def test_the_same_start_again_is_no_second_one_and_another_one_is_refused(node):

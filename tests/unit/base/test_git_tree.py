@@ -12,7 +12,11 @@ import time
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import git_tree, manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import remote_outline
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe, sources
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import (
+    code_tree,
+    describe,
+    sources,
+)
 from core_support import put
 
 PLAIN = (["status", "--porcelain"], ["diff", "HEAD"], ["ls-files", "--others"])
@@ -171,7 +175,7 @@ def test_a_tree_of_another_account_is_walked(trap):
     assert "w.bin" not in manifest.git_files(str(root)) and not sources.is_foreign(str(root))
     for path in (root, root / ".git"):
         os.chown(path, 65534, 65534)
-    entries, state = sources.code_tree(str(root), None)
+    entries, state = code_tree.read(str(root), code_tree.list_names(str(root), ()), (), None)
     assert (
         state is None and "w.bin" in entries and sources.is_foreign(str(root)) and not mark.exists()
     )
@@ -222,7 +226,12 @@ def test_names_that_leave_the_tree_are_not_taken(trap, tmp_path, monkeypatch):
     monkeypatch.setattr(
         git_tree,
         "listed",
-        lambda _root: ["train.py", "../outside/key", "/etc/passwd", "a/../../outside/key"],
+        lambda _root, _exclude: [
+            "train.py",
+            "../outside/key",
+            "/etc/passwd",
+            "a/../../outside/key",
+        ],
     )
     assert manifest.git_files(str(root)) == ["train.py"]
 

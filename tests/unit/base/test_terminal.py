@@ -215,7 +215,9 @@ PLAY = """
 """
 
 
-def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
+@pytest.fixture
+def followed(tmp_path):
+    """Write a play that follows a run for ever; return the environment of its command."""
     statuses = tmp_path / "statuses.json"
     statuses.write_text(json.dumps({"node1": at(0), "node2": at(0, "node2", 1)}), "utf-8")
     (tmp_path / "library").mkdir()
@@ -237,6 +239,43 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
         if not key.startswith("ANSIBLE_") and key != "NO_COLOR"
     }
     environment.update(TERM="xterm-256color", LC_ALL="C.UTF-8", HOME=str(tmp_path))
+    return environment
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["head", "2>&1 | head"])
+def test_who_closes_the_pipe_detaches_as_with_ctrl_c(tmp_path, followed, together):
+    """The reader ends after some lines of the run. The command ends, with the way back."""
+    argv = [os.path.join(os.path.dirname(sys.executable), "ansible-playbook"), "play.yml"]
+    reader, writer = os.pipe()
+    errors = subprocess.PIPE
+    if together:
+        errors = subprocess.STDOUT
+    process = subprocess.Popen(
+        argv,
+        cwd=str(tmp_path),
+        env=followed,
+        stdin=subprocess.DEVNULL,
+        stdout=writer,
+        stderr=errors,
+        start_new_session=True,
+        text=True,
+    )
+    os.close(writer)
+    try:
+        with open(reader, encoding="utf-8") as lines:
+            assert any("rank 0 training" in line for line in lines)
+        # Less than the 30 s after which a quiet run gets a line.
+        said = process.communicate(timeout=25)[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 99
+    if not together:
+        assert f"The run {RUN} goes on without this terminal." in said
+        assert f"stop.yml -e run={RUN}" in said and "Broken" not in said
+
+
+def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path, followed):
     # ansible-core 2.19 itself hangs, with its own callback too, where Ctrl-C kills a worker that
     # just hands over a result: a worker that dies so keeps the queue's lock
     # (multiprocessing.SimpleQueue.put). Then it is tried again.
@@ -244,7 +283,7 @@ def test_ctrl_c_leaves_the_terminal_clean_and_says_how_to_come_back(tmp_path):
         real, code = Terminal(100, 30, echo=True), None
         modes = termios.tcgetattr(real.slave)
         argv = [os.path.join(os.path.dirname(sys.executable), "ansible-playbook"), "play.yml"]
-        process = real.start(argv, cwd=str(tmp_path), env=environment)
+        process = real.start(argv, cwd=str(tmp_path), env=followed)
         try:
             real.wait(
                 lambda rows: re.search(r"step ([3-9]|\d\d)/8.*node2   running", "".join(rows))

@@ -105,7 +105,7 @@ HOSTILE_NAMES = [
     + [
         {"texts": {CONFIG: 5}}, {"texts": {CONFIG: "x" * (5 << 20)}}, {"texts": ["a"]}, {"texts": {"no/such.yml": "a: 1"}},
         {"names": "abc"}, {"names": ["n"] * 200_001}, {"names": [1]},
-        {"commit": "HEAD; rm"}, {"commit": "a" * 41}, {"commit": 5}, {"dirty": "no"}, {"dirty": None},
+        {"commit": "HEAD; rm"}, {"commit": "a" * 41}, {"commit": 5}, {"dirty": "no"}, {"dirty": 0},
         {"files": -1}, {"files": True}, {"files": "4"}, {"bytes": 2.5}, {"bytes": 1 << 80},
     ],
     ids=lambda change: ascii(change)[:40],

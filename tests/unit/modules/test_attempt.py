@@ -12,7 +12,10 @@ import sys
 
 import attempt as module
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    ownership,
+    tickets,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as plans
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
 from core_support import CODE, ROOT, RUN, gang, program, put, recorded, trusted
@@ -88,6 +91,25 @@ def test_started_answers_with_the_digest_on_the_disk(run_module, node):
     assert recorded(node.bin, "systemctl")[0].startswith(
         "/run/user/%d --user list-units" % os.getuid()
     )
+
+
+def test_a_start_ends_its_own_wait_and_a_rehearsal_does_not(
+    run_module, node, monkeypatch, tmp_path
+):
+    folder = str(tmp_path / "tickets")
+    monkeypatch.setattr(tickets, "folder_of", lambda _base: folder)
+    ids = [f"{run}-{'0' * 16}" for run in (RUN, RUN[:-1] + "0")]
+    for ticket_id in ids:
+        ticket = {"id": ticket_id, "by": "", "since": 1.0, "turn": True}
+        tickets.renew(folder, ticket, tickets.clock())
+
+    def left():
+        return [item["id"] for item in tickets.list_living(folder, tickets.clock())]
+
+    assert run_module(module, dict(node.start, number=0, key_of=1))["changed"]
+    assert sorted(left()) == sorted(ids)
+    assert run_module(module, node.start)["changed"]
+    assert left() == ids[1:]
 
 
 def test_the_record_says_whose_start_it_is_and_of_which_boot(run_module, node):

@@ -328,7 +328,7 @@ def test_the_suites_own_words_and_a_link_that_is_the_same_on_every_node():
     }
     todo = readiness.pending_steps(made, facts, 0)
     assert todo["checkpoints"] == todo["trees"] == ["node2"]
-    shown = render.summary(made, facts, todo)
+    shown = render.summary(made, todo)
     (note,) = [line for line in shown if line.startswith("note: resumed ")]
     values = ["4 of attempt 1", "5 epochs done", "60 steps done", "rate 0.01", "digest " + "a" * 12]
     parts = note.split(", ")

@@ -321,6 +321,7 @@ def test_a_file_that_was_not_brought(run_dir):
 def test_a_link_that_a_node_sent_is_not_followed(bring, run_dir, tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(b"abc")
+    secret.chmod(0o644)
     item = bring("node1", "logs.txt", "launcher.node1.log", b"abc")
     path = run_dir / ".incoming/node1/logs.txt"
     path.unlink()

@@ -105,7 +105,7 @@ CASES = {
         True,
         0,
         [
-            "UNREACHABLE",
+            "unreachable, the playbook goes on: [node1]",
             "node1 does not answer: its logs are shown as far as they were copied before",
             f"runs/{LATER}/attempt-1/rank-000.node1.log",
         ],
@@ -144,7 +144,7 @@ def outcomes(tmp_path_factory):
 def test_logs(outcomes, name):
     _words, asks, wanted, said, unsaid = CASES[name]
     code, output, folder = outcomes[name]
-    assert (code, "UNREACHABLE" in output) == (wanted, asks), output
+    assert (code, "unreachable, the playbook" in output) == (wanted, asks), output
     for words in said:
         assert " ".join(words.split()) in output, output
     assert not [words for words in unsaid if words in output]

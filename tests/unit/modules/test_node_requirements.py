@@ -17,6 +17,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments imp
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from core_support import ROOT
 
+ROLE_PACKAGES = yaml.safe_load((ROOT / "roles/runtime/vars/main.yml").read_text())[
+    "__runtime_packages"
+]
 UBUNTU = 'PRETTY_NAME="Ubuntu 24.04"\nID=ubuntu\nID_LIKE=debian\n'
 PID1 = """Limit                     Soft Limit           Hard Limit           Units
 Max open files            1024                 20000                files
@@ -97,6 +100,36 @@ def test_packages_are_asked_of_the_right_database():
         "python3",
     ]
     assert node_requirements.missing_packages("redhat", ["rsync", "libgomp"], rpm) == ["libgomp"]
+
+
+@pytest.mark.parametrize(("version", "missing"), [((3, 9, 2), True), ((3, 13, 5), False)])
+def test_distutils_is_wanted_only_by_a_python_that_needs_it(monkeypatch, version, missing):
+    """Debian 11 has it as a package of its own, Debian 13 has no such package."""
+    monkeypatch.setattr(node_requirements.sys, "version_info", version)
+    wanted = ["rsync", "python3-distutils"]
+    found = node_requirements.missing_packages(
+        "debian", wanted, lambda argv: (0, "rsync installed")
+    )
+    assert ("python3-distutils" in found) is missing
+
+
+@pytest.mark.parametrize(
+    ("release", "family"),
+    [
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="22.04"\n', "debian"),
+        ('ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n', "debian"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="8.10"\n', "redhat"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"\n', "redhat"),
+        ('ID=debian\nVERSION_ID="11"\n', "debian"),
+    ],
+)
+def test_each_release_has_the_table_of_its_family(release, family):
+    table = ROLE_PACKAGES[family]
+    assert node_requirements.family_of(release) == family and {"python3", "rsync"} <= set(table)
+    assert ("openssh-client" in table, "openssh-clients" in table) == (
+        family == "debian",
+        family == "redhat",
+    )
 
 
 def test_an_unknown_distribution_is_asked_for_programs(monkeypatch):

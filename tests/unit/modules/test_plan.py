@@ -560,25 +560,30 @@ def test_the_summary_shows_command_ranks_and_what_comes_before():
     arguments = gang(count=2)
     made = core.compile_plan(**arguments)
     arguments["facts"]["node2"]["missing"] = ["rsync"]
-    arguments["facts"]["node1"]["units"] = [
-        {"unit": "u", "state": "active", "description": "Trainyard run X"}
-    ]
-    text = "\n".join(
-        render.summary(
-            made, arguments["facts"], readiness.pending_steps(made, arguments["facts"], 0.0)
-        )
-    )
+    text = "\n".join(render.summary(made, readiness.pending_steps(made, arguments["facts"], 0.0)))
     for words in (
         core.sha256(made)[:12],
         "  " + " ".join(made["argv"]),
         "  FLAGS_START_PORT=17000",
         "node2: rank 8,9,10,11,12,13,14,15",
         "ports 17000-17007",
-        "held by Trainyard run X",
         "link dataset/coco -> data/",
         "before the start: provision on node2",
     ):
         assert words in text
+
+
+def test_a_variable_of_all_nodes_is_shown_once_and_a_command_is_one_line():
+    made = core.compile_plan(**gang(count=2))
+    made["nodes"][0]["env"].update(SAME="x", OWN="1")
+    made["nodes"][1]["env"].update(SAME="x")
+    made["env"]["OWN"] = "0"
+    made["nodes"][0]["argv"] = ["run", "a b"]
+    lines = render.summary(made, dict.fromkeys(render.PREPARATIONS, []))
+    first, second = (lines.index(line) for line in lines if line.startswith(("node1: ", "node2: ")))
+    assert lines.count("  SAME=x") == 1 and lines.index("  SAME=x") < first
+    assert "  OWN=1" in lines[first:second]
+    assert lines[lines.index("  on node1:") + 1] == "    run 'a b'"
 
 
 # --- the module
@@ -641,6 +646,27 @@ def test_module_gives_the_bytes_and_their_digest(run_action):
         if kind not in ("network", "depth", "rehearsal")
     }
     assert not any(unready.values()) and result["plan"]["argv"][-2:] == ["-o", "use_gpu=true"]
+
+
+def test_a_resumed_runs_earlier_code_is_shown_and_compared(run_action):
+    arguments = module_arguments()
+    row = {
+        "number": 1,
+        "digest": "f" * 64,
+        "commit": "c" * 40,
+        "dirty": True,
+        "diff": "x/code.diff",
+    }
+    arguments["inputs"]["remarks"] = ["code: left out"]
+    plain = run_action("plan", arguments, check=True)
+    result = run_action("plan", dict(arguments, attempted=[row]), check=True)
+    assert [item["code"] for item in result["findings"] if item["check"] == "code"] == [
+        "code.changed"
+    ]
+    assert len(result["remarks"]) == 2 and "x/code.diff" in result["remarks"][0]
+    assert set(result["remarks"]) <= set(result["summary"])
+    # it is no part of the plan
+    assert result["sha256"] == plain["sha256"] and len(plain["remarks"]) == 1
 
 
 def test_module_refuses_with_every_reason(run_action):
@@ -778,7 +804,7 @@ def test_module_stops_at_an_obstacle_and_only_shows_it_in_check_mode(
     assert result["stops"] == [{"check": "ready", "nodes": ["node2"]}]
     shown = run_action("plan", arguments, check=True)
     assert not shown.get("failed") and any(
-        line.startswith("in the way: node2 ") for line in shown["summary"]
+        line.split()[:3] == ["STOP", "node2", code] for line in shown["lines"]
     )
 
 
@@ -796,7 +822,7 @@ def test_module_says_all_at_once_and_only_reports_where_it_is_asked(run_action):
     said = run_action("plan", dict(arguments, report=False))
     assert said["failed"] and "\x1b" not in said["msg"]
     (words,) = [line.split() for line in said["msg"].splitlines() if " STOP " in line]
-    assert words[:3] == ["STOP", "node2", "reach.no_answer"]
+    assert words[:3] == ["STOP", "node2", "reach.refused"]
     assert ": Connection refused" in said["msg"]
     assert run_action("plan", dict(arguments, report=False), check=True)[
         "failed"
@@ -912,11 +938,7 @@ def test_a_secret_is_not_shown_with_the_plan():
     arguments = gang(count=2)
     arguments["site"]["env"] = {"MY_TOKEN": "abc123secret", "NCCL_DEBUG": "WARN"}
     made = core.compile_plan(**arguments)
-    text = "\n".join(
-        render.summary(
-            made, arguments["facts"], readiness.pending_steps(made, arguments["facts"], 0.0)
-        )
-    )
+    text = "\n".join(render.summary(made, readiness.pending_steps(made, arguments["facts"], 0.0)))
     assert "MY_TOKEN=***" in text and "abc123secret" not in text and "NCCL_DEBUG=WARN" in text
     assert made["env"]["MY_TOKEN"] == "abc123secret"
 

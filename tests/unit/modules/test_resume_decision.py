@@ -34,6 +34,7 @@ def status(state="failed", attempt=1, nodes=("node1", "node2"), attempts=None, *
     )  # fmt: skip
 
 
+VERDICT = {"outcome": "failed", "cause": "killed", "text": "x", "node": None, "rank": None}
 NONE = {
     "found": False,
     "run": RUN,
@@ -244,6 +245,47 @@ def test_the_job_comes_from_home_or_from_a_node(run_action, tmp_path):
         {"job.json": '{"name": "from home", "env": {"PYTHONPATH": "/x"}}', "attempt-1/x": ""},
     )
     assert run_action("resume_decision", dict(given, job=text))["job"]["name"] == "from home"
+
+
+def test_the_code_of_every_attempt_is_given(run_action, tmp_path):
+    folder = tmp_path / "runs" / RUN
+    plan = json.dumps({"code": {"digest": "a" * 64}, "nodes": [{"name": "node1"}]})
+    changed = json.dumps({"code": {"digest": "b" * 64}, "nodes": [{"name": "node1"}]})
+    put(
+        folder,
+        {
+            "job.json": '{"name": "x"}',
+            "attempt-1/plan.json": plan,
+            "attempt-2/plan.json": changed,
+            "attempt-3/plan.json": changed,
+            "code.diff": "-a\n+b\n",
+            "attempt-2/code.diff": "",
+        },
+    )
+    newest = {"digest": "b" * 64, "commit": "c" * 40, "dirty": None}
+    record = dict(run_json.new_record(RUN, "x", 1.0), code=newest)
+    for number in (1, 2, 3):
+        code = newest if number == 3 else None
+        entry = run_json.new_entry(number, code=code, started=NOW, ended=NOW, verdict=VERDICT)
+        if number == 1:
+            del entry["code"]  # an earlier release's
+        run_json.write_entry(str(folder), record, entry)
+    result = run_action(
+        "resume_decision",
+        {
+            "runs_dir": str(tmp_path / "runs"),
+            "run_id": RUN,
+            "answers": {"node1": NONE},
+            "job": [],
+        },
+    )
+    rows = [
+        (row["number"], row["digest"][0], row["commit"], row["dirty"]) for row in result["code"]
+    ]
+    known = ("b", "c" * 40, None)
+    assert rows == [(1, "a", None, None), (2, *known), (3, *known)]
+    diffs = [row["diff"] for row in result["code"]]
+    assert diffs == [str(folder / "code.diff"), None, None]
 
 
 def test_refusals_are_told_from_what_may_be_tried_again(run_action, tmp_path):

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import metrics_file
 from prometheus_client.parser import text_string_to_metric_families
 
 RUNS = Path(__file__).resolve().parents[2] / "fixtures" / "series"
@@ -48,27 +49,24 @@ def test_the_collectors_file(run_action, arguments, tmp_path):
     )
     done = run_action("run_metrics", arguments)
     assert (
-        os.listdir(arguments["directory"]) == ["trainyard-molecule-raise.prom"]
+        os.listdir(arguments["directory"]) == [f"trainyard-molecule-{RUN}.prom"]
         and mode(done["copy"]) == 0o644
     )
     assert not run_action("run_metrics", arguments)["changed"]
 
 
-def test_an_older_run_does_not_replace_a_newer_one(run_action, arguments, tmp_path):
+def test_the_collectors_directory_has_the_newest_runs(run_action, arguments, tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics_file, "MOST_FILES", 2)
     arguments["directory"] = str(tmp_path / "collector")
-    newest = Path(run_action("run_metrics", arguments)["copy"])
-    kept = newest.read_text()
-    record = tmp_path / "runs" / RUN / "run.json"
-    value = json.loads(record.read_text())
-    record.write_text(json.dumps(dict(value, started=value["started"] - 60, run="older")))
-    run_action("run_metrics", arguments)
-    assert (
-        newest.read_text() == kept
-        and 'run="older"' in (tmp_path / "runs" / RUN / "metrics.prom").read_text()
+    kept = ["trainyard-other-20201120-190935-raise-1b3e.prom", "node.prom"]
+    gone = ["trainyard-molecule-raise.prom", "trainyard-molecule-20251120-190935-a-1b3e.prom"]
+    newer = "trainyard-molecule-20271120-190935-a-1b3e.prom"
+    for name in [*kept, *gone, newer]:
+        (tmp_path / "collector" / name).write_text("")
+    copy = run_action("run_metrics", arguments)["copy"]
+    assert sorted(os.listdir(arguments["directory"])) == sorted(
+        [*kept, newer, os.path.basename(copy)]
     )
-    record.write_text(json.dumps(dict(value, started=value["started"] + 60, run="newer")))
-    run_action("run_metrics", arguments)
-    assert 'run="newer"' in newest.read_text()
 
 
 def test_half_a_file_is_never_seen(run_action, arguments, tmp_path, monkeypatch):

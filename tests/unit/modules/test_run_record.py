@@ -71,7 +71,7 @@ def started(run_action, tmp_path):
         "plan": plans.canonical_bytes(MADE).decode(),
         "plan_sha256": plans.sha256(MADE),
         "code_diff": "-a\n+b\n",
-        "code": {"commit": "c"},
+        "code": {"commit": "c", "digest": "d", "dirty": None, "reason": "r", "files": 1},
     }
     assert run_action("run_record", arguments, check=True)["run_dir"] == os.path.join(
         runs, RUN
@@ -131,11 +131,9 @@ def test_the_start_keeps_plan_job_and_local_changes(started):
         "ppyoloe",
         plans.sha256(MADE),
     )
-    assert (found["outcome"], found["code"], [item["number"] for item in found["attempts"]]) == (
-        "running",
-        {"commit": "c"},
-        [1],
-    )
+    code = {"commit": "c", "digest": "d", "dirty": None}
+    assert (found["outcome"], found["code"]) == ("running", {**code, "reason": "r", "files": 1})
+    assert [(item["number"], item["code"]) for item in found["attempts"]] == [(1, code)]
     folder = os.path.join(runs, RUN)
     assert all(
         os.stat(os.path.join(folder, name)).st_mode & 0o077 == 0 for name in os.listdir(folder)
@@ -258,6 +256,14 @@ def test_the_last_line_names_the_culprit(run_action, started):
         and "SIGKILL" in result["summary"][-1]
     )
     assert "checkpoint   none" in result["summary"]
+    lines = result["summary"]
+    begin = lines.index("FAILED [verdict.named, cause.killed]")
+    rows = dict(line.strip().split(maxsplit=1) for line in lines[begin + 1 : -2])
+    assert rows["who"] == "rank 1 on node2 (SIGKILL)" and rows["do"] == result["verdict"]["remedy"]
+    assert rows["log"] == result["verdict"]["log"]
+    command = f"ansible-playbook playbooks/{{}}.yml -e run={RUN}"
+    assert rows["logs"] == command.format("logs") + " -e rank=1"
+    assert (rows["resume"], rows["report"]) == (command.format("resume"), command.format("report"))
 
 
 def test_endpoints_that_were_not_taken_fail_a_run_that_completed(run_action, started):

@@ -137,6 +137,18 @@ def test_a_refusal_says_what_was_found(pinned, scanned, words):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("getaddrinfo gpu-01: Name or service not known", "name cannot be resolved"),
+        ("connect (`192.0.2.1'): Connection refused", "nothing listens"),
+        ("", "does not answer a scan"),
+    ],
+)
+def test_a_node_that_gives_no_key_is_refused_for_its_own_reason(words, part):
+    assert part in core.judge(dict(NODE, fingerprints=[]), {}, False, {}, "", words)["problem"]
+
+
 def test_only_the_vouched_key_of_several_is_kept():
     rsa = "ssh-rsa AAAAB3NzaC1yc2E="
     verdict = core.judge(

@@ -38,7 +38,7 @@ GONE = {"unreachable": True, "msg": "Connection timed out"}
             {},
             ["node1", "node2"],
             "problems",
-            f"when it answers again: playbooks/stop.yml -e run={RUN}",
+            f"when it answers again: ansible-playbook playbooks/stop.yml -e run={RUN}",
         ),
         ({"node1": DONE, "node3": GONE}, {}, ["node1"], "stopped", f"STOPPED {RUN} on node1"),
         ({"node1": dict(DONE, left=[7])}, {}, ["node1"], "problems", "NOT STOPPED on node1"),

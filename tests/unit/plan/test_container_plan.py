@@ -65,7 +65,12 @@ def test_the_command_of_the_plan_is_the_same_and_every_variable_goes_in_by_name(
 @pytest.mark.parametrize(
     "found, job, words",
     [
-        (None, {}, "node1: the image has not been looked at here; run playbooks/provision.yml"),
+        (
+            None,
+            {},
+            "node1: the image has not been looked at here; run ansible-playbook"
+            " playbooks/provision.yml",
+        ),
         (FOUND, {"launcher": "mpirun"}, "with a container use msrun"),
         (
             dict(FOUND, pythons={"python3": "/usr/bin/python3.11"}),

@@ -172,7 +172,10 @@ def test_a_process_on_a_device_that_the_job_takes_stops_it_and_is_named():
 def test_a_process_of_a_run_of_ours_has_its_remedy():
     told = look(Smi(apps="GPU-00000000-0000-0000-0000-00000000000a, %d, python, 4\n" % os.getpid()))
     told["processes"][0]["run"] = RUN
-    assert judged(told, count=1)[0]["remedy"] == f"playbooks/stop.yml -e run={RUN} ends it"
+    assert (
+        judged(told, count=1)[0]["remedy"]
+        == f"ansible-playbook playbooks/stop.yml -e run={RUN} ends it"
+    )
 
 
 def test_rows_of_processes_are_read_from_both_ends():

@@ -464,7 +464,8 @@ def test_the_unit_is_like_an_attempts_and_none_of_its_name():
     real = attempt_dir.start_argv("/a", plan, "n1", "u", "d")
     asked = []
     assert unit_limits.in_unit(
-        lambda argv: asked.append(argv) or (1, "", "Failed to\n connect\n")
+        lambda argv: asked.append(argv) or (1, "", "Failed to\n connect\n"),
+        "/usr/bin/python3",
     ) == {"error": "Failed to connect"}
     mine = asked[0]
     properties = [word for word in real if word.startswith(("Type=", "KillMode=", "UMask="))]
@@ -498,7 +499,7 @@ def test_the_units_program_runs_by_itself_under_the_limits_it_is_given(tmp_path)
         done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
         return done.returncode, done.stdout, done.stderr
 
-    found = unit_limits.in_unit(run)
+    found = unit_limits.in_unit(run, "/usr/bin/python3")
     assert (found["memlock"][0], found["nofile"][0], found["umask"]) == (65536, 300, 0o077)
     assert set(found) == set(shown()["unit"])
 

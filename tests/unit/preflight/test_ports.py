@@ -229,7 +229,7 @@ def test_a_port_that_nobody_listens_on_is_only_told(node, port):
 
 def test_a_run_of_ours_on_the_port_has_its_remedy():
     assert judged({"taken": [taken(START, run=RUN)]})[0]["remedy"].startswith(
-        f"playbooks/stop.yml -e run={RUN} ends it; or "
+        f"ansible-playbook playbooks/stop.yml -e run={RUN} ends it; or "
     )
 
 

@@ -315,13 +315,19 @@ def test_only_the_jobs_environment_is_looked_at(nodes):
         "requirements": ["paddledetection.txt"],
     }
     digest = python_env.environment_digest(
-        wanted, python_env.requirement_texts(wanted["requirements"], str(ROOT)), "3.11", "x86_64"
+        wanted,
+        python_env.requirement_texts(wanted["requirements"], str(ROOT), str(ROOT)),
+        "3.11",
+        "x86_64",
     )
     assert (
-        digest in installed.possible_digests(wanted, str(ROOT))
-        and len(installed.possible_digests(wanted, str(ROOT))) > 2
+        digest in installed.possible_digests(wanted, str(ROOT), str(ROOT))
+        and len(installed.possible_digests(wanted, str(ROOT), str(ROOT))) > 2
     )
-    assert installed.possible_digests(dict(wanted, requirements=["nowhere.txt"]), str(ROOT)) == []
+    assert (
+        installed.possible_digests(dict(wanted, requirements=["nowhere.txt"]), str(ROOT), str(ROOT))
+        == []
+    )
 
 
 @pytest.fixture(name="owns")
@@ -363,6 +369,16 @@ def test_the_users_own_python_is_compared_and_not_written_to(owns, monkeypatch):
     ((level, odd, code, text),) = judged(own_facts(owns))
     assert (level, odd, code) == ("stop", ["node1", "node2"], "environment.packages_differ")
     assert text.startswith("numpy ") and "none on node1" in text and "2.0.0 on node2" in text
+
+
+def test_an_own_python_without_a_framework_is_warned_of(owns):
+    for _base, site, _python in owns.values():
+        shutil.rmtree(next(site.glob("paddlepaddle-*.dist-info")))
+    warned = [finding for finding in judged(own_facts(owns)) if finding[0] == "warn"]
+    assert [finding[1:3] for finding in warned] == [
+        (["node1"], "environment.no_framework"),
+        (["node2"], "environment.no_framework"),
+    ]
 
 
 def test_an_edit_in_the_users_own_python_counts_where_nodes_differ(owns):

@@ -40,6 +40,11 @@ NODES = ["n1", "n2"]
         ({"outcome": "failed", "cause": "python_exception", "node": "n1"}, {}),
         ({"outcome": "failed", "cause": "out_of_memory", "node": "n1"}, {}),
         ({"outcome": "failed", "cause": "killed", "node": "n1"}, {}),
+        # nothing shows a fault of the device
+        ({"outcome": "failed", "cause": "kernel_error", "node": "n1"}, {}),
+        ({"outcome": "failed", "cause": "device_assert", "node": "n1"}, {}),
+        ({"outcome": "failed", "cause": "device_setting", "node": "n1"}, {}),
+        ({"outcome": "failed", "cause": "nccl_cuda_error", "node": "n1"}, {}),
         ({"outcome": "failed", "cause": "hang", "node": "n1"}, {}),
         ({"outcome": "stopped", "cause": "stopped_by_user", "unreachable": ["n2"]}, {}),
         ({"outcome": "completed", "cause": None}, {}),

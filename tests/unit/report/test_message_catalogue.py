@@ -22,8 +22,11 @@ TAKE_CODE = (
     "add_problem",
     "AttemptError",
     "BrokenFile",
+    "Cause",
     "CheckpointError",
     "EvidenceError",
+    "ExportError",
+    "InterpreterError",
     "MeshProblem",
     "MeshRefused",
     "ReplacementRefused",
@@ -46,6 +49,7 @@ TAKE_KEYWORD = (
     "_inventory_problem",
     "_no_job",
     "_refuse",
+    "fail",
     "refuse",
 )
 CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9_]*")
@@ -161,8 +165,10 @@ def test_no_code_is_put_together(used):
     _codes, others = used
     assert {name for names in others.values() for name in names} <= {
         "code",
+        "cause.code",
         "item.code",
         "error.code",
+        "problems[0].code",
         "CODE_OF_OPTION[name]",
     }
 

@@ -103,14 +103,13 @@ def test_labels_are_escaped_and_secrets_masked():
 
 
 def test_names_in_the_collectors_directory():
-    assert (
-        metrics_text.file_name({"site": "lab"}, {"job": "ppyoloe"}) == "trainyard-lab-ppyoloe.prom"
+    run = "20261120-190935-raise-1b3e"
+    name = metrics_text.file_name({"site": "lab"}, run)
+    assert name == f"trainyard-lab-{run}.prom"
+    assert metrics_text.former_name({"site": "../x"}, {"job": "/etc/a b"}) == (
+        "trainyard-.._x-_etc_a_b.prom"
     )
-    assert (
-        metrics_text.file_name({"site": "../x"}, {"job": "/etc/a b"})
-        == "trainyard-.._x-_etc_a_b.prom"
-    )
-    assert (
-        "/" not in metrics_text.file_name({}, {"job": "x" * 500})
-        and len(metrics_text.file_name({}, {"job": "x" * 500})) < 256
-    )
+    assert len(metrics_text.former_name({}, {"job": "x" * 500})) < 256
+    older = name.replace("2026", "2025")
+    others = ["trainyard-lab-raise.prom", "trainyard-lab2-20261120-190935-a.prom", "node.prom"]
+    assert metrics_text.run_files({"site": "lab"}, [name, *others, older]) == [older, name]

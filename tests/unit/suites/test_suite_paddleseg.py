@@ -242,7 +242,7 @@ def test_the_data_set_is_where_the_config_looks(suite, config, made):
         [],
     )
     _names, problems = suite_table.find_data(suite, config[1], ARGUMENTS, {"camvid": str(made)})
-    assert len(problems) == 2
+    assert len(problems) == 1
     assert "trainyard_suites.paddleseg.data.cityscapes" in problems[0]
 
 

@@ -153,32 +153,6 @@ def test_only_an_absolute_path_is_replaced(root, overrides):
     assert suite_table.settle_overrides(ROOTED, values, {}, "gpu", 1) == (overrides, [])
 
 
-@pytest.mark.parametrize(
-    "limits, given, words",
-    [
-        (["existing"], {"a.b": 1, "a.n": 2}, None),
-        (
-            ["existing"],
-            {"a.bb": 1},
-            (
-                "the config has no key a.bb, and PaddleDetection takes only keys that there are;"
-                " did you mean 'a.b'?"
-            ),
-        ),
-        (["existing"], {"x.y": 1}, "the config has no key x.y"),
-        ([], {"x.y": "a=b"}, None),
-        (["no_equals"], {"a.b": "x=y"}, "a.b: PaddleDetection cannot take a value with '=' in it"),
-    ],
-)
-def test_overrides_that_the_suites_script_cannot_read(limits, given, words):
-    problems = suite_table.settle_overrides(
-        dict(DETECTION, override_limits=limits), {"a": {"b": 0, "n": None}}, given, "gpu", 1
-    )[1]
-    assert (
-        (not problems) if words is None else (len(problems) == 1 and problems[0].startswith(words))
-    )
-
-
 # --- settings
 
 
@@ -259,7 +233,7 @@ def test_a_file_that_is_not_in_the_data_set_is_named():
 
 def test_evaluation_data_matters_only_where_it_is_evaluated():
     problems = find(COCO, {"coco": "/d/coco"}, ["--eval"], FILES)[1]
-    assert len(problems) == 2 and problems[0].startswith("EvalDataset.dataset_dir: ")
+    assert len(problems) == 1 and problems[0].startswith("EvalDataset.dataset_dir, ")
     assert "dataset/voc" in problems[0] and "no data set of" in problems[0]
     assert "coco as dataset/coco" in problems[0]
     assert "trainyard_suites.paddledetection.data.voc.path" in problems[0]
@@ -309,12 +283,19 @@ def test_a_config_that_names_the_folder_above():
         },
     )
     values = {"dir": "./train_data/", "list": ["./train_data/a/x.txt", "./train_data/b/y.txt"]}
-    there = {"/d/a/x.txt"}
+    there = {"/d/a/x.txt", "/d/b"}
     names, problems = suite_table.find_data(
         suite, values, [], {"a": "/d/a", "b": "/d/b"}, exists=lambda path: path in there
     )
     assert names == ["a", "b"] and len(problems) == 1
     assert "y.txt is not in the data" in problems[0] and "'b'" in problems[0]
+
+
+def test_a_data_set_that_is_missing_is_one_problem():
+    _names, lost = find(COCO, {"coco": "/d/coco", "voc": "/d/voc"}, ["--eval"], [])
+    assert [text.count("trainyard_suites.paddledetection.data.") for text in lost] == [1, 1]
+    _names, unknown = find(COCO, {}, ["--eval"], [])
+    assert len(unknown) == 2 and not [text for text in unknown if "did you mean" in text]
 
 
 def test_the_deepest_data_set_has_a_path_and_none_lies_in_another():

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The value of -e wait: how long a start waits for nodes that are held."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import abbreviate
+
+from .role_vars import parse_switch
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LIMIT = re.compile(r"([1-9][0-9]{0,5})([smhd])\Z")
+# The verbs that start an attempt.
+VERBS = ("train", "resume")
+
+
+def value_problem(value: Any) -> str | None:
+    """Say why a value is no limit of a wait, or return None."""
+    if parse_switch(value) is None and not _LIMIT.match(str(value)):
+        return f"must be a time with its unit, 90s, 30m, 2h or 1d, or yes; got {abbreviate(value)}"
+    return None
+
+
+def limit_of(value: Any) -> float | None:
+    """Return the longest wait in seconds for a valid value, None for no limit."""
+    match = _LIMIT.match(str(value))
+    if not match:
+        return None
+    return float(match.group(1)) * _UNITS[match.group(2)]
+
+
+def is_on(value: Any) -> bool:
+    """Return whether a valid value asks for a wait."""
+    return parse_switch(value) is not False
