@@ -15,75 +15,13 @@ import zlib
 from pathlib import Path
 
 import corpus_support as corpus
-
-SITE = "/home/trainer/.trainyard/env/35fad65f502f8a28/lib/python3.11/site-packages"
-TRACEBACK = "Traceback (most recent call last):"
-FRAME = f'  File "{SITE}/ppdata/cache.py", line 41, in load\n    return read(path)\n'
-# What a handler at the module level of the script or of a library prints.
-SCRIPT = '  File "/home/trainer/code/tools/train.py", line 12, in <module>\n    import apex\n'
-LIBRARY = f'  File "{SITE}/ppdata/__init__.py", line 3, in <module>\n    import apex\n'
-
-
-def caught(final: str, frame: str = FRAME) -> str:
-    """A traceback as traceback.print_exc() prints it."""
-    return f"{TRACEBACK}\n{frame}{final}\n"
-
+from noise_kinds import KINDS
 
 RECORDS = {
     "paddledetection": "[11/20 21:35:46] ppdet.data.source ERROR: ",
     "paddleocr": "[2026/11/20 21:36:05] ppocr ERROR: ",
     "paddleseg": "2026-11-20 21:56:11 [ERROR]\t",
     "mindocr": "[2026-11-20 23:52:38] mindocr.data ERROR - ",
-}
-# Name: the text, with {record} for the beginning of a record in the suite's own log format.
-KINDS = {
-    "print_exc": caught("KeyError: 'cached_size'"),
-    "logger_exception": "{record}the cache is skipped\n" + caught("KeyError: 'cached_size'"),
-    "destructor": (
-        "Exception ignored in: <function Pool.__del__ at 0x7f8a1c0d5e40>\n"
-        + caught("AttributeError: 'NoneType' object has no attribute 'close'")
-    ),
-    "thread": (
-        "Exception in thread Thread-7 (report):\n"
-        + caught("ConnectionRefusedError: [Errno 111] Connection refused")
-    ),
-    "loader_restarted": (
-        "Process Process-3:\n"
-        + caught("OSError: [Errno 24] Too many open files")
-        + "ERROR: Unexpected BUS error encountered in DataLoader worker.\n"
-        + "loader worker 3 was started again\n"
-    ),
-    "chain": (
-        caught("KeyError: 'size'")
-        + "\nDuring handling of the above exception, another exception occurred:\n\n"
-        + caught("ValueError: no size in the header")
-    ),
-    "cause": (
-        caught("FileNotFoundError: [Errno 2] No such file or directory: '/tmp/index.pkl'")
-        + "\nThe above exception was the direct cause of the following exception:\n\n"
-        + caught("RuntimeError: the index has to be built")
-    ),
-    "warning": (
-        f"{SITE}/ppdata/cache.py:41: UserWarning: RuntimeError: the cache is off: No space left\n"
-        "  warnings.warn(\n"
-    ),
-    "optional_import": caught("ModuleNotFoundError: No module named 'apex'"),
-    "script_import": caught("ModuleNotFoundError: No module named 'apex'", SCRIPT),
-    "library_import": caught("ModuleNotFoundError: No module named 'apex'", LIBRARY),
-    "main_retried": caught("KeyError: 'cached_size'", SCRIPT + FRAME),
-    "import_line": "Warning: import apex failed: No module named 'apex', using plain layers\n",
-    "download_retried": (
-        "WARNING:urllib3.connectionpool:Retrying (Retry(total=2, connect=None)) after connection"
-        " broken by 'NewConnectionError: Failed to establish a new connection'\n"
-        + caught("urllib.error.URLError: <urlopen error [Errno 110] Connection timed out>")
-    ),
-    "memory_probe": caught("MemoryError: Unable to allocate 512. GiB for an array"),
-    "error_line": "[ERROR] libpng: sRGB: out of memory for a chunk, ignored\n",
-    "nccl_warn": (
-        "node1:2131:2140 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\n"
-    ),
-    "cache_pickle": caught("_pickle.UnpicklingError: pickle data was truncated"),
-    "cache_json": caught("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
 }
 PLACES = ("start", "middle", "late", "last")
 # Logs that hold the same lines as those of another failure: (case, kind, place).

@@ -71,7 +71,8 @@ PREFIX = re.compile(r"^(?:\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>
 
 SUMMARY = "Error Message Summary:"
 TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):")
-FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<more>, in .*)?')
+# A frame that faulthandler prints has no comma behind its number, and belongs to no exception.
+FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<more>, in .*)?\s*$')
 CHAIN = re.compile(
     r"^(?:During handling of the above exception|The above exception was the direct cause)"
 )
@@ -83,11 +84,35 @@ _OUTERMOST = re.compile(r", in <module>\s*$")
 _LIBRARY = re.compile(r"^<string>$|/(?:site|dist)-packages/|/lib/python3[.\d]*/(?!runpy\.py)")
 # Records in the format of a logging handler, which flushes each. Those of the runtimes' C++ threads
 # have other forms: they go on when the main thread has ended.
+_LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)"
 RECORD = re.compile(
-    r"^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?\]?"
-    r"(?: \S+)?(?: -)? \[? *(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
+    r"^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d(?:[,.]\d+)?\]?"
+    rf"(?: \S+)?(?: -)? \[? *{_LEVEL}\b"
+    rf"|^{_LEVEL}:[\w.]+:|^\[{_LEVEL}\] ME\(\d+:\d+,MainProcess\)"
 )
-RECORD_BYTES = rb"(?m)^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d"
+RECORD_BYTES = (
+    rb"(?m)^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d|^\[?[A-Z]{4,8}(?::[\w.]+:|\] ME\()"
+)
+# What goes on below an error's message without being of the program's own: details of the message,
+# lines of the runtimes' threads, of a launcher and of a worker process.
+_FOREIGN = re.compile(
+    r"^(?:\s|\[|\(|[-=*#+|]|[IWEF]\d{4} |E[A-Z0-9]\d{4}: |\d+\.|\S+\.(?:cc|cu|cpp|h|py|so)\b"
+    r"|Process \S+:|Current thread|Thread 0x|(?:The above|During handling)|LAUNCH )"
+)
+# Exceptions whose message is one line by the way in which the interpreter makes it.
+_ONE_LINE = re.compile(
+    r"^(?:KeyError: |ModuleNotFoundError: No module named '|ImportError: cannot import name '"
+    r"|[\w.]+: \[Errno -?\d+\] |NameError: name '|AttributeError: .* has no attribute '"
+    r"|IndexError: \w+ index out of range|ZeroDivisionError|UnicodeDecodeError: '"
+    r"|[\w.]*JSONDecodeError: .*\(char \d+\)$|EOFError|StopIteration|KeyboardInterrupt)"
+)
+# Lines that are the last ones of their process. A later record of the training's own shows that the
+# process was another one: a worker, or a program that the training had started.
+LAST = re.compile(
+    r"^terminate called|^Fatal Python error: |^F\d{4} .*Check failed|^\S*python[\d.]*: "
+    r"|^[\w.-]+: error: |^(?:\S+: line \d+:\s+\d+ )?"
+    r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Terminated)\b"
+)
 HEADERS = ("Exception ignored in", "--- Logging error ---", "Exception in thread")
 SIGNAL_INFO = re.compile(
     r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)"
@@ -258,6 +283,16 @@ def is_outermost(frame):
         return False
     more = frame.group("more")
     return more is None or "runpy" in frame.group("file") or bool(_OUTERMOST.search(more))
+
+
+def is_plain(text):
+    """Return whether a line is one that only the program's own code prints."""
+    return bool(text.strip()) and not _FOREIGN.match(text)
+
+
+def is_one_line(error):
+    """Return whether an error's message surely ends with its line."""
+    return bool(_ONE_LINE.match(f"{error['kind']}: {error['text']}"))
 
 
 def is_final(match):

@@ -14,7 +14,7 @@ from collections import deque
 
 from . import error_patterns as lines
 from .failure_catalogue import tagged
-from .root_error import QUOTES, choose, is_uncaught
+from .root_error import QUOTES, choose, ends_process, is_uncaught
 
 # Lines. A recursion error repeats frames, but Python cuts it at about 2,000 frames.
 MAX_TRACEBACK = 500
@@ -25,6 +25,7 @@ KEEP = 16  # errors kept before training goes on or the log ends
 CONTEXT_BEFORE = 6
 CONTEXT_AFTER = 4
 CONTEXT_CHARS = 400
+OUTLIVED = 2  # plain lines below a message of one line from which on the process had gone on
 
 
 class ErrorScan:
@@ -96,13 +97,13 @@ class ErrorScan:
         self._pending = False
 
     def _outlive(self):
-        """Note that the main thread went on after its exceptions: nothing uncaught was among them.
+        """Note that the main thread went on: nothing that ends a process was among its errors.
 
         What a handler, a thread or a mere line said stays. It may explain a later end.
         """
         self._leave_traceback()
-        passed = [error for error in self.errors if is_uncaught(error)]
-        self.errors = [error for error in self.errors if not is_uncaught(error)]
+        passed = [error for error in self.errors if ends_process(error)]
+        self.errors = [error for error in self.errors if not ends_process(error)]
         if passed and not self.survived:
             self.survived = dict(passed[0], survived=True)
         self._pending = False
@@ -177,7 +178,7 @@ class ErrorScan:
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
-            self._add(number, kind, text, origin, [line])
+            self._add(number, kind, text, origin, [line], last=bool(lines.LAST.match(line)))
         self._begin, self._state = number, self._in_after
 
     def _add_tagged(self, number, kind, text, line):
@@ -300,7 +301,7 @@ class ErrorScan:
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
-            self._add(number, kind, message, "cpp", [line])
+            self._add(number, kind, message, "cpp", [line], last=True)
         self._lacks_text = not message  # Paddle then puts the message a line below
         self._begin, self._state = number, self._in_after
 
@@ -349,6 +350,10 @@ class ErrorScan:
             self._lacks_text = False
         if len(error["context"]) < CONTEXT_BEFORE + CONTEXT_AFTER + 2:
             error["context"].append(text[:CONTEXT_CHARS])
+        if is_uncaught(error) and lines.is_one_line(error) and lines.is_plain(text):
+            error["plain"] += 1
+            if error["plain"] == OUTLIVED:
+                self._outlive()
 
     def _between_chain(self, number, text):
         if text and not lines.TRACEBACK.match(text):
@@ -359,7 +364,7 @@ class ErrorScan:
     # -- records --
 
     def _add(self, number, kind, text, origin, context, frame=None, root=None, **flags):
-        """Add an error. flags: handled, thread, direct."""
+        """Add an error. flags: handled, thread, direct, partial, last."""
         self.count += 1
         self._lacks_text = False
         frame = frame or {"file": None, "line": None}
@@ -377,6 +382,9 @@ class ErrorScan:
             "soft": False,
             "direct": False,
             "partial": False,
+            "last": False,
+            "plain": 0,
+            "begin": self._begin,
             "root": root,
             "signal": None,
             "sender": None,
@@ -388,7 +396,7 @@ class ErrorScan:
             handled = (error for error in self.errors if error["handled"])
             self.errors.remove(next(handled, self.errors[-1]))
         self.errors.append(self._error)
-        self._pending = self._pending or is_uncaught(self._error)
+        self._pending = self._pending or ends_process(self._error)
 
 
 def _signal_fields(match):

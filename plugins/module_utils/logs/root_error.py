@@ -11,6 +11,7 @@ import re
 from . import error_patterns as lines
 from .failure_catalogue import classify, entry_of
 
+_INTERNAL = frozenset(("soft", "direct", "partial", "last", "plain", "begin"))
 _ORDER = {"primary": 0, "shared": 1, "secondary": 2}
 _VAGUE = frozenset(("python_exception", "cpp_exception", "unknown"))
 # An exception that was raised during the handling of one of these is its consequence. A missing
@@ -30,9 +31,14 @@ _DEEP = frozenset(
 # What native code fails with where Python called it. Its words are vague as often as the library
 # has said before what happened.
 _NATIVE = frozenset(("RuntimeError", "OSError", "SystemError", "EnforceNotMet", "DistBackendError"))
+_KILLED_BY = re.compile(r"killed by signal: (Bus|Segmentation|Floating|Killed|Terminated|Aborted)")
 _OF_WORKERS = frozenset(("worker_died", "killed"))
 # Lines between an uncaught exception and a crash of the interpreter that it ends.
 TEARDOWN = 12
+NEAR = 3  # lines between the words of native code and the exception that they belong to
+_NOT_OF_TEARDOWN = frozenset(("connection_lost", "bus_error"))
+# What the main thread says where a thread that it needs has died.
+_AFTER_THREAD = frozenset(("worker_died", "terminated", "aborted"))
 # The end of a data set that answers an unreadable sample by trying another one, when it can read
 # none of them (PaddleOCR does).
 _GAVE_UP = frozenset(("RecursionError",))
@@ -43,9 +49,7 @@ _SAMPLE = re.compile(r"data\w*\.py\", line \d+, in __getitem__")
 
 def finished(error):
     """Return an error as it is reported: with its cause, without internal fields."""
-    result = {
-        key: value for key, value in error.items() if key not in ("soft", "direct", "partial")
-    }
+    result = {key: value for key, value in error.items() if key not in _INTERNAL}
     result["text"] = result["text"].strip()
     result["peer"] = None
     peer = lines.PEER.search(result["text"])
@@ -83,18 +87,20 @@ def choose(errors, survived=None, thread_error=None):
     errors: those since the last training step, in order. survived: the first one that a step
     followed. thread_error: the one that ended a thread of the trainer.
     """
-    errors = _without_outlived(errors)
+    # A torn traceback does not say what ended its thread.
+    threads = [error for error in errors if error["thread"] and error["kind"] != "Traceback"]
+    errors = _without_outlived([error for error in errors if not error["thread"]])
     pool = [finished(error) for error in errors]
-    _excuse_workers(pool)
     thread = None
-    if thread_error:
-        thread = finished(thread_error)
+    if thread_error or threads:
+        thread = finished(thread_error or threads[0])
+    _excuse_workers(pool, thread)
     causes = _primary_errors(pool, errors, thread)
     if causes:
         error = min(causes, key=_vagueness)
         return _library_line(error, pool, errors) or _with_handled_cause(error, pool)
     fatal = [error for error in pool if not error["handled"]]
-    if thread:
+    if thread and not _has_own_words(pool, errors):
         # With `the data reader raises an exception` it did end the rank.
         return dict(thread, survived=not any(e["cause"] == "worker_died" for e in fatal))
     # A line that only calls itself an error comes after one that ends a process. The error that
@@ -108,46 +114,80 @@ def choose(errors, survived=None, thread_error=None):
     return next((error for error in pool if error["grade"] == "primary"), pool[0])
 
 
+def _has_own_words(pool, errors):
+    """Return whether the main thread says more of its end than a dead thread would make it say."""
+    return any(
+        not (error["handled"] or raw["soft"] or error["cause"] in _AFTER_THREAD)
+        for error, raw in zip(pool, errors)
+    )
+
+
 def _without_outlived(errors):
-    """Return the errors without the exceptions that another one shows to be handled.
+    """Return the errors without those that another one shows to be handled.
 
     An interpreter prints one uncaught exception of its main thread, the last. A C++ exception of
     the main thread after it shows the same, except right after it, while the interpreter ends.
     """
     result = []
     for index, error in enumerate(errors):
-        if not is_uncaught(error) or not any(_outlives(later, error) for later in errors[index:]):
+        if not ends_process(error) or not any(_outlives(later, error) for later in errors[index:]):
             result.append(error)
     return result
 
 
-def _excuse_workers(pool):
+def _excuse_workers(pool, thread):
     """Mark what a loader worker said as handled where its parent reports no failure after it.
 
-    A loader that starts its workers again goes on.
+    A loader that starts its workers again goes on. Its thread may have died of another thing.
     """
+    is_explained = thread and thread["cause"] not in _OF_WORKERS
     for index, error in enumerate(pool):
         if error["kind"] == "DataLoader" and error["origin"] == "line":
-            error["handled"] = not any(map(_reports_worker, pool[index + 1 :]))
+            error["handled"] = bool(is_explained) or not any(
+                _reports_worker(later, error) for later in pool[index + 1 :]
+            )
 
 
-def _reports_worker(error):
-    """Return whether an error is the report of a loader about its workers."""
-    return error["cause"] in _OF_WORKERS or error["kind"] == "DataLoader"
+def _reports_worker(error, said):
+    """Return whether an error is the report of a loader about what its worker said.
+
+    It is not where it names another end of the worker.
+    """
+    if error["kind"] == "DataLoader":
+        return True
+    if error["cause"] not in _OF_WORKERS:
+        return False
+    signal = _KILLED_BY.search(error["text"])
+    return not signal or signal.group(1).lower() in said["text"].lower()
 
 
 def _outlives(later, error):
     """Return whether an error shows that the main thread went on after an exception."""
     if later is error or error["kind"] == "Traceback" or QUOTES.search(error["text"]):
         return False
+    if not is_uncaught(error):
+        # What ended a worker is told before its parent's report of it. What stands right above an
+        # exception may be of it.
+        is_apart = later["begin"] - error["line"] > NEAR
+        return is_apart and is_uncaught(later) and not _is_report(later)
     if is_uncaught(later):
         return later["kind"] != "Traceback"
     if later["origin"] != "cpp" or later["handled"]:
         return False
     cause = finished(later)["cause"]
-    return cause == "connection_lost" or (
+    return cause in _NOT_OF_TEARDOWN or (
         cause != "terminated" and later["line"] - error["line"] > TEARDOWN
     )
+
+
+def _is_report(error):
+    """Return whether an exception is torn, or is the report of a loader about its workers."""
+    return error["kind"] == "Traceback" or finished(error)["cause"] in _OF_WORKERS
+
+
+def ends_process(error):
+    """Return whether an error looks like the last words of a process."""
+    return is_uncaught(error) or error["last"]
 
 
 def is_uncaught(error):
