@@ -316,10 +316,11 @@ class _Attempt:
         """Return the mapping in a JSON file of the attempt, or None."""
         return _read_mapping(self.root, path)
 
-    def scan(self, path, controller_name, table):
+    def scan(self, path, controller_name, table, ended=None):
         """Return the findings of one log or None, and note the file as one to fetch.
 
-        controller_name: its name on the controller.
+        controller_name: its name on the controller. ended: exit code and signal of its process,
+        None where it may still run.
         """
         try:
             descriptor = open_below(self.root, path)
@@ -329,7 +330,7 @@ class _Attempt:
             self.problems.append(f"{path}: not read: {error.strerror or error}")
             return None
         try:
-            findings = self._scan_descriptor(descriptor, table)
+            findings = self._scan_descriptor(descriptor, table, ended)
         except OSError as error:
             self.problems.append(f"{path}: not read to its end: {error.strerror or error}")
             return None
@@ -339,9 +340,9 @@ class _Attempt:
         self.files.append(dict(file, bytes=findings["bytes"], sha256=findings["sha256"]))
         return findings
 
-    def _scan_descriptor(self, descriptor, table):
+    def _scan_descriptor(self, descriptor, table, ended):
         if self.digest:
-            findings = scan(descriptor, table)
+            findings = scan(descriptor, table, ended)
         else:
             findings = tail_status(descriptor, table)
         findings["mtime"] = os.fstat(descriptor).st_mtime
@@ -416,12 +417,16 @@ def _collect(attempt, names):
     for entry in own_ranks:
         path = _rank_log(entry, template)
         controller_name = f"rank-{entry['rank']:03d}.{attempt.node}.log"
-        findings = attempt.scan(path, controller_name, table)
         event = events["ranks"].get(entry["rank"], {})
-        rank = _describe_rank(entry, controller_name, findings, event)
+        rank = _describe_rank(entry, controller_name, event)
+        has_ended = _note_end(rank, children)
+        ended = None
+        if has_ended or unit is not None:
+            ended = (rank["exit_code"], rank["signal"])
+        findings = attempt.scan(path, controller_name, table, ended)
         if findings:
-            rank["file"] = path
-        _judge_rank(rank, children, unit)
+            rank.update({key: findings.get(key) for key in _LOG_KEYS + _STEP_KEYS}, file=path)
+        rank["state"] = rank_state(rank, has_ended, unit).value
         ranks.append(rank)
     attempt.scan_strays(template, {_rank_log(entry, template) for entry in own_ranks})
     scheduler = _scan_schedulers(attempt, launcher)
@@ -532,20 +537,20 @@ def was_rebooted(record):
     return bool(boot) and boot != ownership.boot_mark()
 
 
-def _describe_rank(entry, controller_name, findings, event):
-    """Return a rank's entry of the evidence, without its state.
+def _describe_rank(entry, controller_name, event):
+    """Return a rank's entry of the evidence, without its state and what its log has.
 
-    findings: of its log, or None. event: its entry of read_events.
+    event: its entry of read_events.
     """
     rank = {key: entry.get(key) for key in ("rank", "node", "local_rank", "device")}
     rank.update(file=None, home=controller_name)
-    rank.update({key: (findings or {}).get(key) for key in _LOG_KEYS + _STEP_KEYS})
+    rank.update(dict.fromkeys(_LOG_KEYS + _STEP_KEYS))
     rank.update({key: event.get(key) for key in ("pid", "started", "ended", "exit_code", "signal")})
     return rank
 
 
-def _judge_rank(rank, children, unit):
-    """Set a rank's state, and the observer of its end: agent, launcher or None.
+def _note_end(rank, children):
+    """Set the observer of a rank's end (agent, launcher or None), and return whether it ended.
 
     The launcher reports the end of one child only. It counts where the agent has not seen the end.
     """
@@ -559,5 +564,4 @@ def _judge_rank(rank, children, unit):
             rank["exit_code"] = code
         else:
             rank["signal"] = signal_name(-code)
-    has_ended = rank["ended"] is not None or rank["observed"] is not None
-    rank["state"] = rank_state(rank, has_ended, unit).value
+    return rank["ended"] is not None or rank["observed"] is not None

@@ -26,7 +26,7 @@ from .candidates import (
     TERMINATED,
     Weighing,
 )
-from .handled_errors import ends_log
+from .handled_errors import NAMES_A_THING, ends_log
 
 _SIGNAL_CAUSES = {
     "SIGSEGV": "segfault",
@@ -41,20 +41,6 @@ _SIGNAL_CAUSES = {
 # What the kernel's memory killer leaves in logs; where its counter says that it was there, it is
 # the cause.
 _OF_OOM = frozenset(("killed", "worker_died", "silent_end"))
-# Causes that are believed where the last line of a rank names them that was not killed: they name a
-# thing, not a condition of the peers.
-_LAST_WORDS = frozenset(
-    (
-        "bad_argument",
-        "bad_config",
-        "data_corrupt",
-        "data_missing",
-        "disk_full",
-        "download_failed",
-        "permission",
-        "version_mismatch",
-    )
-)
 MANY = 8  # candidates and evidence lines that are listed
 _LOST_CONTACT = frozenset(
     ("connection_lost", "aborted", "terminated", "seen_by_launcher", "mpi_runtime")
@@ -690,7 +676,7 @@ def _classify_last_line(candidate):
     It counts for a rank that ended with 1. sys.exit("...") prints its text and nothing else.
     """
     cause = classify("", candidate.get("last_line") or "")["cause"]
-    if candidate["exit_code"] == 1 and cause in _LAST_WORDS:
+    if candidate["exit_code"] == 1 and cause in NAMES_A_THING:
         return cause
     return "silent_exit"
 

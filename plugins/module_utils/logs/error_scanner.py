@@ -108,11 +108,14 @@ class ErrorScan:
             self.survived = dict(passed[0], survived=True)
         self._pending = False
 
-    def finish(self):
-        """Return the error that best explains an end of this rank, or None."""
+    def finish(self, end=None):
+        """Return the error that best explains an end of this rank, or None.
+
+        end: the End of the process, None where it may still run.
+        """
         self._leave_traceback()
         self._state = None
-        return choose(self.errors, self.survived, self.thread_error)
+        return choose(self.errors, self.survived, self.thread_error, end)
 
     # -- opening an event --
 

@@ -10,6 +10,7 @@ import re
 
 from . import error_patterns as lines
 from .failure_catalogue import classify, entry_of
+from .last_words import TEARDOWN, is_contradicted
 
 _INTERNAL = frozenset(("soft", "direct", "partial", "last", "plain", "begin"))
 _ORDER = {"primary": 0, "shared": 1, "secondary": 2}
@@ -33,8 +34,6 @@ _DEEP = frozenset(
 _NATIVE = frozenset(("RuntimeError", "OSError", "SystemError", "EnforceNotMet", "DistBackendError"))
 _KILLED_BY = re.compile(r"killed by signal: (Bus|Segmentation|Floating|Killed|Terminated|Aborted)")
 _OF_WORKERS = frozenset(("worker_died", "killed"))
-# Lines between an uncaught exception and a crash of the interpreter that it ends.
-TEARDOWN = 12
 NEAR = 3  # lines between the words of native code and the exception that they belong to
 _NOT_OF_TEARDOWN = frozenset(("connection_lost", "bus_error"))
 # What the main thread says where a thread that it needs has died.
@@ -81,12 +80,17 @@ def _root_cause(root, is_direct):
     return None
 
 
-def choose(errors, survived=None, thread_error=None):
+def choose(errors, survived=None, thread_error=None, end=None):
     """Return the error that best explains an end of the rank, or None.
 
     errors: those since the last training step, in order. survived: the first one that a step
-    followed. thread_error: the one that ended a thread of the trainer.
+    followed. thread_error: the one that ended a thread of the trainer. end: the End of the process,
+    None where it may still run.
     """
+    if end:
+        passed = [error for error in errors if _is_past(error, end)]
+        errors = [error for error in errors if error not in passed]
+        survived = survived or (passed and dict(passed[0], survived=True))
     # A torn traceback does not say what ended its thread.
     threads = [error for error in errors if error["thread"] and error["kind"] != "Traceback"]
     errors = _without_outlived([error for error in errors if not error["thread"]])
@@ -112,6 +116,13 @@ def choose(errors, survived=None, thread_error=None):
     if not pool:
         return None
     return next((error for error in pool if error["grade"] == "primary"), pool[0])
+
+
+def _is_past(error, end):
+    """Return whether the end of a process shows that it handled an error."""
+    if error["handled"] or error["thread"]:
+        return False
+    return is_contradicted(error, end)
 
 
 def _has_own_words(pool, errors):
