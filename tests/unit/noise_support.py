@@ -24,6 +24,9 @@ RECORDS = {
     "mindocr": "[2026-11-20 23:52:38] mindocr.data ERROR - ",
 }
 PLACES = ("start", "middle", "late", "last")
+# What a handler in the script's own module level prints, as an uncaught exception is printed.
+SCRIPTS = ("script_import", "main_retried", "remote_traceback", "loguru")
+CRASHES = ("det22-segv-rank3", "msrun-segv-evaluation", "ocr-segv", "seg-abort")
 # Logs that hold the same lines as those of another failure: (case, kind, place).
 ALIKE = {
     # what sys.exit("...") prints is the last line: only a destructor prints after it
@@ -33,8 +36,14 @@ ALIKE = {
     ("ocr-worker-exits", "loader_restarted", "last"),
     ("ocr-worker-exits", "loader_restarted", "late"),
     # an exception of the script right before a crash, as a crash of the interpreter's end has it
-    ("det22-segv-rank3", "script_import", "last"),
-    ("det22-segv-rank3", "main_retried", "last"),
+    *((case, kind, "last") for case in CRASHES for kind in SCRIPTS),
+    *(
+        (case, kind, "late")
+        for case in ("ocr-segv", "seg-abort", "det22-segv-rank3")
+        for kind in SCRIPTS
+    ),
+    # a traceback right before os._exit(1), as of a handler that gives up
+    ("det22-exit-evaluation", None, "last"),
     # the rank slept right after it, and its end was not seen
     ("mpirun-cluster-timeout", "script_import", "start"),
     ("mpirun-cluster-timeout", "script_import", "middle"),

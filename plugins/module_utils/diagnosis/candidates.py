@@ -180,6 +180,7 @@ class _RankEvidence:
             and all(
                 self.rank.get(key) is None or self.rank[key] >= stopped_at
                 for key in ("ended", "mtime")
+                if key == "ended" or self.code is not None or self.signal
             )
         )
 
@@ -382,7 +383,7 @@ class Weighing:
         self.failed = [name for name in known if name not in self.stopped and name not in self.fine]
         self.ranks = set_handled_apart(
             [
-                dict(rank, node=name, restarted=node.get("restarted"))
+                dict(rank, node=name, restarted=node.get("restarted") or not node.get("exit"))
                 for name, node in answers.items()
                 for rank in node.get("ranks") or []
             ]
@@ -408,6 +409,7 @@ class Weighing:
         self._raise_first_kills(candidates)
         self._believe_launchers(candidates)
         self._raise_foreign_stop(candidates)
+        self._doubt_stopped_ranks(candidates)
         return candidates + (self._find_lost_rank(candidates) or self._find_early_end(candidates))
 
     def precedes(self, one, other):
@@ -463,9 +465,8 @@ class Weighing:
         if not primary:
             return
         for candidate in candidates:
-            if candidate["weight"] in (OOM, KILLED) and all(
-                self.precedes(candidate, other) for other in primary
-            ):
+            is_early = candidate["weight"] in (OOM, KILLED) or candidate.get("who") == "scheduler"
+            if is_early and all(self.precedes(candidate, other) for other in primary):
                 candidate["weight"] = PRIMARY
 
     def _believe_launchers(self, candidates):
@@ -510,6 +511,26 @@ class Weighing:
                 candidate.update(
                     weight=TERMINATED, why="was told to stop before anything else had failed"
                 )
+
+    def _doubt_stopped_ranks(self, candidates):
+        """Lower the weight of errors of stopped ranks where another rank says more.
+
+        Stopping may have made the error, or a thread that died long before has nothing to do with
+        it. A thread counts as the reason for a hang, where no rank ended by itself.
+        """
+        stopped = [c for c in candidates if c["weight"] == DOUBTFUL and self._is_stopped(c)]
+        others = [c for c in candidates if c not in stopped]
+        is_known = any(c["weight"] == SHARED or c["weight"] >= DECIDES for c in others)
+        for candidate in stopped:
+            is_silent = candidate["exit_code"] is None and not candidate["signal"]
+            lived_on = candidate["ended"] is not None and is_silent
+            if is_known or (lived_on and self.failed and not candidate["error"].get("thread")):
+                candidate["weight"] = LATE
+
+    def _is_stopped(self, candidate):
+        """Return whether a rank was stopped, or its end not seen."""
+        is_unseen = candidate["exit_code"] is None and not candidate["signal"]
+        return is_unseen or self.is_stop_of_attempt(candidate)
 
     def _is_foreign_stop(self, candidate):
         """Return whether a foreign SIGTERM was the first end on its node.

@@ -96,8 +96,8 @@ RECORD_BYTES = (
 # What goes on below an error's message without being of the program's own: details of the message,
 # lines of the runtimes' threads, of a launcher and of a worker process.
 _FOREIGN = re.compile(
-    r"^(?:\s|\[|\(|[-=*#+|]|[IWEF]\d{4} |E[A-Z0-9]\d{4}: |\d+\.|\S+\.(?:cc|cu|cpp|h|py|so)\b"
-    r"|Process \S+:|Current thread|Thread 0x|(?:The above|During handling)|LAUNCH )"
+    r"^(?:\s|\[|\(|[-=*#+|]|[IWEF]\d{4} |E[A-Z0-9]\d{4}: |\d+\.|\S+\.(?:cc|cu|cpp|h|so)\b"
+    r"|\S+\.py\b(?!:\d+: \w*Warning: )|\S*(?:resource_tracker|ResourceWarning)|Process \S+:|Current thread|Thread 0x|(?:The above|During handling)|LAUNCH )"
 )
 # Exceptions whose message is one line by the way in which the interpreter makes it.
 _ONE_LINE = re.compile(
@@ -113,6 +113,8 @@ LAST = re.compile(
     r"|^[\w.-]+: error: |^(?:\S+: line \d+:\s+\d+ )?"
     r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Terminated)\b"
 )
+# Files of the loaders whose threads the main thread waits for.
+LOADER = re.compile(r"/(?:paddle|mindspore)/(?:\w+/)*(?:dataloader|dataset|reader)\b")
 HEADERS = ("Exception ignored in", "--- Logging error ---", "Exception in thread")
 SIGNAL_INFO = re.compile(
     r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)"

@@ -48,6 +48,7 @@ class ErrorScan:
         self._error = None  # the error whose following lines are being read
         self._begin = 0  # number of the line where the open event begins
         self._frame = None  # the innermost frame of the open traceback
+        self._is_loader = False  # whether the open traceback has a frame of a data loader
         self._is_partial = False  # whether the open traceback begins below the script
         self._loose = None  # (number, kind, text) of a line that may end the open traceback
         self._lacks_text = False  # whether the message of the newest error is still to come
@@ -204,7 +205,7 @@ class ErrorScan:
             self._is_handled = self._is_handled or last["handled"]
         self._is_handled = self._is_handled or is_handled
         self._begin, self._state = number, self._in_traceback
-        self._frame, self._loose, self._is_partial = None, None, False
+        self._frame, self._loose, self._is_partial, self._is_loader = None, None, False, False
         self._context.clear()
         self._context.append(text)
 
@@ -224,6 +225,7 @@ class ErrorScan:
             if self._frame is None:
                 self._is_partial = not lines.is_outermost(frame)
             self._frame = {"file": frame.group("file"), "line": int(frame.group("line"))}
+            self._is_loader = self._is_loader or bool(lines.LOADER.search(frame.group("file")))
         if not text or text[0] in " \t":
             self._context.append(text)
             return True
@@ -251,6 +253,7 @@ class ErrorScan:
             "partial": is_partial and not self._is_handled,
             "thread": self._in_thread,
             "direct": self._is_direct,
+            "loader": self._is_loader,
         }
         self._forget_chain()
         self._add(number, kind, text, "python", context, frame=self._frame, root=root, **flags)
@@ -367,7 +370,7 @@ class ErrorScan:
     # -- records --
 
     def _add(self, number, kind, text, origin, context, frame=None, root=None, **flags):
-        """Add an error. flags: handled, thread, direct, partial, last."""
+        """Add an error. flags: handled, thread, direct, loader, partial, last."""
         self.count += 1
         self._lacks_text = False
         frame = frame or {"file": None, "line": None}
@@ -386,6 +389,7 @@ class ErrorScan:
             "direct": False,
             "partial": False,
             "last": False,
+            "loader": False,
             "plain": 0,
             "begin": self._begin,
             "root": root,

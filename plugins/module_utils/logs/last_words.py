@@ -63,6 +63,11 @@ def is_contradicted(error, end):
     return bool(is_thrown) and _is_caught_below(error, end)
 
 
+def is_mere_warning(error, end):
+    """Return whether an NCCL WARN without an error of its own stands above an end without words."""
+    return end.is_seen and is_apart(error, end, TEARDOWN)
+
+
 def _is_of_a_child(error, end):
     """Return whether a line about the end of a process is about another one than this."""
     for kind, words, codes, signal in _ENDS:
@@ -107,7 +112,7 @@ def is_apart(error, end, most):
 def _after_message(error):
     """Return the lines below an error that are surely not of its message."""
     below = lines_below(error)
-    if error.get("origin") == "line" or is_one_line(error):
+    if error.get("origin") == "line" or error["kind"] == "NCCL WARN" or is_one_line(error):
         return below
     for index, line in enumerate(below):
         if _PLACE.search(line):

@@ -10,9 +10,9 @@ import re
 
 from . import error_patterns as lines
 from .failure_catalogue import classify, entry_of
-from .last_words import TEARDOWN, is_contradicted
+from .last_words import TEARDOWN, is_contradicted, is_mere_warning
 
-_INTERNAL = frozenset(("soft", "direct", "partial", "last", "plain", "begin"))
+_INTERNAL = frozenset(("soft", "direct", "partial", "last", "loader", "plain", "begin"))
 _ORDER = {"primary": 0, "shared": 1, "secondary": 2}
 _VAGUE = frozenset(("python_exception", "cpp_exception", "unknown"))
 # An exception that was raised during the handling of one of these is its consequence. A missing
@@ -88,8 +88,9 @@ def choose(errors, survived=None, thread_error=None, end=None):
     None where it may still run.
     """
     if end:
-        passed = [error for error in errors if _is_past(error, end)]
-        errors = [error for error in errors if error not in passed]
+        errors, passed = _part(errors, end)
+        if thread_error and not thread_error["loader"]:
+            passed, thread_error = [*passed, dict(thread_error, thread=False)], None
         survived = survived or (passed and dict(passed[0], survived=True))
     # A torn traceback does not say what ended its thread.
     threads = [error for error in errors if error["thread"] and error["kind"] != "Traceback"]
@@ -118,11 +119,23 @@ def choose(errors, survived=None, thread_error=None, end=None):
     return next((error for error in pool if error["grade"] == "primary"), pool[0])
 
 
-def _is_past(error, end):
-    """Return whether the end of a process shows that it handled an error."""
-    if error["handled"] or error["thread"]:
-        return False
-    return is_contradicted(error, end)
+def _part(errors, end):
+    """Return the errors that may have made the end of a process, and those that did not.
+
+    A thread ends no process. The main thread waits for those of its loader only.
+    """
+    mere = all(error["kind"] == "NCCL WARN" for error in errors if not error["handled"])
+    kept, passed = [], []
+    for error in errors:
+        if error["thread"] and not error["loader"]:
+            passed.append(dict(error, thread=False))
+        elif error["handled"] or error["thread"]:
+            kept.append(error)
+        elif is_contradicted(error, end) or (mere and is_mere_warning(error, end)):
+            passed.append(error)
+        else:
+            kept.append(error)
+    return kept, passed
 
 
 def _has_own_words(pool, errors):
@@ -179,7 +192,7 @@ def _outlives(later, error):
     if not is_uncaught(error):
         # What ended a worker is told before its parent's report of it. What stands right above an
         # exception may be of it.
-        is_apart = later["begin"] - error["line"] > NEAR
+        is_apart = error["origin"] == "line" or later["begin"] - error["line"] > NEAR
         return is_apart and is_uncaught(later) and not _is_report(later)
     if is_uncaught(later):
         return later["kind"] != "Traceback"
