@@ -302,9 +302,9 @@ LATER = {
         "OpenCV(4.6.0) /io/opencv/modules/imgproc/src/resize.cpp:4052: error: (-215:Assertion"
         " failed) !ssize.empty() in function 'resize'\n"
     ),
-    "cv2_old": (  # noqa
-        "OpenCV(3.4.1) Error: Assertion failed (ssize.width > 0 && ssize.height > 0) in resize, file"
-        " /io/opencv/modules/imgproc/src/resize.cpp, line 4044\n"
+    "cv2_old": (
+        "OpenCV(3.4.1) Error: Assertion failed (ssize.width > 0 && ssize.height > 0) in resize,"
+        " file /io/opencv/modules/imgproc/src/resize.cpp, line 4044\n"
     ),
     "font_missing": (
         "WARNING:matplotlib.font_manager:findfont: Font family ['SimHei'] not found. Falling back"

@@ -64,7 +64,7 @@ def is_alike(case: str, kind: str, place: str) -> bool:
 WHOM = ("innocent", "guilty", "all")
 _EVENT = re.compile(
     r"Traceback \(most|^terminate called|^Fatal Python error|^\[ERROR\]|^ERROR: Unexpected"
-    r"|^Exception in thread|^Exception ignored|Error Message Summary"
+    r"|^Exception in thread|^Exception ignored|Error Message Summary|^usage: |can't open file"
 )
 
 

@@ -38,10 +38,13 @@ def _set_own_apart(rank):
     error = rank.get("first_error")
     if not error:
         return dict(rank, handled=None)
-    if error.get("thread"):
+    end = End(rank.get("exit_code"), rank.get("signal"), rank.get("lines") or 0)
+    if rank.get("restarted") and not end.is_seen and error.get("origin") in ("python", "line"):
+        is_handled = True  # no end was recorded there, as long as this process lived
+    elif error.get("thread"):
         is_handled = _is_of_idle_thread(rank)
     else:
-        is_handled = _is_passing(rank) or _is_contradicted(rank)
+        is_handled = _is_passing(rank) or _is_contradicted(rank, end)
     if is_handled:
         return dict(rank, first_error=None, handled=error)
     return dict(rank, handled=None)
@@ -88,16 +91,9 @@ def _details(error):
     return details
 
 
-def _is_contradicted(rank):
-    """Return whether a rank's end shows that an exception in its log did not end it.
-
-    Where no end was seen, its node must not have been restarted.
-    """
-    error = rank["first_error"]
-    end = End(rank.get("exit_code"), rank.get("signal"), rank.get("lines") or 0)
-    if error.get("origin") == "python" and rank.get("restarted") and not end.is_seen:
-        return True
-    return is_contradicted(error, end) or _has_other_last_words(rank)
+def _is_contradicted(rank, end):
+    """Return whether a rank's end shows that an exception in its log did not end it."""
+    return is_contradicted(rank["first_error"], end) or _has_other_last_words(rank)
 
 
 def _has_other_last_words(rank):

@@ -97,7 +97,8 @@ RECORD_BYTES = (
 # lines of the runtimes' threads, of a launcher and of a worker process.
 _FOREIGN = re.compile(
     r"^(?:\s|\[|\(|[-=*#+|]|[IWEF]\d{4} |E[A-Z0-9]\d{4}: |\d+\.|\S+\.(?:cc|cu|cpp|h|so)\b"
-    r"|\S+\.py\b(?!:\d+: \w*Warning: )|\S*(?:resource_tracker|ResourceWarning)|Process \S+:|Current thread|Thread 0x|(?:The above|During handling)|LAUNCH )"
+    r"|\S+\.py\b(?!:\d+: \w*Warning: )|\S*(?:resource_tracker|ResourceWarning)|Process \S+:"
+    r"|Current thread|Thread 0x|(?:The above|During handling)|LAUNCH )"
 )
 # Exceptions whose message is one line by the way in which the interpreter makes it.
 _ONE_LINE = re.compile(

@@ -221,6 +221,8 @@ class ErrorScan:
             self._cut_short()
             return False
         frame = lines.FRAME.match(text)
+        if not text.strip() and number - self._begin == 1:
+            self._is_handled = True  # a handler's own form: the interpreter begins with a frame
         if frame:
             if self._frame is None:
                 self._is_partial = not lines.is_outermost(frame)

@@ -18,18 +18,17 @@ TEARDOWN = 12  # lines between an uncaught exception and a crash of the interpre
 # They end a process whose main thread still runs. An uncaught exception has ended it by then.
 _ENDS_THE_LIVING = frozenset(("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP"))
 CRASHES = frozenset(("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"))
-# What a shell, an interpreter or argparse says when a process ends: the exit codes and the signal
-# with which it ends.
+# What a shell, an interpreter or argparse says when a process ends, and the codes with which it ends.
 _ENDS = (
-    ("Killed", "", (137,), "SIGKILL"),
-    ("Segmentation fault", "", (139,), "SIGSEGV"),
-    ("Bus error", "", (135,), "SIGBUS"),
-    ("Aborted", "", (134,), "SIGABRT"),
-    ("Illegal instruction", "", (132,), "SIGILL"),
-    ("Terminated", "", (143,), "SIGTERM"),
-    ("usage error", "", (2,), None),
-    ("python", "can't open file", (2,), None),
-    ("python", "", (1,), None),
+    ("Killed", "", (137,)),
+    ("Segmentation fault", "", (139,)),
+    ("Bus error", "", (135,)),
+    ("Aborted", "", (134,)),
+    ("Illegal instruction", "", (132,)),
+    ("Terminated", "", (143,)),
+    ("usage error", "", (2,)),
+    ("python", "can't open file", (2,)),
+    ("python", "", (1,)),
 )
 # Paddle's native code throws these, and Python can catch them. The place ends their message.
 _THROWN = re.compile(r"(?:[A-Z][A-Za-z]+Error|Error Message Summary)\Z")
@@ -70,13 +69,14 @@ def is_mere_warning(error, end):
 
 def _is_of_a_child(error, end):
     """Return whether a line about the end of a process is about another one than this."""
-    for kind, words, codes, signal in _ENDS:
+    for kind, words, codes in _ENDS:
         if error["kind"] == kind and error["text"].startswith(words):
             if not end.is_seen:
                 return is_apart(error, end, LAST_WORDS)
             if end.signal:
-                return end.signal != signal
-            return end.code not in codes or (signal is None and is_apart(error, end, TEARDOWN))
+                return True  # the signal itself says more, and no process tells of its own
+            # A program of any kind ends with 1, so that the line has to be the last one.
+            return end.code not in codes or (end.code == 1 and is_apart(error, end, TEARDOWN))
     return False
 
 

@@ -89,9 +89,11 @@ def choose(errors, survived=None, thread_error=None, end=None):
     """
     if end:
         errors, passed = _part(errors, end)
-        if thread_error and not thread_error["loader"]:
-            passed, thread_error = [*passed, dict(thread_error, thread=False)], None
         survived = survived or (passed and dict(passed[0], survived=True))
+        if survived and not survived["loader"]:
+            survived = dict(survived, thread=False)
+        if thread_error and not thread_error["loader"]:
+            thread_error = None
     # A torn traceback does not say what ended its thread.
     threads = [error for error in errors if error["thread"] and error["kind"] != "Traceback"]
     errors = _without_outlived([error for error in errors if not error["thread"]])
@@ -189,6 +191,8 @@ def _outlives(later, error):
     """Return whether an error shows that the main thread went on after an exception."""
     if later is error or error["kind"] == "Traceback" or QUOTES.search(error["text"]):
         return False
+    if error["origin"] == later["origin"] == "line":
+        return later["last"]
     if not is_uncaught(error):
         # What ended a worker is told before its parent's report of it. What stands right above an
         # exception may be of it.
