@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from ..logs.error_patterns import PREFIX, RECORD, is_one_line, is_plain
+from ..logs.error_patterns import FINAL, PREFIX, RECORD, is_final, is_one_line, is_plain
 from ..logs.failure_catalogue import classify
 from ..logs.last_words import CRASHES, LAST_WORDS, End, is_contradicted, lines_below
 
@@ -104,10 +104,16 @@ def _has_other_last_words(rank):
     error, last = rank["first_error"], rank.get("last_line") or ""
     if error.get("origin") != "python" or rank.get("exit_code") != 1:
         return False
-    if not is_one_line(error) or ends_log(rank, error) or not is_plain(last):
+    if not is_one_line(error) or ends_log(rank, error) or not _is_said(last):
         return False
     cause = classify("", last)["cause"]
     return cause in NAMES_A_THING and cause != error["cause"]
+
+
+def _is_said(line):
+    """Return whether a line is one that a program prints of itself, and no exception's."""
+    final = FINAL.match(line)
+    return is_plain(line) and not (final and is_final(final))
 
 
 def set_handled_apart(ranks):

@@ -71,6 +71,8 @@ PREFIX = re.compile(r"^(?:\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>
 
 SUMMARY = "Error Message Summary:"
 TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):")
+# What stands before the lines of an exception group. Its members stand further to the right.
+GROUP = re.compile(r"^  (?:\+ Exception Group (?=Traceback)|\| )")
 # A frame that faulthandler prints has no comma behind its number, and belongs to no exception.
 FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<more>, in .*)?\s*$')
 CHAIN = re.compile(

@@ -76,7 +76,7 @@ class ErrorScan:
 
     def line(self, number, text):
         """Read the next line."""
-        text = lines.PREFIX.sub("", text, count=1)
+        text = lines.GROUP.sub("", lines.PREFIX.sub("", text, count=1), count=1)
         if lines.note_child(text, self.containers, KEEP):
             return
         if self._pending and lines.RECORD.match(text):

@@ -18,7 +18,7 @@ TEARDOWN = 12  # lines between an uncaught exception and a crash of the interpre
 # They end a process whose main thread still runs. An uncaught exception has ended it by then.
 _ENDS_THE_LIVING = frozenset(("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP"))
 CRASHES = frozenset(("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"))
-# What a shell, an interpreter or argparse says when a process ends, and the codes with which it ends.
+# What a shell, an interpreter or argparse says when a process ends, and its exit codes.
 _ENDS = (
     ("Killed", "", (137,)),
     ("Segmentation fault", "", (139,)),
@@ -32,6 +32,10 @@ _ENDS = (
 )
 # Paddle's native code throws these, and Python can catch them. The place ends their message.
 _THROWN = re.compile(r"(?:[A-Z][A-Za-z]+Error|Error Message Summary)\Z")
+# These end a process by a signal, which a shell and a launcher give as a code of 128 and more.
+_FATAL = "Fatal Python error"
+_ABORTS = re.compile(rf"::|^(?:{_FATAL}|terminate called|FatalError|Check failed)\Z")
+FIRST_OF_SIGNALS = 128
 _PLACE = re.compile(r"\(at \S+:\d+\)\s*$")
 
 
@@ -58,8 +62,12 @@ def is_contradicted(error, end):
         return _is_of_a_child(error, end)
     if origin == "python":
         return _is_caught(error, end)
-    is_thrown = origin == "cpp" and error["kind"] != "FatalError" and _THROWN.match(error["kind"])
-    return bool(is_thrown) and _is_caught_below(error, end)
+    if _ABORTS.search(error["kind"]):
+        # A process that has these ends by a signal. The parent of a worker has them from it, and
+        # ends with 1.
+        is_other = end.code is not None and 1 < end.code < FIRST_OF_SIGNALS
+        return is_other or (error["kind"] == _FATAL and end.signal in _ENDS_THE_LIVING)
+    return bool(_THROWN.match(error["kind"])) and _is_caught_below(error, end)
 
 
 def is_mere_warning(error, end):
