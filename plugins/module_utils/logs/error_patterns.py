@@ -28,6 +28,8 @@ LITERALS = (
     "Exception ignored in",
     "Exception in thread",
     "Logging error",
+    "Error in atexit",
+    "Error in sys.excepthook",
     "Container rank ",
     "[ERROR]",
     "[CRITICAL]",
@@ -118,7 +120,13 @@ LAST = re.compile(
 )
 # Files of the loaders whose threads the main thread waits for.
 LOADER = re.compile(r"/(?:paddle|mindspore)/(?:\w+/)*(?:dataloader|dataset|reader)\b")
-HEADERS = ("Exception ignored in", "--- Logging error ---", "Exception in thread")
+HEADERS = (
+    "Exception ignored in",
+    "--- Logging error ---",
+    "Exception in thread",
+    "Error in atexit._run_exitfuncs:",
+    "Error in sys.excepthook:",
+)
 SIGNAL_INFO = re.compile(
     r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)"
 )

@@ -212,7 +212,9 @@ class ErrorScan:
     # -- inside an event; each returns False where the line does not belong to the event --
 
     def _after_header(self, number, text):
-        if number - self._begin > AFTER_HEADER:
+        final = lines.FINAL.match(text)
+        if number - self._begin > AFTER_HEADER or (final and lines.is_final(final)):
+            # What a stream could not write has no traceback.
             self._is_handled, self._in_thread, self._state = False, False, None
         return False
 
