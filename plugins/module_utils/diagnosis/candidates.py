@@ -516,7 +516,7 @@ class Weighing:
         """Lower the weight of errors of stopped ranks where another rank says more.
 
         Stopping may have made the error, or a thread that died long before has nothing to do with
-        it. A thread counts as the reason for a hang, where no rank ended by itself.
+        it. A thread counts as the reason for a hang, where no rank failed.
         """
         stopped = [c for c in candidates if c["weight"] == DOUBTFUL and self._is_stopped(c)]
         others = [c for c in candidates if c not in stopped]

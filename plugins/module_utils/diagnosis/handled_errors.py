@@ -53,8 +53,8 @@ def _set_own_apart(rank):
 def _is_of_idle_thread(rank):
     """Return whether a thread's error has nothing to do with the end of its rank.
 
-    It ends no process. The main thread may have hung for want of it until something stopped the
-    rank, or may have given up.
+    It ends no process. The main thread may have waited for it until something stopped the rank, or
+    may have given up.
     """
     error, code, signal = rank["first_error"], rank.get("exit_code"), rank.get("signal")
     return error["grade"] != "primary" or code not in (0, 1, None) or signal in CRASHES

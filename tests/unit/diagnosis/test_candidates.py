@@ -47,6 +47,8 @@ BUS = {
     "text": "`Access to an undefined portion of a memory object` is detected",
     "origin": "cpp",
 }
+THREAD = error(VALUE, survived=True, thread=True)
+HELPER = {"kind": "usage error", "text": "no url", "origin": "line"}
 HANDLED, SURVIVED = error(VALUE, handled=True), error(VALUE, survived=True)
 NONE = {"pid": None, "bytes": None}
 
@@ -283,6 +285,42 @@ ROWS = {
         ),
         (3, 70),
     ),
+    "a thread that died before a rank that fell silent elsewhere is not": (
+        [
+            node("node1", end(0, 7, at=0), end(1)),
+            node(
+                "node2",
+                end(2),
+                end(3, signal="SIGTERM", at=2, first_error=THREAD),
+                unit=stopped(at=1),
+            ),
+        ],
+        (0, 60),
+    ),
+    "nor one of a rank that says what all share": (
+        [
+            node("node1", end(0, 1, at=0, said=STORE), end(1)),
+            node(
+                "node2",
+                end(2),
+                end(3, signal="SIGTERM", at=2, first_error=THREAD),
+                unit=stopped(at=1),
+            ),
+        ],
+        None,
+    ),
+    "an exception of a rank that lived on until the stop": (
+        two(end(2), end(3, at=2, mtime=0, said=VALUE), unit=stopped(at=1)),
+        None,
+    ),
+    "an exception on a node that recorded no end": (
+        two(end(2), end(3, said=VALUE), unit=None),
+        None,
+    ),
+    "a helper's end on a node that recorded no end": (
+        two(end(2), end(3, said=HELPER), unit=None),
+        None,
+    ),
     "an exception before the stop is an exception": (
         two(end(2), end(3, 1, at=0, said=VALUE), unit=stopped(at=1)),
         (3, 100),
@@ -389,6 +427,18 @@ ROWS = {
     "a launcher that names one who only lost its peers tells nothing": (
         two(end(2, signal="SIGKILL", at=0), end(3, 1, at=0.1, said=GLOO), launcher=told(pid=103)),
         (2, 80),
+    ),
+    "a port that the scheduler did not get, before an exception of a rank": (
+        [
+            node(
+                "node1",
+                end(0, 1, at=9, said=VALUE),
+                end(1),
+                scheduler={"home": "s.log", "mtime": T, "first_error": error(PORT)},
+            ),
+            node("node2", end(2), end(3)),
+        ],
+        (None, 100),
     ),
     "a port that the scheduler did not get": (
         [

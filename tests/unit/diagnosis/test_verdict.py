@@ -905,6 +905,36 @@ def test_the_last_words_after_a_handled_error_count(code, last, cause):
     assert (result["rank"], result["cause"]) == (3, cause)
 
 
+@pytest.mark.parametrize(
+    "said, last, cause",
+    [
+        ("KeyError", "/data/gt.txt: No such file or directory", "data_missing"),
+        # a message of unknown length may hold the line
+        ("ValueError", "/data/gt.txt: No such file or directory", "python_exception"),
+        # what a destructor or atexit prints
+        ("KeyError", "FileNotFoundError: [Errno 2] No such file or directory", "python_exception"),
+        (
+            "KeyError",
+            "I1120 21:42:30.3  2837 a.cc:1] No such file or directory",
+            "python_exception",
+        ),
+        ("KeyError", "the summary is written", "python_exception"),
+    ],
+)
+def test_other_last_words_below_an_exception_of_one_line(said, last, cause):
+    raised = error({"kind": said, "text": "'size'", "origin": "python"})
+    rank = end(3, 1, at=0, first_error=raised, lines=raised["line"] + 1, last_line=last)
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2), rank)])
+    assert (result["rank"], result["cause"]) == (3, cause)
+
+
+@pytest.mark.parametrize("ending", [{"code": 7}, {"signal": "SIGSEGV"}, {"code": 2}])
+def test_a_thread_does_not_explain_an_end_of_its_process(ending):
+    rank = end(3, at=0, first_error=error(VALUE, thread=True), **ending)
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2), rank)])
+    assert (result["rank"], result["error"]) == (3, None)
+
+
 def test_a_warning_of_nccl_does_not_explain_a_kill():
     warning = error({"kind": "NCCL WARN", "text": "no plugin", "origin": "cpp"})
     rank = end(3, signal="SIGKILL", at=0, first_error=warning)
