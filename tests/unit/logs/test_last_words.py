@@ -108,7 +108,7 @@ def test_last_words_count_for_the_end_that_they_announce(name):
 )
 def test_a_record_after_last_words_shows_that_the_process_went_on(name, record):
     text, end, _others = WORDS[name]
-    assert not is_end(error_of(text + "\n" * 12 + record, *end))
+    assert error_of(text + "\n" * 12 + record, *end)["survived"] is True
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_native_words_before_an_exception_are_of_something_caught():
     assert found["kind"] == "KeyError"
     # a worker's own words come before its parent's report
     report = MAIN + KILLED % "Segmentation fault"
-    assert error_of(FAULT + "\n" * 5 + report, 1)["cause"] == "segfault"
+    assert error_of(FAULT + "\n" * 5 + report, 1)["kind"] == "Fatal Python error"
     helper = "python3: No module named pip\n"
     assert error_of(helper + MAIN + MISSING, 1)["cause"] == "data_missing"
     usage = "gdown: error: no url\ntrain.py: error: no config\n"
