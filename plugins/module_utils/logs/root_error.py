@@ -210,7 +210,9 @@ def _outlives(later, error):
 
 def _is_report(error):
     """Return whether an exception is torn, or is the report of a loader about its workers."""
-    return error["kind"] == "Traceback" or finished(error)["cause"] in _OF_WORKERS
+    if error["kind"] == "Traceback" or _KILLED_BY.search(error["text"]):
+        return True
+    return finished(error)["cause"] in _OF_WORKERS
 
 
 def ends_process(error):
