@@ -68,6 +68,11 @@ def decide(folder, unreachable=None, clocks=None):
     for node in nodes:
         node["now"] = (clocks or {}).get(node["node"], node["now"])
     nodes += [{"node": node, "unreachable": reason} for node, reason in (unreachable or {}).items()]
+    return judge_nodes(plan, nodes)
+
+
+def judge_nodes(plan, nodes):
+    """The verdict on what the nodes of an attempt answered."""
     found = [node for node in nodes if "ranks" in node]
     decided = verdict.decide(plan["ranks"], nodes)
     mismatch = record_attempt.endpoint_mismatch(plan.get("endpoints"), found)

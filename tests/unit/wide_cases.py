@@ -44,7 +44,7 @@ WARNING = (
     "/home/trainer/env/lib/python3.11/site-packages/paddle/nn/layer/norm.py:824: UserWarning:"
     " When training, we now always track global mean and variance.\n  warnings.warn(\n"
 )
-UNREACHABLE = "Failed to connect to the host via ssh: ssh: connect to host port 22: No route to host"
+UNREACHABLE = "Failed to connect to the host via ssh: No route to host"
 
 
 def read_texts():
@@ -139,6 +139,7 @@ class Attempt:
         self.absent = node_of(scene.guilty) if self.guard == "lost" else None
         self.ends: dict[int, _End] = {}
         self.launcher_ends: dict[str, float] = {}
+        self.noticed: dict[str, float] = {}  # when a launcher saw the first failed rank
         self.stops: dict[str, tuple[str, str | None, float]] = {}
         self._fail()
         self._react()
@@ -197,14 +198,12 @@ class Attempt:
         """Let each launcher end the rest of its ranks after the first that failed."""
         for name in self.names:
             ranks = self._ranks_on(name)
-            failed = [
-                self.ends[r].ended for r in ranks if self.ends[r].code != 0 and r not in self._lost()
-            ]
-            first = min(failed, default=NEVER)
+            failed = [r for r in ranks if self.ends[r].code != 0 and r not in self._lost()]
+            first = min((self.ends[r].ended for r in failed), default=NEVER)
             if first == NEVER:
                 self.launcher_ends[name] = NEVER
                 continue
-            noticed = first + self.random.uniform(0.2, 1.0)
+            noticed = self.noticed[name] = first + self.random.uniform(0.2, 1.0)
             for rank in ranks:
                 self._end_by_launcher(rank, noticed)
             self.launcher_ends[name] = max(self.ends[r].ended for r in ranks) + 0.5
@@ -248,7 +247,7 @@ class Attempt:
             by = self.guard_node()
             at = self.failed_at + 40
             for name in self.names:
-                if name != self.absent:
+                if name != self.absent and self.launcher_ends[name] > at:
                     stopper = ("guard", None) if name == by else ("peer", by)
                     self._stop(name, *stopper, at + (0.2 if name != by else 0))
             return
@@ -422,7 +421,8 @@ class Attempt:
     def _console(self, name):
         """Return what the launcher prints: msrun names the first child that failed."""
         ranks = [r for r in self._in_order(self._ranks_on(name)) if self.ends[r].code != 0]
-        if name in self.stops or not ranks:
+        stopped_at = self.stops.get(name, (None, None, NEVER))[2]
+        if not ranks or self.noticed.get(name, NEVER) > stopped_at:
             return ""
         end = self.ends[ranks[0]]
         number = end.code

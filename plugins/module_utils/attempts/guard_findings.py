@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import typing
 
+from ..base import folding
 from .states import Outcome
 
 # The files of guards and agent that are fetched, with flat names as all of an attempt's files have.
@@ -298,20 +299,30 @@ def evidence_lines(answers):
         f"{name} says that {loss['node']} is gone: {loss['how']} (loss.{name}.json)"
         for name, loss in _select(answers, "loss").items()
     ]
-    rank_lines = [
-        _rank_line(name, item) for name, items in _select(answers, "seen").items() for item in items
+    seen = [
+        dict(item, node=name) for name, items in _select(answers, "seen").items() for item in items
     ]
-    return stall_lines + loss_lines + rank_lines
+    groups = folding.group(seen, _state_key)
+    return stall_lines + loss_lines + [_rank_line(group) for group in groups]
 
 
-def _rank_line(node, item):
-    """Return the evidence line of one rank."""
+def _state_key(item):
+    """Return what makes the states of ranks equal, None for one without a stack."""
+    if not item["where"]:
+        return None
+    return (str(item["state_words"]), tuple(item["where"][:FRAMES]))
+
+
+def _rank_line(items):
+    """Return the evidence line of one rank, or of several that were in the same state."""
+    item = items[0]
+    who, logs = f"rank {item['rank']:d} on {item['node']} was", "stacks-{:03d}.{}.log"
     load, position = "", f"no stack: {item['why']}"
-    if isinstance(item["cpu"], (int, float)):
+    if len(items) > 1:
+        who = f"{folding.name_ranks(items)} were"
+    elif isinstance(item["cpu"], (int, float)):
         load = f", {100 * item['cpu']:.0f} % of a core"
     if item["where"]:
         position = "in " + " < ".join(item["where"][:FRAMES])
-    return (
-        f"rank {item['rank']:d} on {node} was {item['state_words']}{load}, {position}"
-        f" (stacks-{item['rank']:03d}.{node}.log)"
-    )
+    log = logs.format(item["rank"], item["node"])
+    return f"{who} {item['state_words']}{load}, {position} ({log})"

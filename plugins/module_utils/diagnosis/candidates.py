@@ -15,7 +15,9 @@ import re
 import typing
 
 from ..attempts.evidence import is_child
+from ..base.folding import FOLD, list_ranks
 from ..logs.failure_catalogue import entry_of
+from . import named_peers
 from .handled_errors import set_handled_apart
 
 PRIMARY = 100
@@ -44,6 +46,8 @@ STARTS_APART = 30.0  # seconds within which the launchers of one attempt are sta
 # seconds by which one death must precede another on the same node to be the earlier one
 BEFORE = 0.5
 BEFORE_ELSEWHERE = 3.0  # the same between two nodes, whose clocks are not quite one
+GOING_DOWN = 5.0  # seconds that a process may take to end after its traceback
+MESSAGE = 20  # lines that a message of a library and of a handler of SIGTERM may have
 FULL = 1 << 20  # bytes free below which a log that breaks off did so because the disk was full
 _FAR = float("inf")
 
@@ -252,7 +256,18 @@ def _rule(applies, weight, why):
 
 
 _EARLY = "ended with exit code 0, and the others lost contact with it after that"
-_LOST_CONTACT = frozenset(("connection_lost", "aborted", "collective_timeout"))
+# What ranks say that wait for one that has gone.
+LOST_CONTACT = frozenset(
+    (
+        "connection_lost",
+        "aborted",
+        "collective_timeout",
+        "nccl_system_error",
+        "rdma_error",
+        "hccl_link",
+        "cluster_timeout",
+    )
+)
 _PASSING = "its log holds an error, but one that was handled or that steps followed"
 # The first rule that applies to a rank's end decides its weight.
 _RANK_RULES = (
@@ -331,6 +346,7 @@ _CANDIDATE_KEYS = (
     "lines",
     "last_line",
     "handled",
+    "mtime",
 )
 
 
@@ -347,6 +363,7 @@ class _CandidateFields(typing.TypedDict):
     lines: int | None
     last_line: str | None
     handled: dict[str, typing.Any] | None  # the first error of its log that did not end it
+    mtime: float | None  # the last write to its log, by the node's clock
     weight: int
     why: str  # the reason for the weight, as a predicate
     error: dict[str, typing.Any] | None  # the first error of its log
@@ -358,6 +375,7 @@ class Candidate(_CandidateFields, total=False):
 
     who: str  # scheduler, where it is not a launcher
     started: bool  # whether a rank of the node had started (launcher and scheduler only)
+    is_suspect: bool  # whether its end may be what all the others lost contact with
 
 
 class Weighing:
@@ -408,6 +426,7 @@ class Weighing:
         self._raise_first_kills(candidates)
         self._believe_launchers(candidates)
         self._raise_foreign_stop(candidates)
+        self._raise_cut_off_end(candidates)
         return candidates + (self._find_lost_rank(candidates) or self._find_early_end(candidates))
 
     def precedes(self, one, other):
@@ -482,10 +501,12 @@ class Weighing:
             if not child:
                 continue
             scope = [c for c in mute if c["node"] == name or child["rank"] is not None]
-            if not any(is_child(child, c) for c in scope):
-                continue
+            is_mute = any(is_child(child, c) for c in scope)
+            named = [r for r in self.ranks if r["node"] == name and is_child(child, r)]
             for candidate in scope:
-                if not is_child(child, candidate) and candidate["signal"] in (None, "SIGKILL"):
+                if is_child(child, candidate) or candidate["signal"] not in (None, "SIGKILL"):
+                    continue
+                if is_mute or any(_follows(candidate, rank) for rank in named):
                     candidate.update(
                         weight=LATE,
                         why="ended after the child that its launcher names as the first",
@@ -670,15 +691,33 @@ class Weighing:
         suspects = silent + aborted
         if len(suspects) != 1:
             return []
-        voters = [c for c in candidates if (c["error"] or {}).get("peer") == suspects[0]["rank"]]
+        voters = [c for c in candidates if named_peers.names(c["error"], suspects[0])]
         if not voters:
+            for candidate in aborted:
+                candidate.update(weight=LATE, why="aborted, and names no peer", is_suspect=True)
             return []
-        names = ", ".join(_name_voter(c) for c in sorted(voters, key=_by_rank))
+        names = _name_voters(voters)
         if aborted:
             aborted[0].update(weight=SILENT, why=f"aborted, and {names} lost contact with it")
             return []
         why = f"fell silent, and {names} lost contact with it"
         return [self._build_candidate(silent[0], SILENT, why, None)]
+
+    def _raise_cut_off_end(self, candidates):
+        """Raise the weight of a rank that its launcher ended while it died of an exception.
+
+        A process may take seconds to end after the traceback. A peer that lost it meanwhile ends
+        first, and the launcher then ends the rest. There must be one such rank among ranks that say
+        no more than that they lost another one.
+        """
+        others = [c for c in candidates if c["rank"] is not None and c["weight"] > STOPPED]
+        found = [c for c in candidates if c["rank"] is not None and _is_cut_off(c)]
+        lost = [c for c in others if _says_lost(c)]
+        if len(found) != 1 or not lost:
+            return
+        if all(c in lost or c in found or _is_ended_by_others(c) for c in others):
+            why = "printed an error of its own, and was ended while it went down"
+            found[0].update(weight=SILENT, why=why, error=found[0]["handled"], handled=None)
 
     def _find_early_end(self, candidates):
         """Return the candidate of a rank that ended well before the others lost contact with it.
@@ -686,18 +725,35 @@ class Weighing:
         It is a list of one, or empty. It is named where the training surely had steps to do.
         """
         others = [c for c in candidates if c["rank"] is not None and c["weight"] > STOPPED]
-        lost = [c for c in others if (c["error"] or {}).get("cause") in _LOST_CONTACT]
+        lost = [c for c in others if _says_lost(c)]
+        explained = [c for c in others if c in lost or _is_ended_by_others(c)]
         found = [
             self._build_candidate(rank, LATE, _EARLY, None) for rank in self.ranks if _is_well(rank)
         ]
-        if not lost or len(lost) < len(others) or not found:
+        is_waited_for = lost or any(map(_has_stalled, self.answers.values()))
+        if not is_waited_for or len(explained) < len(others) or not found:
             return []
-        first = min(found, key=lambda c: c["when"])
-        if any(c["when"] is None or c["when"] < first["when"] for c in lost):
+        first = dict(min(found, key=lambda c: c["when"]), is_suspect=True)
+        if not self._came_first(first, lost):
             return []
         if any(map(_has_steps_to_do, self.ranks)) and len(found) == 1:
             first["weight"] = SILENT
         return [first]
+
+    def _came_first(self, first, others):
+        """Return whether a rank ended before others lost contact.
+
+        Ranks of its own node have its clock. Where one of them is a witness, the others must only
+        not have been earlier beyond doubt.
+        """
+        if any(c["when"] is None for c in others):
+            return False
+        near = [c for c in others if c["node"] == first["node"]]
+        if not near:
+            return all(c["when"] >= first["when"] for c in others)
+        return all(c["when"] >= first["when"] for c in near) and not any(
+            self.precedes(c, first) for c in others
+        )
 
     def _silent_ranks(self):
         """Return the ranks without a recorded end and without an error.
@@ -715,10 +771,7 @@ class Weighing:
         ]
 
     def _aborted_candidates(self, candidates):
-        """Return the candidates that aborted unasked and name no peer.
-
-        Their nodes were not stopped.
-        """
+        """Return the candidates that aborted unasked and name no peer."""
         return [
             c
             for c in candidates
@@ -726,8 +779,13 @@ class Weighing:
             and c["error"]
             and c["error"]["cause"] == "aborted"
             and c["error"]["peer"] is None
-            and c["node"] not in self.stopped
+            and not c["error"].get("peer_address")
         ]
+
+
+def _has_stalled(node):
+    """Return whether the guard of a node saw the training hang."""
+    return bool((node.get("guard") or {}).get("stall"))
 
 
 def _is_well(rank):
@@ -746,6 +804,43 @@ def _has_steps_to_do(rank):
         return done + done / max(1, rank.get("steps") or 1) <= total
     epoch, epochs = step.get("epoch"), step.get("epochs")
     return epoch is not None and epochs is not None and epoch < epochs - 1
+
+
+def _follows(candidate, rank):
+    """Return whether a candidate ended after another rank of its node."""
+    ends = (candidate["ended"], rank.get("ended"))
+    return candidate["node"] == rank["node"] and None not in ends and ends[0] >= ends[1]
+
+
+def _is_ended_by_others(candidate):
+    """Return whether a launcher's signal explains the end of a candidate without words."""
+    error = candidate["error"]
+    return (
+        candidate["signal"] in ("SIGTERM", "SIGKILL")
+        and candidate["weight"] <= LATE
+        and (not error or error["cause"] == "terminated")
+    )
+
+
+def _says_lost(candidate):
+    """Return whether a candidate says that it lost contact with another rank."""
+    return (candidate["error"] or {}).get("cause") in LOST_CONTACT
+
+
+def _is_cut_off(candidate):
+    """Return whether a signal of a launcher ended a rank that had just printed a traceback.
+
+    It is the last message in the log, and the log was written to a moment before the end.
+    """
+    error, ended, written = candidate["handled"], candidate["ended"], candidate["mtime"]
+    if not error or not _is_ended_by_others(candidate) or None in (ended, written):
+        return False
+    return (
+        error["grade"] == "primary"
+        and not (error.get("handled") or error.get("survived"))
+        and 0 <= ended - written < GOING_DOWN
+        and (candidate["lines"] or 0) - (error["line"] or 0) <= MESSAGE
+    )
 
 
 def _first_child(node):
@@ -767,11 +862,15 @@ def _read_unit_end(unit):
     return {}
 
 
-def _name_voter(candidate):
-    """Return the words for a rank or program that lost contact with another one."""
-    if candidate["rank"] is None:
-        return "the " + candidate.get("who", "launcher")
-    return f"rank {candidate['rank']}"
+def _name_voters(candidates):
+    """Return the words for the ranks and programs that lost contact with another one."""
+    ranks = sorted(c["rank"] for c in candidates if c["rank"] is not None)
+    words = [f"rank {rank}" for rank in ranks]
+    if len(ranks) >= FOLD:
+        words = [list_ranks(ranks)]
+    return ", ".join(
+        words + ["the " + c.get("who", "launcher") for c in candidates if c["rank"] is None]
+    )
 
 
 def _or_far(value):
@@ -779,11 +878,6 @@ def _or_far(value):
     if value is None:
         return _FAR
     return value
-
-
-def _by_rank(candidate):
-    """Return the key that sorts candidates by rank, those without one last."""
-    return _or_far(candidate["rank"])
 
 
 def _by_weight(candidate):

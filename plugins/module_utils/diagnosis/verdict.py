@@ -8,10 +8,12 @@ a rank, and put into words. Where nothing decides, the verdict says so and lists
 
 from __future__ import annotations
 
+import re
 import typing
 
 from ..attempts import guard_findings
 from ..attempts.states import Outcome
+from ..base import folding
 from ..gate.isolation import judge_apart
 from ..logs.failure_catalogue import classify, entry_of
 from . import named_peers
@@ -20,11 +22,13 @@ from .candidates import (
     BEFORE_ELSEWHERE,
     DECIDES,
     KILLED,
+    LOST_CONTACT,
     OOM,
     PRIMARY,
     SHARED,
     TERMINATED,
     Weighing,
+    signature,
 )
 from .handled_errors import ends_log
 
@@ -55,7 +59,7 @@ _LAST_WORDS = frozenset(
         "version_mismatch",
     )
 )
-MANY = 8  # candidates and evidence lines that are listed
+MANY = 8  # candidates, and groups of them with one end, that are listed
 _LOST_CONTACT = frozenset(
     ("connection_lost", "aborted", "terminated", "seen_by_launcher", "mpi_runtime")
 )
@@ -223,7 +227,7 @@ class _Case:
             verb = "were"
         text = (
             f"LOST: {_list(names)} {verb} restarted while the attempt ran there, with"
-            f" {_ranks(ranks)}; remedy: {entry['remedy']}"
+            f" {folding.list_ranks(ranks)}; remedy: {entry['remedy']}"
         )
         return self._build_verdict(
             "verdict.node_restarted",
@@ -355,6 +359,8 @@ class _Case:
         if not best or best["when"] is None:
             return False
         enough = KILLED
+        if halt.cause == "hang" and best["exit_code"] == 0:
+            enough = DECIDES  # the others waited for a rank that had ended early
         if best["node"] in halt.nodes:
             # of a node that is called lost only an error of its own counts: a full disk, say, on
             # which its end could not be written
@@ -376,7 +382,7 @@ class _Case:
         if is_lost:
             fields["node"] = halt.nodes[0]
             if ranks:
-                text += f"; with {_ranks(ranks)}"
+                text += f"; with {folding.list_ranks(ranks)}"
         planned = _rank_of(self.plan_ranks, halt.rank)
         if planned:
             fields.update((key, planned[key]) for key in ("node", "rank", "local_rank"))
@@ -409,8 +415,8 @@ class _Case:
         return self._build_verdict(
             "verdict.unreachable",
             Outcome.LOST,
-            f"LOST: {_list(self.missing)} did not answer ({reasons}), with {_ranks(ranks)};"
-            f" {explanation}; remedy: {remedy}",
+            f"LOST: {_list(self.missing)} did not answer ({reasons}), with"
+            f" {folding.list_ranks(ranks)}; {explanation}; remedy: {remedy}",
             node=node,
             cause="unreachable",
             remedy=remedy,
@@ -471,6 +477,8 @@ class _Case:
         """Return the verdict where no candidate weighs enough."""
         causes = {c["error"]["cause"] for c in self.candidates if c["error"]}
         shared = next((c["error"] for c in self.candidates if c["weight"] == SHARED), None)
+        if shared and shared["cause"] in LOST_CONTACT and self._has_suspect():
+            shared = None  # they may only say that one of them has gone
         cause = "unknown"
         reason = "no evidence decides where it began"
         remedy = _READ_LOGS
@@ -489,9 +497,14 @@ class _Case:
             reason = f"{_list(self.stopped)} {verb} stopped by a peer, and no node says why"
         return self._list_candidates("verdict.undecided", reason, self.candidates, cause, remedy)
 
+    def _has_suspect(self):
+        """Return whether the end of one rank may be what the others lost contact with."""
+        return any(c.get("is_suspect") for c in self.candidates)
+
     def _list_candidates(self, code, reason, candidates, cause, remedy):
         """Return the verdict `failed` that names no candidate and lists them."""
-        listed = "; ".join(_line(c) for c in candidates[:MANY]) or "none"
+        groups = folding.group(candidates, _end_key)
+        listed = "; ".join(_group_line(group) for group in groups[:MANY]) or "none"
         text = f"FAILED: {reason}; candidates: {listed}; remedy: {remedy}"
         return self._build_verdict(code, Outcome.FAILED, text, cause=cause, remedy=remedy)
 
@@ -535,9 +548,10 @@ class _Case:
     def _evidence(self):
         """Return the lines of evidence."""
         begin = min((c["when"] for c in self.candidates if c["when"] is not None), default=None)
+        groups = folding.group(self.candidates, _end_key)
         return [
-            *(_line(c, begin) for c in self.candidates[:MANY]),
-            *self._same_error_lines(),
+            *(_group_line(group, begin) for group in groups[:MANY]),
+            *self._same_error_lines(groups[:MANY]),
             *named_peers.evidence_lines(self.ranks, self.plan_ranks),
             *self._nan_lines(),
             *self._memory_lines(),
@@ -551,17 +565,21 @@ class _Case:
             ),
         ]
 
-    def _same_error_lines(self):
-        """Return one line per error that several ranks have."""
+    def _same_error_lines(self, groups):
+        """Return one line per error that several ranks have.
+
+        groups: of candidates, as they are listed. What one line of them says is left out.
+        """
         same = {}
         for candidate in self.candidates:
             error = candidate["error"]
             if error and candidate["rank"] is not None:
                 same.setdefault((error["kind"], error["text"]), []).append(candidate["rank"])
+        listed = [{c["rank"] for c in group} for group in groups]
         return [
-            f"{_ranks(ranks)} say the same: {kind}"
+            f"{folding.list_ranks(ranks)} say the same: {kind}"
             for (kind, _text), ranks in same.items()
-            if len(ranks) > 1
+            if len(ranks) > 1 and not any(set(ranks) <= numbers for numbers in listed)
         ]
 
     def _nan_lines(self):
@@ -695,18 +713,36 @@ def _classify_last_line(candidate):
     return "silent_exit"
 
 
-def _line(candidate, begin=None):
-    """Return one line about a candidate.
+def _end_key(candidate):
+    """Return what makes the ends of ranks equal, None for a launcher or scheduler."""
+    if candidate["rank"] is None:
+        return None
+    keys = ("exit_code", "signal", "why")
+    return (*(candidate[key] for key in keys), bool(candidate["error"]), signature(candidate))
+
+
+def _describe_times(candidates, begin):
+    """Return the words for when candidates ended, after the first end at `begin`."""
+    times = sorted({f"+{c['when'] - begin:.1f}" for c in candidates if c["when"] is not None})
+    if len(times) > 1:
+        times = sorted(times, key=float)
+        return f" at {times[0]} s to {times[-1]} s"
+    return "".join(f" at {when} s" for when in times)
+
+
+def _group_line(candidates, begin=None):
+    """Return one line about candidates with the same end. The first one is quoted.
 
     begin: the time of the first end, in unix seconds.
     """
+    candidate = candidates[0]
     end = candidate["signal"]
     if not end:
         end = "end not observed"
         if candidate["exit_code"] is not None:
             end = f"exit code {candidate['exit_code']}"
-    if begin is not None and candidate["when"] is not None:
-        end += f" at +{candidate['when'] - begin:.1f} s"
+    if begin is not None:
+        end += _describe_times(candidates, begin)
     error = candidate["error"]
     quote = ""
     if error:
@@ -718,7 +754,10 @@ def _line(candidate, begin=None):
     location = candidate["home"]
     if error and error["line"]:
         location = f"{candidate['home']}:{error['line']}"
-    return f"{_who(candidate)}, {end}: {candidate['why']}{quote} ({location})"
+    who, why = _who(candidate), candidate["why"]
+    if len(candidates) > 1:
+        who, why = folding.name_ranks(candidates), re.sub("^was ", "were ", why)
+    return f"{who}, {end}: {why}{quote} ({location})"
 
 
 def _list(names):
@@ -727,14 +766,6 @@ def _list(names):
     if len(names) == 1:
         return names[0]
     return ", ".join(names[:-1]) + " and " + names[-1]
-
-
-def _ranks(ranks):
-    """Return "rank 1" or "ranks 1, 2"."""
-    numbers = ", ".join(str(rank) for rank in ranks)
-    if len(ranks) == 1:
-        return "rank " + numbers
-    return "ranks " + numbers
 
 
 def _count(items, word):

@@ -101,10 +101,11 @@ PEER = re.compile(
     r"|\b[Nn]ode: (\d+) is timed out|Time out nodes are \['(\d+)'\]"
 )
 # The address of the node that it names: NCCL by the peer of a connection, HCCL by the place of the
-# fault.
+# fault, gloo by the other end of a pair.
 PEER_ADDRESS = re.compile(
     r"(?:from peer|recv from|send to|[Cc]onnect to|remote peer) (?P<peer>[\w.:-]+)<\d+>"
     r"|Cluster Exception Location\[IP/ID\]:\[(?P<place>[^/\]]+)/"
+    r"|(?:(?:Read|Write) error|closed by peer) \[(?P<pair>[\w.:-]+)\]:\d+"
 )
 # The lines below `NCCL error in` that have the reason.
 NCCL_REASON = re.compile(

@@ -53,7 +53,7 @@ def finished(error):
         result["peer"] = int(next(filter(None, peer.groups())))
     address = lines.PEER_ADDRESS.search(result["text"])
     if address:
-        result["peer_address"] = address.group("peer") or address.group("place")
+        result["peer_address"] = next(filter(None, address.groups()))
     entry = classify(result["kind"], result["text"], result["origin"], result["file"])
     if entry["cause"] in _VAGUE and result["root"]:
         root_entry = _root_cause(result["root"], error["direct"])
@@ -100,12 +100,24 @@ def choose(errors, survived=None, thread_error=None):
     # A line that only calls itself an error comes after one that ends a process. The error that
     # explains most comes first.
     if fatal:
-        return min(fatal, key=lambda error: _ORDER[error["grade"]])
+        return _with_peer(min(fatal, key=lambda error: _ORDER[error["grade"]]), fatal)
     if survived:
         pool.insert(0, finished(survived))
     if not pool:
         return None
     return next((error for error in pool if error["grade"] == "primary"), pool[0])
+
+
+def _with_peer(error, pool):
+    """Return a report of a lost peer, with the peer that another line of the log names."""
+    for line in pool:
+        if error["peer"] is not None or "peer_address" in error:
+            return error
+        if line["peer"] is not None:
+            error = dict(error, peer=line["peer"])
+        elif "peer_address" in line:
+            error = dict(error, peer_address=line["peer_address"])
+    return error
 
 
 def _without_outlived(errors):
