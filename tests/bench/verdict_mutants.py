@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remove or invert each rule of the weighing, one at a time, and see whether a test fails.
 
-    python tests/bench/verdict_mutants.py [--only candidates.py] [--out FILE] [--survivors]
+    python tests/bench/verdict_mutants.py [--only candidates.py] [--one-of N] [--out FILE]
 
 A mutant is the source of one module with one change: a condition that is always true or false, an
-operand of `and` or `or` less, a return value inverted, a call that changes weights left out, an
-entry of a table left out or two rules swapped. Words are not mutated. Each mutant lies in a copy of
-the tree. First the attempts that the corpus' tests judged are judged again, from findings that were
-read once, with the bounds of these tests. Then the unit tests of the module run. The last line has
-k of n. Exit code 1: a mutant survived that is not named in EQUIVALENT.
+operand of `and` or `or` less, a return value inverted, a call for its effect left out, an entry of
+a table left out or two rules swapped. Words are not mutated. Each mutant lives in a child process
+and in no file. First the attempts that the corpus' tests judged are judged again, from findings
+that were read once, with the bounds of these tests. Then the tests of the module run until one
+fails. The last line has k of n. Exit code 1: a mutant survived that is not named in EQUIVALENT.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ import argparse
 import ast
 import contextlib
 import copy
-import io
 import os
-import pickle
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -30,30 +28,51 @@ import traceback
 import typing
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 CORE = "plugins/module_utils"
-PATHS = ("collections", "library", "src", "tests", "tests/unit")
-COPIED = ("collections", "library", "playbooks", "plugins", "src", "tests", "pyproject.toml")
 PACKAGE = "ansible_collections.trainyard.cluster.plugins.module_utils"
-UNIT = ("tests/unit/diagnosis", "tests/unit/attempts/test_guard_findings.py")
+DIAGNOSIS = ("tests/unit/diagnosis", "tests/unit/attempts/test_guard_findings.py")
 LOGS = ("tests/unit/logs", "tests/system/test_corpus.py")
-# Each module with its tests, and whether the findings of the corpus are read without it.
-MODULES = {
-    f"{CORE}/diagnosis/candidates.py": (UNIT, True),
-    f"{CORE}/diagnosis/handled_errors.py": (UNIT, True),
-    f"{CORE}/diagnosis/named_peers.py": ((*UNIT, "tests/unit/logs/test_library_lines.py"), True),
-    f"{CORE}/diagnosis/verdict.py": (UNIT, True),
-    f"{CORE}/logs/root_error.py": (LOGS, False),
-    f"{CORE}/recovery/restart_policy.py": (("tests/unit/recovery",), False),
-}
+
+
+class Module(typing.NamedTuple):
+    """A module whose rules are mutated."""
+
+    path: str
+    users: tuple[str, ...]  # the modules that have imported names from it, in their order
+    tests: tuple[str, ...]
+    judges: bool  # whether it judges findings and does not make them
+
+
+WEIGHING = (f"{CORE}/diagnosis/candidates.py", f"{CORE}/diagnosis/verdict.py")
+MODULES = (
+    Module(WEIGHING[0], WEIGHING[1:], DIAGNOSIS, True),
+    Module(f"{CORE}/diagnosis/handled_errors.py", WEIGHING, DIAGNOSIS, True),
+    Module(f"{CORE}/diagnosis/named_peers.py", WEIGHING, DIAGNOSIS, True),
+    Module(WEIGHING[1], (), DIAGNOSIS, True),
+    Module(
+        f"{CORE}/logs/root_error.py",
+        (f"{CORE}/logs/error_scanner.py", f"{CORE}/logs/parser.py", f"{CORE}/attempts/evidence.py"),
+        LOGS,
+        False,
+    ),
+    Module(
+        f"{CORE}/recovery/restart_policy.py",
+        (),
+        ("tests/unit/recovery/test_restart_policy.py",),
+        False,
+    ),
+)
 CORPUS = (
     "tests/system/test_corpus.py",
     "tests/system/test_corpus_noise.py",
     "tests/system/test_corpus_wide.py",
     "tests/unit/logs/test_library_lines.py",
 )
-# Attempts of the larger tests, smaller than in CI: each mutant judges all of them again.
-SAMPLE = {"TRAINYARD_WIDE": "200", "TRAINYARD_NOISE_ONE_OF": "70"}
+# Attempts of the larger tests, fewer than in CI: each mutant judges all of them again.
+SAMPLE = {"TRAINYARD_WIDE": "200", "TRAINYARD_NOISE_ONE_OF": "200"}
 # Functions that choose words and decide nothing.
 WORDS = frozenset(
     """_count _describe_exit _describe_times _end_key _evidence _group_line _line _list
@@ -66,17 +85,19 @@ SECONDS = 120  # for the tests of one mutant; one that runs longer is killed by 
 class Mutant(typing.NamedTuple):
     """One change of one module."""
 
-    path: str
+    module: Module
     line: int
     change: str
     source: str
 
     def __str__(self):
-        return f"{self.path}:{self.line}: {self.change}"
+        return f"{self.module.path}:{self.line}: {self.change}"
 
 
 # What no test can tell from the original, by (file, words of the change), with the reason.
-EQUIVALENT: dict[tuple[str, str], str] = {}
+EQUIVALENT: dict[tuple[str, str], str] = {
+    ("named_peers.py", "without `not address`"): "no rank is at the address None",
+}
 
 
 # --- mutants
@@ -200,9 +221,9 @@ def changed(node, field, index, new):
         setattr(node, field, saved)
 
 
-def mutants_of(path):
+def mutants_of(module):
     """Return the mutants of a module, in the order of its lines."""
-    tree = ast.parse((ROOT / path).read_text())
+    tree = ast.parse((ROOT / module.path).read_text())
     places = _Places()
     places.visit(tree)
     original = ast.unparse(tree)
@@ -211,31 +232,23 @@ def mutants_of(path):
         with changed(node, field, index, new):
             source = ast.unparse(ast.fix_missing_locations(tree))
         if source != original:
-            found.append(Mutant(path, line, words, source))
+            found.append(Mutant(module, line, words, source))
     return sorted(found, key=lambda mutant: (mutant.line, mutant.change))
 
 
 # --- tests
 
 
-def record(copy_of_tree, file):
-    """Run the corpus' tests, and keep what their attempts' nodes said and which answer is right."""
-    program = f"import verdict_mutants; verdict_mutants.record_here({str(file)!r})"
-    path = os.pathsep.join(str(copy_of_tree / p) for p in (*PATHS, "tests/bench"))
-    environment = dict(os.environ, **SAMPLE, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1")
-    subprocess.run([sys.executable, "-c", program], cwd=copy_of_tree, env=environment, check=True)
+class Workshop:
+    """A plugin of pytest that runs the tests once, and then the mutants instead of the tests."""
 
+    def __init__(self, mutants, report, folder):
+        self.mutants, self.report, self.folder = mutants, report, Path(folder)
+        self.rows = []  # of each attempt that a test of the corpus graded
+        self.failed = self.test = self.last = None
 
-class _Recorder:
-    """A plugin of pytest that notes every attempt that a test grades."""
-
-    def __init__(self):
-        self.rows, self.test, self.last = [], None, None
-
-    def pytest_runtest_setup(self, item):
-        self.test = item.location[0]
-
-    def pytest_sessionstart(self):
+    def pytest_collection_finish(self, session):
+        """Note what the nodes of each attempt answered, which answer is right, and the grade."""
         import corpus_support as corpus
 
         judge, grade = corpus.judge_nodes, corpus.grade
@@ -252,16 +265,76 @@ class _Recorder:
             return result
 
         corpus.judge_nodes, corpus.grade = judge_and_note, grade_and_note
+        self.restore = lambda: vars(corpus).update(judge_nodes=judge, grade=grade)
+
+    def pytest_runtest_setup(self, item):
+        self.test = item.location[0]
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+    def pytest_runtestloop(self, session):
+        """Run all tests, then each mutant."""
+        self.run(session.items)
+        if self.failed:
+            raise SystemExit(f"fails without a mutant: {self.failed}")
+        self.restore()
+        self.report(f"{len(self.mutants)} mutants, {len(self.rows)} attempts of the corpus")
+        for mutant in self.mutants:
+            self.report(mutant, self.find_killer(session, mutant))
+        return True
+
+    def run(self, items):
+        """Run tests until one fails."""
+        for item, following in zip(items, [*items[1:], None]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self.failed:
+                return
+
+    def find_killer(self, session, mutant):
+        """Return what kills a mutant, None where it survives."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(reader)
+            signal.alarm(SECONDS)
+            session.config._tmp_path_factory._basetemp = self.folder / str(os.getpid())
+            (self.folder / str(os.getpid())).mkdir()
+            os.dup2(1, 2)
+            try:
+                said = self.kill(session, mutant)
+            except BaseException:
+                said = traceback.format_exc().strip().splitlines()[-1]
+            os.write(writer, (said or "").encode()[:4000])
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            said = answer.read()
+        _pid, status = os.waitpid(child, 0)
+        shutil.rmtree(self.folder / str(child), ignore_errors=True)
+        if status:
+            return f"ended with {status}"
+        return said or None
+
+    def kill(self, session, mutant):
+        """Return the first test that fails with a mutant, or None. In a child process."""
+        module = mutant.module
+        execute(module.path, mutant.source)
+        for path in module.users:
+            execute(path, (ROOT / path).read_text())
+        said = judge_again(self.rows) if module.judges else None
+        if not said:
+            tests = module.tests
+            self.run([item for item in session.items if item.nodeid.startswith(tests)])
+        return said or self.failed
 
 
-def record_here(file):
-    """Record in this process, and write the rows to a file."""
-    import pytest
-
-    recorder = _Recorder()
-    if pytest.main(["-q", "-p", "no:cacheprovider", *CORPUS], plugins=[recorder]):
-        raise SystemExit("the tests of the corpus fail without a mutant")
-    Path(file).write_bytes(pickle.dumps(recorder.rows))
+def execute(path, source):
+    """Execute a module's source in the place of the module."""
+    name = path[len(CORE) + 1 : -3].replace("/", ".")
+    module = sys.modules[f"{PACKAGE}.{name}"]
+    exec(compile(source, path, "exec"), vars(module))  # noqa: S102 - of this tree
 
 
 def judge_again(rows):
@@ -269,120 +342,63 @@ def judge_again(rows):
     import corpus_support as corpus
     from system import test_corpus, test_corpus_noise, test_corpus_wide
 
-    scores: dict[str, list[tuple[str, str]]] = {}
+    shares = {CORPUS[1]: test_corpus_noise.SHARE, CORPUS[2]: test_corpus_wide.SHARE}
+    scores: dict[str, list[str]] = {}
     for test, plan, nodes, right, before in rows:
-        after = corpus.grade(corpus.judge_nodes(plan, nodes), right)
+        after, why = corpus.grade(corpus.judge_nodes(plan, nodes), right)
         scores.setdefault(test, []).append(after)
-        if after[0] == "wrong" and before[0] != "wrong":
+        if after == "wrong" and (before[0] != "wrong" or why != before[1]):
             return f"{test}: wrong"
-        if "library_lines" in test and after[0] != "right":
-            return f"{test}: {after[0]}"
+        if test == CORPUS[3] and after != "right":
+            return f"{test}: {after}"
     for test, grades in scores.items():
-        count = sum(grade == "right" for grade, _why in grades)
-        least = test_corpus.RIGHT
-        if "noise" in test:
-            least = test_corpus_noise.SHARE * len(grades)
-        elif "wide" in test:
-            least = test_corpus_wide.SHARE * len(grades)
-        elif "library_lines" in test:
-            continue
-        if count < least:
-            return f"{test}: {count} right"
+        least = shares.get(test, 0) * len(grades)
+        if test == CORPUS[0]:
+            least = test_corpus.RIGHT
+        if grades.count("right") < least:
+            return f"{test}: {grades.count('right')} right"
     return None
-
-
-def test_mutant(copy_of_tree, mutant, rows):
-    """Return what killed a mutant, None where it survived. It is tested in a child process."""
-    tests, is_cached = MODULES[mutant.path]
-    place = copy_of_tree / mutant.path
-    original = place.read_text()
-    place.write_text(mutant.source)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reader)
-        os.write(writer, (_run(copy_of_tree, tests, rows * is_cached) or "").encode()[:4000])
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        said = answer.read()
-    _pid, status = os.waitpid(child, 0)
-    place.write_text(original)
-    if status:
-        return f"ended with {status}"
-    return said or None
-
-
-def _run(copy_of_tree, tests, rows):
-    """Return what fails, in a child process of its own."""
-    import signal
-
-    import pytest
-
-    signal.alarm(SECONDS)
-    os.chdir(copy_of_tree)
-    sys.path[:0] = [str(copy_of_tree / path) for path in PATHS]
-    words = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(words), contextlib.redirect_stderr(words):
-            failed = judge_again(rows) if rows else None
-            if failed:
-                return failed
-            options = ["-q", "-x", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
-            code = pytest.main([*options, *tests])
-    except BaseException:
-        return traceback.format_exc().strip().splitlines()[-1]
-    if not code:
-        return None
-    lines = words.getvalue().splitlines()
-    return next((line for line in lines if line.startswith(("FAILED", "ERROR"))), f"pytest {code}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--only", default="", help="modules whose path holds this")
+    parser.add_argument("--one-of", type=int, default=1, help="every Nth mutant only")
     parser.add_argument("--out", type=Path, help="write a line per mutant to this file as well")
-    parser.add_argument("--survivors", action="store_true", help="print the survivors only")
     options = parser.parse_args()
-    mutants = [m for path in MODULES if options.only in path for m in mutants_of(path)]
-    sys.dont_write_bytecode = True
-    import ansible.plugins.loader  # noqa: F401 - what all children need is imported once
-    import pytest  # noqa: F401
-
+    modules = [module for module in MODULES if options.only in module.path]
+    mutants = [m for module in modules for m in mutants_of(module)][:: options.one_of]
     lines, survivors, started = [], [], time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        copy_of_tree = Path(folder) / "tree"
-        copy_of_tree.mkdir()
-        ignored = shutil.ignore_patterns("__pycache__", ".git", "*.pyc")
-        for name in COPIED:
-            source, target = ROOT / name, copy_of_tree / name
-            if source.is_dir():
-                shutil.copytree(source, target, symlinks=True, ignore=ignored)
-            else:
-                shutil.copy(source, target)
-        file = Path(folder) / "rows.pickle"
-        record(copy_of_tree, file)
-        rows = pickle.loads(file.read_bytes())
-        print(f"{len(mutants)} mutants, {len(rows)} attempts of the corpus", flush=True)
-        for mutant in mutants:
-            killer = test_mutant(copy_of_tree, mutant, rows)
-            reason = EQUIVALENT.get((Path(mutant.path).name, mutant.change))
-            line = f"{mutant}: {killer or 'SURVIVED'}"
+
+    def report(mutant, killer=""):
+        line = str(mutant)
+        if isinstance(mutant, Mutant):
+            reason = EQUIVALENT.get((Path(mutant.module.path).name, mutant.change))
+            line += f": {killer or 'SURVIVED'}"
             if not killer:
-                survivors.append((mutant, reason))
+                survivors.append(reason)
                 line += f" ({reason})" * bool(reason)
             lines.append(line)
-            if not (killer and options.survivors):
-                print(line, flush=True)
-            if options.out:
-                options.out.write_text("\n".join(lines) + "\n")
-    unexplained = [mutant for mutant, reason in survivors if not reason]
-    print(
-        f"{len(mutants) - len(survivors)} of {len(mutants)} mutants are killed,"
-        f" {len(survivors) - len(unexplained)} survivors are equivalent,"
-        f" {len(unexplained)} are not explained ({time.monotonic() - started:.0f} s)"
+        print(line, file=output, flush=True)
+
+    output = os.fdopen(os.dup(1), "w")
+    os.environ.update(SAMPLE)
+    os.chdir(ROOT)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the tests' own words
+    tests = sorted({*CORPUS, *(test for module in modules for test in module.tests)})
+    with tempfile.TemporaryDirectory() as folder:
+        plugin = Workshop(mutants, report, folder)
+        words = ["-q", "-p", "no:cacheprovider", "--no-header", f"--basetemp={folder}/first"]
+        code = pytest.main([*words, *tests], plugins=[plugin])
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n")
+    unexplained = survivors.count(None)
+    report(
+        f"{len(lines) - len(survivors)} of {len(lines)} mutants are killed,"
+        f" {len(survivors) - unexplained} survivors are equivalent,"
+        f" {unexplained} are not explained ({time.monotonic() - started:.0f} s)"
     )
-    return bool(unexplained)
+    return bool(unexplained or code or len(lines) < len(mutants))
 
 
 if __name__ == "__main__":

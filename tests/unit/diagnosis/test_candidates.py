@@ -47,6 +47,13 @@ BUS = {
     "text": "`Access to an undefined portion of a memory object` is detected",
     "origin": "cpp",
 }
+# What ranks print that wait in NCCL for one that has gone, and how far a training was.
+INTERNAL = {"kind": "OSError", "text": "NCCL error(3), internal error.", "origin": "python"}
+STEP = {"global_step": 8, "total_steps": 60}
+TRAINING = {"last_step": STEP, "steps": 8}
+# Names the node of a lost peer, and no rank of it.
+OF_NODE2 = dict(GLOO, peer=None, peer_node="node2")
+GOING = {"signal": "SIGTERM", "at": 1.5, "mtime": 0.5, "said": VALUE, "lines": 16}
 HANDLED, SURVIVED = error(VALUE, handled=True), error(VALUE, survived=True)
 NONE = {"pid": None, "bytes": None}
 
@@ -390,6 +397,168 @@ ROWS = {
         two(end(2, signal="SIGKILL", at=0), end(3, 1, at=0.1, said=GLOO), launcher=told(pid=103)),
         (2, 80),
     ),
+    "what msrun kills after the child that it names, whatever that said": (
+        two(end(2, signal="SIGKILL", at=0.1), end(3, 1, at=0, said=GLOO), launcher=told(pid=103)),
+        None,
+    ),
+    "it kills nothing on another node": (
+        [
+            node("node1", end(0, signal="SIGKILL", at=0.1), end(1)),
+            node("node2", end(2), end(3, 1, at=0, said=GLOO), launcher=told(pid=103)),
+        ],
+        (0, 80),
+    ),
+    "nor is a crash its kill": (
+        two(end(2, signal="SIGSEGV", at=0.1), end(3, 1, at=0, said=GLOO), launcher=told(pid=103)),
+        (2, 80),
+    ),
+    "nor a kill at an unknown time": (
+        two(end(2, signal="SIGKILL"), end(3, 1, at=0, said=GLOO), launcher=told(pid=103)),
+        (2, 80),
+    ),
+    # a rank that ended well, too early
+    "an early end, and ranks that launchers ended": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1, signal="SIGTERM", at=2)),
+            node("node2", end(2, 0, at=0), end(3, signal="SIGABRT", at=1, said=GLOO)),
+        ],
+        (2, 60),
+    ),
+    "an early end, and ranks that say only that their library failed": (
+        [
+            node("node1", end(0, 1, at=1, said=INTERNAL, **TRAINING), end(1, 1, at=1, said=GLOO)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=INTERNAL)),
+        ],
+        (2, 60),
+    ),
+    "a late kill by a launcher is explained": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1, signal="SIGKILL", at=3)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        (2, 60),
+    ),
+    "an exit code is not": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1, 9, at=3)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
+    "not an end after another rank of its node had lost contact": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=-1, said=GLOO)),
+        ],
+        None,
+    ),
+    "beside a witness on its node, clocks of others may be ahead": (
+        [
+            node("node1", end(0, 1, at=-2, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        (2, 60),
+    ),
+    "but not without end": (
+        [
+            node("node1", end(0, 1, at=-4, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
+    "without one they may not": (
+        [
+            node("node1", end(0, 1, at=-2, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, signal="SIGTERM", at=1)),
+        ],
+        None,
+    ),
+    "not where the time of a loss is unknown": (
+        [
+            node("node1", end(0, 1, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
+    "not where nobody lost contact": (
+        [
+            node("node1", end(0, signal="SIGTERM", at=5, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3)),
+        ],
+        None,
+    ),
+    "not one of two that ended well": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1, 0, at=0)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
+    # an exception whose process a launcher ended
+    "a rank that went down when its launcher ended the rest": (
+        [node("node1", end(0, 1, at=1, said=GLOO)), node("node2", end(2), end(3, **GOING))],
+        (3, 60),
+    ),
+    "also where the stop of the attempt did": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **GOING), unit=stopped(at=1.4)),
+        ],
+        (3, 60),
+    ),
+    "not long after its traceback": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, mtime=-4))),
+        ],
+        None,
+    ),
+    "not where its log was written to later": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, mtime=1.6))),
+        ],
+        None,
+    ),
+    "not where the log went on": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, lines=40))),
+        ],
+        None,
+    ),
+    "not where a handler printed it": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, said=None, first_error=HANDLED))),
+        ],
+        None,
+    ),
+    "not where it only lost a peer": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, said=INTERNAL))),
+        ],
+        None,
+    ),
+    "not one of two that went down": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO), end(1, **GOING)),
+            node("node2", end(2), end(3, **GOING)),
+        ],
+        None,
+    ),
+    "not where no rank lost contact": (
+        [node("node1", end(0), end(1)), node("node2", end(2), end(3, **GOING))],
+        None,
+    ),
+    "not beside an end that says more": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO), end(1, 9, at=5)),
+            node("node2", end(2), end(3, **GOING)),
+        ],
+        None,
+    ),
     "a port that the scheduler did not get": (
         [
             node(
@@ -472,6 +641,50 @@ ROWS = {
         ],
         None,
     ),
+    "an abort on the node that its peers name": (
+        [
+            node("node1", end(0, said=OF_NODE2), end(1, 1, at=1, said=OF_NODE2)),
+            node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        (3, 60),
+    ),
+    "not on another node": (
+        [
+            node("node1", end(0, said=dict(OF_NODE2, peer_node="node1")), end(1, 0)),
+            node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        None,
+    ),
+    "not where they name another rank of the node": (
+        [
+            node("node1", end(0, said=dict(OF_NODE2, peer=2)), end(1, 0)),
+            node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        None,
+    ),
+    "not an abort that names the address of another": (
+        [
+            node("node1", end(0, said=OF_NODE2), end(1, 0)),
+            node(
+                "node2",
+                end(2, 0),
+                end(3, signal="SIGABRT", at=0, said=dict(ABORT, peer_address="198.51.100.1")),
+            ),
+        ],
+        None,
+    ),
+    "an abort before its node was stopped": (
+        [
+            node("node1", end(0, said=OF_NODE2), end(1, 0)),
+            node(
+                "node2",
+                end(2, 0),
+                end(3, signal="SIGABRT", at=0, said=ABORT),
+                unit=stopped(at=1),
+            ),
+        ],
+        (3, 60),
+    ),
     # a rank that fell silent
     "the silent one that its peers lost": (
         [
@@ -523,6 +736,15 @@ ROWS = {
         None,
     ),
 }
+
+
+def test_an_abort_that_nobody_names_is_listed_first():
+    nodes = [
+        node("node1", end(0, 1, at=1, said=INTERNAL), end(1, 1, at=1, said=INTERNAL)),
+        node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+    ]
+    found = candidates.Weighing({n["node"]: n for n in nodes}).candidates
+    assert (found[0]["rank"], found[0]["weight"], found[0]["is_suspect"]) == (3, 40, True)
 
 
 @pytest.mark.parametrize("name", ROWS)
