@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev engine demo demo-down bench corpus drill lies hostile platforms lint messages reference test collection release
+.PHONY: help setup dev engine demo demo-down bench corpus mutants drill lies hostile platforms lint messages reference test collection release
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ corpus: engine dev ## provoke the real failures of tests/corpus that it lacks, o
 	@for suite in paddledetection paddleocr paddleseg mindocr; do \
 	  ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=$$suite || exit 1; done
 	@python tests/corpus/provoke.py -i molecule/inventory
+
+mutants: dev ## remove or invert each rule of the verdict, one at a time: how many of them make a test fail (20 to 60 minutes)
+	@python tests/bench/verdict_mutants.py
 
 drill: engine dev ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, goodput and log stress; writes docs/drills.md (2 hours)
 	@ansible-playbook -i molecule/inventory playbooks/local.yml

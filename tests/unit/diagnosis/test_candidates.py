@@ -844,6 +844,8 @@ def test_candidates_of_every_kind_can_be_ordered():
     assert [c["rank"] for c in found] == [2, 3, None]
 
 
+NATIVE = {"kind": "EnforceNotMet", "text": "the kernel is odd", "origin": "cpp"}
+LINE = {"kind": "python", "text": "no such thing", "origin": "line"}
 TIED = {
     "two exceptions on two nodes, two seconds apart": ([(0, VALUE, 0), (3, SEGV, 2)], False),
     "two different exceptions": ([(0, VALUE, 0), (3, dict(VALUE, kind="KeyError"), 2)], True),
@@ -869,6 +871,14 @@ TIED = {
     "an exception nobody knows, and a kill on its own node by its launcher": (
         [(2, VALUE, 0), (3, "SIGKILL", 0.3)],
         False,
+    ),
+    "two native errors in words that nobody knows": (
+        [(0, dict(NATIVE, text="the tensor is odd"), 0), (3, NATIVE, 0)],
+        True,
+    ),
+    "two lines in words that nobody knows": (
+        [(0, dict(LINE, text="no such word"), 0), (3, LINE, 0)],
+        True,
     ),
     "two silent exits with two codes": ([(0, 5, 0), (3, 7, 1)], True),
     "two silent exits with one code": ([(0, 5, 0), (3, 5, 1)], False),
@@ -907,6 +917,25 @@ def test_the_doubt_grows_with_the_distance_of_the_clocks(apart, order):
     ]
     found = candidates.Weighing({n["node"]: n for n in nodes})
     assert found.precedes(*sorted(found.candidates, key=lambda c: c["rank"])) is order
+
+
+@pytest.mark.parametrize(
+    "name", "SIGKILL SIGSEGV SIGBUS SIGILL SIGFPE SIGSYS SIGXCPU SIGXFSZ".split()
+)
+def test_signals_that_end_a_process_from_outside(name):
+    assert first(*two(end(2), end(3, signal=name, at=0))) == (3, 80)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [stopped(by="user", at=4), stopped(), stopped(by="guard", at=4), stopped(at=4, source="node9")],
+)
+def test_a_stop_that_no_failed_peer_asked_for_tells_nothing_of_a_clock(unit):
+    answers = {
+        "node1": {"now": NOW, "exit": dict(BAD, time=T + 10)},
+        "node2": {"now": NOW, "exit": dict(unit, time=T + 5)},
+    }
+    assert candidates.measure_clocks(answers) == {"node1": 0.0, "node2": 0.0}
 
 
 def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock():
