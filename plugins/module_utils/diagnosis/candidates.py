@@ -502,7 +502,7 @@ class Weighing:
                 continue
             scope = [c for c in mute if c["node"] == name or child["rank"] is not None]
             is_mute = any(is_child(child, c) for c in scope)
-            named = [r for r in self.ranks if r["node"] == name and is_child(child, r)]
+            named = [rank for rank in self.ranks if is_child(child, rank)]
             for candidate in scope:
                 if is_child(child, candidate) or candidate["signal"] not in (None, "SIGKILL"):
                     continue
@@ -711,7 +711,7 @@ class Weighing:
         no more than that they lost another one.
         """
         others = [c for c in candidates if c["rank"] is not None and c["weight"] > STOPPED]
-        found = [c for c in candidates if c["rank"] is not None and _is_cut_off(c)]
+        found = [c for c in candidates if _is_cut_off(c)]
         lost = [c for c in others if _says_lost(c)]
         if len(found) != 1 or not lost:
             return

@@ -131,6 +131,18 @@ ROWS = {
         two(end(2), end(3, signal="SIGKILL", at=0, first_error=HANDLED)),
         (3, 80),
     ),
+    "a kill of a rank of which a thread had died": (
+        two(
+            end(2),
+            end(
+                3,
+                signal="SIGKILL",
+                at=0,
+                first_error=error(VALUE, survived=True, thread=True),
+            ),
+        ),
+        (3, 80),
+    ),
     "a crash as Paddle's handler tells it is a signal": (two(end(2), end(3, said=SEGV)), (3, 80)),
     "a crash as faulthandler tells it": (
         two(end(2, said=FAULT, signal="SIGSEGV", at=0.2), end(3, signal="SIGKILL", at=0)),
@@ -260,6 +272,10 @@ ROWS = {
     ),
     "or by exit code": (two(end(2), end(3, 143, at=2), unit=stopped(at=1)), None),
     "or without being seen": (two(end(2), end(3, said=GLOO), unit=stopped(at=1)), None),
+    "also where the memory killer had been": (
+        two(end(2), end(3, signal="SIGKILL", at=2), unit=dict(stopped(at=1), oom_kills=1)),
+        None,
+    ),
     "what ended before it was not": (
         two(end(2), end(3, signal="SIGKILL", at=0), unit=stopped(at=1)),
         (3, 80),
@@ -274,6 +290,10 @@ ROWS = {
     ),
     "nor a crash while stopping": (
         two(end(2), end(3, signal="SIGSEGV", at=2, said=SEGV), unit=stopped(at=1)),
+        None,
+    ),
+    "nor one that is the last thing in the log": (
+        two(end(2), end(3, 1, at=2, first_error=HANDLED), unit=stopped(at=1)),
         None,
     ),
     "a dead loader thread is": (
@@ -364,6 +384,28 @@ ROWS = {
     "and what it ended with an exit code": (
         two(end(2), end(3, 1, at=6), launcher=launcher(signal="SIGKILL", ended=T)),
         (None, 62),
+    ),
+    "a unit that a signal ended, with its launcher": (
+        two(end(2), end(3, 1, at=0, said=GLOO), unit=dict(BAD, service_result="signal")),
+        (None, 80),
+    ),
+    "not after its launcher had ended by itself": (
+        two(
+            end(2),
+            end(3, 1, at=0, said=GLOO),
+            unit=dict(BAD, service_result="signal"),
+            launcher=launcher(exit_code=1),
+        ),
+        None,
+    ),
+    "nor after a signal had ended its launcher": (
+        two(
+            end(2),
+            end(3, 1, at=0, said=GLOO),
+            unit=dict(BAD, service_result="signal"),
+            launcher=launcher(signal="SIGTERM"),
+        ),
+        None,
     ),
     "a rank that ended before its launcher": (
         two(end(2), end(3, signal="SIGKILL", at=0), launcher=launcher(exit_code=1, ended=T + 1)),
@@ -494,7 +536,37 @@ ROWS = {
         ],
         None,
     ),
+    "an early end, and ranks that aborted without a word": (
+        [
+            node("node1", end(0, signal="SIGABRT", at=1, said=ABORT, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, signal="SIGABRT", at=1, said=ABORT)),
+        ],
+        (2, 60),
+    ),
+    "what a stop did then is no other reason": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+            node("node3", end(4, 9, at=3), unit=stopped(at=2)),
+        ],
+        (2, 60),
+    ),
+    "not an end a moment after another rank of its node had lost contact": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=-0.3, said=GLOO)),
+        ],
+        None,
+    ),
     # an exception whose process a launcher ended
+    "beside a unit that failed for no known reason": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **GOING)),
+            node("node3", end(4)),
+        ],
+        (3, 60),
+    ),
     "a rank that went down when its launcher ended the rest": (
         [node("node1", end(0, 1, at=1, said=GLOO)), node("node2", end(2), end(3, **GOING))],
         (3, 60),
@@ -604,8 +676,34 @@ ROWS = {
         ],
         (3, 61),
     ),
+    "also where its log is not there": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2, 1, at=2, said=GLOO), end(3, signal="SIGTERM", at=0, bytes=None)),
+        ],
+        (3, 61),
+    ),
     "not beside a launcher elsewhere that failed for no known reason": (
         two(end(2, 1, at=2, said=GLOO), end(3, signal="SIGTERM", at=0)),
+        None,
+    ),
+    "not another signal": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2, 1, at=2, said=GLOO), end(3, signal="SIGHUP", at=0)),
+        ],
+        None,
+    ),
+    "not on a node that was stopped after it": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node(
+                "node2",
+                end(2, 1, at=2, said=GLOO),
+                end(3, signal="SIGTERM", at=0),
+                unit=stopped(at=5),
+            ),
+        ],
         None,
     ),
     "not where another may have ended before": (
@@ -816,6 +914,7 @@ TORN = {
         (1 << 30, TORN, "python_exception"),
         (None, TORN, "python_exception"),
         (0, VALUE, "python_exception"),
+        (0, dict(TORN, text="of an odd kind"), "python_exception"),
     ],
 )
 def test_a_traceback_that_breaks_off_on_a_full_disk_is_the_disks(free, said, cause):
@@ -880,6 +979,10 @@ TIED = {
         [(0, dict(LINE, text="no such word"), 0), (3, LINE, 0)],
         True,
     ),
+    "a kill that began it, and a crash at an unknown time": (
+        [(0, "SIGKILL", -9), (4, VALUE, 5), (2, "SIGSEGV", None)],
+        False,
+    ),
     "two silent exits with two codes": ([(0, 5, 0), (3, 7, 1)], True),
     "two silent exits with one code": ([(0, 5, 0), (3, 5, 1)], False),
 }
@@ -904,6 +1007,16 @@ def test_when_two_failures_are_too_close(name, turned):
     found = candidates.Weighing({n["node"]: n for n in (made[::-1] if turned else made)})
     assert found.candidates[0]["weight"] >= DECIDES
     assert bool(found.rivals()) is tied
+
+
+def test_an_error_of_a_stop_elsewhere_is_no_kill():
+    nodes = [
+        node("node1", end(0, 1, at=0, said=VALUE)),
+        node("node2", end(3, signal="SIGKILL", at=1, mtime=1, said=NATIVE), unit=stopped(at=0.5)),
+    ]
+    found = candidates.Weighing({n["node"]: n for n in nodes})
+    assert [(c["rank"], c["weight"]) for c in found.candidates] == [(0, 100), (3, 70)]
+    assert found.rivals() == []
 
 
 @pytest.mark.parametrize("apart, order", [(0.0, True), (3.0, True), (6.0, False), (3600.0, True)])
