@@ -543,6 +543,24 @@ ROWS = {
         ],
         (2, 60),
     ),
+    "an early end, and a rank that said that it was told to stop": (
+        [
+            node(
+                "node1",
+                end(0, 1, at=1, said=GLOO, **TRAINING),
+                end(1, signal="SIGTERM", at=2, said=TERM),
+            ),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        (2, 60),
+    ),
+    "an end in an epoch of an unknown number": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, last_step={"epoch": 3}), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
     "what a stop did then is no other reason": (
         [
             node("node1", end(0, 1, at=1, said=GLOO, **TRAINING)),
@@ -582,6 +600,27 @@ ROWS = {
         [
             node("node1", end(0, 1, at=1, said=GLOO)),
             node("node2", end(2), end(3, **dict(GOING, mtime=-4))),
+        ],
+        None,
+    ),
+    "not where it is unknown when it was written": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, mtime=None))),
+        ],
+        None,
+    ),
+    "not where its end is unknown": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, at=None))),
+        ],
+        None,
+    ),
+    "not where steps followed": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, said=None, first_error=SURVIVED))),
         ],
         None,
     ),
@@ -782,6 +821,18 @@ ROWS = {
             ),
         ],
         (3, 60),
+    ),
+    "not an abort after it": (
+        [
+            node("node1", end(0, said=OF_NODE2), end(1, 0)),
+            node(
+                "node2",
+                end(2, 0),
+                end(3, signal="SIGABRT", at=0, said=ABORT),
+                unit=stopped(at=-1),
+            ),
+        ],
+        None,
     ),
     # a rank that fell silent
     "the silent one that its peers lost": (
