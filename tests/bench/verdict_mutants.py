@@ -3,6 +3,7 @@
 """Remove or invert each rule of the weighing, one at a time, and see whether a test fails.
 
     python tests/bench/verdict_mutants.py [--only candidates.py] [--one-of N] [--out FILE]
+    python tests/bench/verdict_mutants.py --survivors-of FILE
 
 A mutant is the source of one module with one change: a condition that is always true or false, an
 operand of `and` or `or` less, a return value inverted, a call for its effect left out, an entry of
@@ -378,10 +379,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--only", default="", help="modules whose path holds this")
     parser.add_argument("--one-of", type=int, default=1, help="every Nth mutant only")
+    parser.add_argument("--survivors-of", type=Path, help="those only that survived in this file")
     parser.add_argument("--out", type=Path, help="write a line per mutant to this file as well")
     options = parser.parse_args()
     modules = [module for module in MODULES if options.only in module.path]
     mutants = [m for module in modules for m in mutants_of(module)][:: options.one_of]
+    if options.survivors_of:
+        before = options.survivors_of.read_text().splitlines()
+        kept = {line.split(":", 2)[2].strip() for line in before if ": SURVIVED" in line}
+        mutants = [m for m in mutants if f"{m.change}: SURVIVED" in kept]
     lines, survivors, started = [], [], time.monotonic()
 
     def report(mutant, killer=""):

@@ -168,6 +168,29 @@ def test_all_wait_for_a_rank_that_had_ended_well(at, step, named):
     assert (decided["rank"], decided["cause"]) == named
 
 
+def test_an_error_at_an_unknown_time_did_not_come_before_a_hang():
+    nodes = site([end(13, said=VALUE)], unit=stopped(by="guard", at=31.5))
+    nodes[0]["guard"] = {"stall": STALL, "loss": None, "seen": []}
+    assert verdict.decide(PLAN, nodes)["cause"] == "hang"
+
+
+def lose(name, *absent):
+    """The verdict where rank 13 ended well and early, and the guard of node1 lost a node then."""
+    waiting = [end(0, 1, at=1, said=GLOO, last_step=STEP, steps=8)]
+    nodes = [n for n in site([*waiting, end(13, 0, at=0)]) if n["node"] not in absent]
+    loss = {"node": name, "how": "no word", "seconds": 17.0, "since": T + 10, "time": T + 30}
+    nodes[0]["guard"] = {"stall": None, "loss": dict(loss, by="node1"), "seen": []}
+    return verdict.decide(PLAN, nodes)
+
+
+def test_a_node_that_was_lost_is_not_a_rank_that_ended_well():
+    decided = lose("node3")
+    assert (decided["outcome"], decided["node"], decided["rank"]) == ("lost", "node3", None)
+    assert "; with ranks 16-23;" in decided["text"]
+    assert "; with" not in lose("node9")["text"]
+    assert "not asked: node4" in lose("node3", "node3", "node4")["text"]
+
+
 def test_ranks_that_wait_in_one_place_are_one_line():
     seen = {
         "state": "S",

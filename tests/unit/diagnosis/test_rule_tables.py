@@ -1,12 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each entry of the verdict's tables decides something."""
+"""Each entry of the verdict's tables decides something, and so do checks for unknown times."""
 
 from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import failure_catalogue
-from unit.diagnosis.test_verdict import ABORT, BAD, GLOO, PLAN, TERM, VALUE, end, error, named, node
+from unit.diagnosis.test_verdict import (
+    ABORT,
+    BAD,
+    GLOO,
+    PLAN,
+    TERM,
+    VALUE,
+    end,
+    error,
+    named,
+    node,
+    stopped,
+)
 
 MPI = {"kind": "Open MPI", "text": "PMIX ERROR: UNREACHABLE in file a.c", "origin": "line"}
 SEEN = {"kind": "line", "text": "Container failed !!!", "origin": "line"}
@@ -91,3 +103,24 @@ def test_details_of_a_message_belong_to_it_and_records_do_not(below, cause):
     said = error(VALUE, handled=True, context=["frame", "ValueError: bad image", *below])
     rank = end(3, 1, at=0, first_error=said, lines=said["line"] + len(below), last_line=below[-1])
     assert named(judge(rank)) == ("failed", 3, cause)
+
+
+@pytest.mark.parametrize("at", [1, None])
+def test_a_stop_by_a_user_counts_where_a_time_is_unknown(at):
+    units = {"unit": stopped(by="user", at=at, source="trainer")}
+    nodes = [
+        node("node1", end(0), end(1), **units),
+        node("node2", end(2), end(3, said=VALUE), **units),
+    ]
+    assert verdict.decide(PLAN, nodes)["outcome"] == "stopped"
+    units = {"unit": stopped(by="user", at=at, source=None)}
+    nodes = [node("node1", end(0), **units), node("node2", end(2), **units)]
+    assert "None" not in verdict.decide(PLAN, nodes)["text"]
+
+
+def test_one_node_was_restarted_and_two_were():
+    lost = dict(node("node2", end(2), end(3), unit=None), restarted=True)
+    one = verdict.decide(PLAN, [node("node1", end(0, 0), end(1, 0), unit=stopped(at=0)), lost])
+    assert one["text"].startswith("LOST: node2 was restarted")
+    two = dict(node("node1", end(0), end(1), unit=None), restarted=True)
+    assert verdict.decide(PLAN, [two, lost])["text"].startswith("LOST: node1 and node2 were")
