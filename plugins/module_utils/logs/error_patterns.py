@@ -59,6 +59,20 @@ LITERALS = (
     "E20",
     "E29",
     "E39",
+    "E49",
+    "E59",
+    "E69",
+    "E89",
+    "EI9",
+    "EJ9",
+    "EL9",
+    "Call acl",
+    "PRTE ",
+    "has exited due to process",
+    "failed to TCP connect",
+    "cudaGetLastError",
+    "It looks like MPI_INIT",
+    "An error occurred in MPI_",
     "Failed, ",
     "Assertion ",
     "UCX ",
@@ -94,16 +108,19 @@ SIGNAL_INFO = re.compile(
 )
 TIME_INFO = re.compile(r"\*\*\* Aborted at (?P<time>\d{9,11}) \(unix time\)")
 # The rank that a lost connection or a timeout names: gloo names it by its pair, MindSpore's
-# scheduler by the worker that it missed first, HCCL by the rank that gave no record, msrun by the
-# node (a rank) that timed out.
+# scheduler by the worker that it missed first, HCCL by the rank that gave no record or never came,
+# msrun by the node (a rank) that timed out, NCCL by the rank where calls part.
 PEER = re.compile(
     r"\bpair_rank = (\d+)|\bworker (\d+) is the first one timed out|\bremote rank:? ?\[(\d+)\]"
     r"|\b[Nn]ode: (\d+) is timed out|Time out nodes are \['(\d+)'\]"
+    r"|\b(?:Remote|Waiting peer) (?:rank|end): \[?(\d+)\b|Failed to connect agent\[(\d+),?\]"
+    r"|calls at and around rank (\d+)|check root rank: (\d+)"
 )
-# The address of the node that it names: NCCL by the peer of a connection, HCCL by the place of the
-# fault.
+# The address of the node that it names: NCCL and gloo by the peer of a connection, HCCL by the
+# place of the fault or the other end of a link, Paddle by the store.
 PEER_ADDRESS = re.compile(
-    r"(?:from peer|recv from|send to|[Cc]onnect to|remote peer) (?P<peer>[\w.:-]+)<\d+>"
+    r"(?:from peer|recv from|send to|[Cc]onnect to|remote peer|connect|Peer information: server"
+    r"|[Nn]etwork) \[?(?P<peer>[\w.:-]+?)(?:<\d+>|\]:\d+|, device ID|:\d+ cannot be connected)"
     r"|Cluster Exception Location\[IP/ID\]:\[(?P<place>[^/\]]+)/"
 )
 # The lines below `NCCL error in` that have the reason.
@@ -123,12 +140,16 @@ _SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Te
 # EH: AscendCL, E3, EE, EZ: runtime). Before CANN 8.3 the code stands alone, since then behind a
 # name, and the process and time before both.
 ASCEND = re.compile(
-    r"^(?:\[PID: \d+\] \S+ )?(?:\[\w+ ?\d*\]: ?)?(?:[\w/]+\()?(?P<kind>E[A-Z0-9]\d{4})"
-    r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?: +(?P<text>.+)"
+    r"^(?:\[PID: \d+\] \S+ )?(?:\[\w+ ?\d*\]: ?)?(?:[\w/][\w/ -]{0,60}\()?(?P<kind>E[A-Z0-9]\d{4})"
+    r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?:? +(?P<text>.+)"
 )
 
-# MindSpore's reference to a reason further down.
-REFERS = re.compile(r"Refer to '[\w ]+ Error Message'\.?\s*$|The details refer to '[\w ]+'\.?\s*$")
+# A reference to a reason further down, as MindSpore makes it, and Paddle of thrust.
+REFERS = re.compile(
+    r"Refer to '[\w ]+ Error Message'\.?\s*$|The details refer to '[\w ]+'\.?\s*$"
+    r"|Invoke operator \S+ error\.?\s*$"
+    r"|system_error exception\.(?: \[The exception content is\])?\s*$"
+)
 
 # One-line events: pattern, kind (None: the group `kind`), origin. The group `text` is the message.
 SINGLE = (
@@ -169,13 +190,21 @@ SINGLE = (
         "cpp",
     ),
     (re.compile(r"^\[\S+:\d+\] +(?P<text>ib_mlx5_log\.c:\d+ .*)"), "UCX", "cpp"),
-    (re.compile(r"UCX +(?:ERROR|FATAL) +(?P<text>.*(?:ibv_|mlx5|rdma|RDMA).*)"), "UCX", "cpp"),
+    (
+        re.compile(r"UCX +(?:ERROR|FATAL) +(?P<text>.*(?:ibv_|mlx5|rdma|RDMA|\bQP\b).*)"),
+        "UCX",
+        "cpp",
+    ),
     (
         re.compile(r"^[EW]\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Find timeout .* task.*)"),
         "Find timeout",
         "cpp",
     ),
+    # glog ends the process after a line of its level F.
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
+    (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>.*)"), "glog", "cpp"),
+    # Paddle's plugin for Ascend prints it and exits.
+    (re.compile(r"^Call (?P<text>acl\w+\(.{0,200}\) failed : \d+ .*)"), "ACL", "cpp"),
     # Open MPI's messages. Its blocks stand between lines of dashes.
     (
         re.compile(
@@ -188,8 +217,10 @@ SINGLE = (
     (re.compile(r"^\[\S+:\d+\] (?P<text>PMIX ERROR: .*)"), "Open MPI", "line"),
     (
         re.compile(
-            r"^(?P<text>(?:ORTE (?:was unable|has lost|does not know)|An ORTE daemon has|There are"
-            r" not enough slots).*)"
+            r"^(?P<text>(?:(?:OR|PR)TE (?:was unable|has lost|does not know)"
+            r"|An (?:OR|PR)TE daemon has"
+            r"|There are not enough slots|(?:mpi(?:run|exec)|prterun) has exited due to process"
+            r"|WARNING: Open MPI failed to TCP connect).*)"
         ),
         "Open MPI",
         "line",
@@ -197,11 +228,12 @@ SINGLE = (
     (
         re.compile(
             r"^(?P<text>(?:MPI_ABORT was invoked on rank|mpirun was unable to|\S+ has detected that"
-            r" a required daemon terminated during).*)"
+            r" a required daemon terminated during|It looks like MPI_INIT failed).*)"
         ),
         "Open MPI",
         "line",
     ),
+    (re.compile(r"^\[\S+:\d+\] \*\*\* (?P<text>An error occurred in MPI_.*)"), "Open MPI", "line"),
     (ASCEND, None, "cpp"),
 )
 # Lines that call themselves errors, in MindSpore's and CANN's form. Only those that the catalogue

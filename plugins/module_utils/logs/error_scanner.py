@@ -409,4 +409,6 @@ def _is_detail(error, text):
         return False
     if "NCCL error" in error["text"] and lines.NCCL_REASON.match(text):
         return True
+    if not error["text"].strip() and error["context"][-1].startswith("- "):
+        return True  # MindSpore puts all of its message below a heading
     return bool(lines.ASCEND.match(text) or lines.REFERS.search(error["text"]))

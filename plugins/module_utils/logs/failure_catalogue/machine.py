@@ -98,8 +98,8 @@ MACHINE = (
         "cause": "out_of_memory",
         "grade": "primary",
         "pattern": (
-            r"MemoryError|[Oo]ut of memory|ResourceExhausted|std::bad_alloc|Cannot allocate"
-            r" memory|Errno 12\b"
+            r"MemoryError|NCCL WARN:? Failed to malloc|[Oo]ut of memory|ResourceExhausted"
+            r"|std::bad_alloc|Cannot allocate memory|Errno 12\b"
             r"|Unable to allocate .{1,40}for an array|\bOOM\b|DefaultCPUAllocator: can't allocate"
         ),
         "meaning": (
@@ -196,19 +196,6 @@ LOST = (
             " run the rank alone under faulthandler"
         ),
         "source": _SIGNALS,
-    },
-    {
-        "cause": "device_error",
-        "grade": "primary",
-        "pattern": r"\bEL\d{4}\b",
-        "meaning": "The accelerator failed: it or its driver reported a fault of the device.",
-        "remedy": (
-            "the accelerator failed: see `nvidia-smi -q` and `dmesg` for Xid lines, or `npu-smi"
-            " info` and the plog, on this node"
-        ),
-        "source": (
-            "hiascend.com, CANN error codes EL (driver); accelerator.py has the other words"
-        ),
     },
     {
         "cause": "killed",
