@@ -68,6 +68,7 @@ LITERALS = (
     "EL9",
     "Call acl",
     "PRTE ",
+    "pml_ucx.c",
     "has exited due to process",
     "failed to TCP connect",
     "cudaGetLastError",
@@ -138,10 +139,10 @@ _SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Te
 
 # Ascend's error codes (EI0006: HCCL, EJ: HCCP, EL: driver, E1: graph engine, E2: fusion engine,
 # EH: AscendCL, E3, EE, EZ: runtime). Before CANN 8.3 the code stands alone, since then behind a
-# name, and the process and time before both.
+# name, and the process and time before both. `Inner Error!` is the heading of the line after it.
 ASCEND = re.compile(
     r"^(?:\[PID: \d+\] \S+ )?(?:\[\w+ ?\d*\]: ?)?(?:[\w/][\w/ -]{0,60}\()?(?P<kind>E[A-Z0-9]\d{4})"
-    r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?:? +(?P<text>.+)"
+    r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?:? +(?P<text>(?!Inner Error).+)"
 )
 
 # A reference to a reason further down, as MindSpore makes it, and Paddle of thrust.
@@ -191,7 +192,10 @@ SINGLE = (
     ),
     (re.compile(r"^\[\S+:\d+\] +(?P<text>ib_mlx5_log\.c:\d+ .*)"), "UCX", "cpp"),
     (
-        re.compile(r"UCX +(?:ERROR|FATAL) +(?P<text>.*(?:ibv_|mlx5|rdma|RDMA|\bQP\b).*)"),
+        re.compile(
+            r"UCX +(?:ERROR|FATAL) +(?P<text>.*(?:ibv_|mlx5|rdma|RDMA|\bQP\b|connect\("
+            r"|active messages).*)"
+        ),
         "UCX",
         "cpp",
     ),
@@ -205,6 +209,7 @@ SINGLE = (
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>.*)"), "glog", "cpp"),
     # Paddle's plugin for Ascend prints it and exits.
     (re.compile(r"^Call (?P<text>acl\w+\(.{0,200}\) failed : \d+ .*)"), "ACL", "cpp"),
+    (re.compile(r"^\[\S+:\d+\] pml_ucx\.c:\d+ +Error: (?P<text>.*)"), "Open MPI", "line"),
     # Open MPI's messages. Its blocks stand between lines of dashes.
     (
         re.compile(

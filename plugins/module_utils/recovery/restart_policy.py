@@ -75,7 +75,7 @@ CLASSES = {
     "collective_mismatch": (NEVER, "the ranks run different code or settings"),
     "device_busy": (AGAIN, "what holds the device may have gone meanwhile"),
     "hccl_link": (AGAIN, "links between devices fail and come back"),
-    "hccl_error": (TRAINED, "HCCL does not say why; a rank or a link may have failed"),
+    "collective_error": (TRAINED, "the library does not say why; a rank or a link may have failed"),
     "collective_timeout": (AGAIN, "a rank or a network that stalled may go on at the next try"),
     "nccl_cuda_error": (TRAINED, "a device may have failed, or a library may not fit"),
     "cluster_setting": (NEVER, "the launcher has to be changed"),

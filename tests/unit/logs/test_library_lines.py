@@ -80,10 +80,10 @@ def test_a_code_that_no_entry_knows_blames_no_device():
         ("(External) ACL error, the error code is : 507777.", "accelerator_call", "primary"),
         ("NPU function error: aclrtNew, error code is 207077", "accelerator_call", "primary"),
         ("[EL0099: A new thing.]", "accelerator_call", "primary"),
-        ("[EI9999: Inner Error!]", "hccl_error", "shared"),
-        ("[EI0099: A new thing.]", "hccl_error", "shared"),
-        ("[EJ0099: A new thing.]", "hccl_error", "shared"),
-        ("HCCL function error: HcclNew, error code is 77", "hccl_error", "shared"),
+        ("[EI9999: Inner Error!]", "collective_error", "shared"),
+        ("[EI0099: A new thing.]", "collective_error", "shared"),
+        ("[EJ0099: A new thing.]", "collective_error", "shared"),
+        ("HCCL function error: HcclNew, error code is 77", "collective_error", "shared"),
     ):
         entry = failure_catalogue.classify("RuntimeError", text, "python")
         assert (entry["cause"], entry["grade"]) == (cause, grade), text

@@ -7,7 +7,7 @@ failed is mostly a fault of the code or the data. An entry without a grade has t
 cause's entry in another table.
 
 EARLY is asked before all other tables, since its words mean another thing there. LATE is asked
-before the reports of ranks that lost another one.
+before the reports of ranks that lost another one. LAST is asked after all.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ EARLY = (
     {
         "cause": "device_out_of_memory",
         "pattern": (
-            r"(?i:cuda.{0,60}out of memory)|memory isn't enough and alloc failed"
+            r"(?i:cuda.{0,60}out of memory)|memory isn't enough and alloc failed|Out of memory!!!"
+            r"|(?i:(?:malloc|alloc\w*).{0,40}(?:memory pool|device memory|hbm).{0,60}fail)"
+            r"|Fail to alloc memory of \d+ size"
             r"|NCCL WARN:? Failed to CUDA \w*alloc"
             r"|CU\w+_STATUS_(?:\w+_)?ALLOC(?:ATION)?_FAILED|cudaErrorMemoryAllocation"
             r"|(?i:hccl).{0,200}error code is 24\b|\bERR00006\b|"
@@ -205,9 +207,9 @@ EARLY = (
         "cause": "collective_timeout",
         "pattern": (
             r"Cluster Exception Location.*Stuck Occurred|(?:event|notify) wait timeout occurred"
-            r"|task_type=\d+\((?:EVENT|NOTIFY)_WAIT\)|"
+            r"|task_type=\d+\((?:EVENT|NOTIFY)_WAIT\)|reason=\[task timeout\]|"
             + _RESULT
-            % "507048"
+            % "107020|507046|507047|507048"
             + r"|Find timeout (?:init but not"
             r" start|start but not finish) task"
         ),
@@ -225,7 +227,7 @@ EARLY = (
             r"|No CUDA GPUs are available|Found no NVIDIA driver|(?i:driver not loaded)"
             r"|Device id must be less than|NVIDIA-SMI has failed|NVLink SHARP"
             r"|cannot be performed in the present state|halDeviceOpen failed"
-            r"|(?i:no (?:npu|gpu|device)s? (?:is |are )?(?:found(?! matching| after)"
+            r"|(?i:no (?:npu|gpu|cuda)?s? ?(?:devices?)? ?(?:is |are )?(?:found(?! matching| after)"
             r"|available|detected))|"
             + _NUMBER % "10|38|100|101|401|802|80[5-9]"
             + r"|\bEL0001\b|"
@@ -325,32 +327,44 @@ LATE = (
     },
     {
         "cause": "accelerator_call",
-        "pattern": r"\bEI0007\b|" + _RESULT % "20700[5-9]|20701[0-2]",
+        "pattern": r"\bEI0007\b|" + _RESULT % "207005|20700[7-9]|20701[0-2]",
         "source": f"HCCL, EI0007; {_RT}: streams, events or notifies ran out",
     },
     {
         # A library between the ranks fails with a code that is in no table.
-        "cause": "hccl_error",
+        "cause": "collective_error",
         "grade": "shared",
         "pattern": (
             r"\bE[IJ]\d{4}\b|(?i:hccl (?:function )?error)"
             r"|\bHccl[A-Z]\w+.{0,60}(?i:fail|error code)"
             r"|\bERR02\d{3}\b|(?i:hccl).{0,40}watchdog|Init plugin so failed"
-            r"|collective communication initialization failed"
+            r"|collective communication initialization failed|Distribute Task Failed"
+            r"|(?i:(?:create|init\w*) (?:the )?communicat\w+ (?:group|lib\w*).{0,60}fail)"
         ),
-        "meaning": "HCCL failed on this rank with a code that does not say why.",
+        "meaning": "A library between the ranks failed (HCCL, NCCL, gloo) and does not say why.",
         "remedy": (
-            "look for the rank whose log has another error or an earlier one, and for CANN's plog"
-            " of both (`grep ERROR`, under ~/ascend/log)"
+            "look for the rank whose log has another error or an earlier one; NCCL_DEBUG=INFO and"
+            " CANN's plog of both ranks (`grep ERROR`, under ~/ascend/log) say more"
         ),
         "source": f"{_HIASCEND}: EI9999; HCCL, hccl_types.h; torch_npu, NPUException (ERR02xxx)",
+    },
+    {
+        "cause": "permission",
+        "pattern": _RESULT % "207006",
+        "source": f"{_RT}: no right to use the device",
+    },
+    {
+        "cause": "nccl_system_error",
+        "pattern": r"DistBackendError(?!.*(?:remote (?:process|peer)|[Cc]onnection))",
+        "source": "PyTorch, torch/csrc/distributed/c10d: an error of a library between the ranks",
     },
     {
         # The accelerator's software fails with a code that is in no table.
         "cause": "accelerator_call",
         "grade": "primary",
         "pattern": (
-            r"(?i:\b(?:CUDA(?: driver)?|CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|HIP) error)|cudaError"
+            r"The Inner error is reported as above"
+            r"|(?i:\b(?:CUDA(?: driver)?|CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|HIP) error)|cudaError"
             r"|\bCU\w+_STATUS_|\bNVMLError|(?i:npu function error|acl (?:stream )?error)"
             r"|\bERR\d{5}\b"
             r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail)|\bEL\d{4}\b|"
@@ -366,5 +380,19 @@ LATE = (
             " where it works, then run the rank alone; if all programs fail there, restart the node"
         ),
         "source": f"{_CUDA}; {_RT}; NVML; torch_npu, NPUException; codes that no entry knows",
+    },
+)
+
+# Asked after all other tables.
+LAST = (
+    {
+        "cause": "collective_error",
+        "pattern": (
+            r"^(?:\w+\.)*(?:RuntimeError|OSError|SystemError|EnforceNotMet|Dist\w+Error)\b.{0,400}"
+            r"\b(?i:all_?reduce|all_?gather|all_?to_?all|reduce_?scatter|collective|communicators?"
+            r"|process ?group|rendezvous|bkcl|gloo|ucx)\b.{0,200}"
+            r"(?i:fail|error|abort|exception|lost|exit|time(?:d )?out)"
+        ),
+        "source": "the words that Paddle, MindSpore and PyTorch have for such an error",
     },
 )

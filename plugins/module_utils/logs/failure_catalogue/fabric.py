@@ -173,7 +173,7 @@ FABRIC = (
         "pattern": (
             r"\bEJ0001\b|(?i:failed to initialize the HCCP process)|\bEL0005\b|(?i:CUDA-capable"
             r" devices?(?:\(s\))? (?:is|are|is/are) busy)|(?i:device already in use)"
-            r"|(?i:cuda error:?)\s?\(?(?:46|216)\b"
+            r"|(?i:cuda error:?)\s?\(?(?:46|216)\b|device may be occupied by other processes"
         ),
         "meaning": (
             "The device is still held by another process, most often by an earlier training that"
@@ -347,7 +347,8 @@ FABRIC = (
         "grade": "secondary",
         "pattern": (
             r"PMIX ERROR|PMI[Xx]?_?Init failed|orte_init failed|ompi_mpi_init: .{0,60}failed"
-            r"|failed to TCP connect to a peer|looks like MPI_INIT failed"
+            r"|failed to TCP connect to a peer|no active messages transport"
+            r"|Failed to (?:resolve|receive|create) UC\w+|ucp_ep_create|looks like MPI_INIT failed"
             r"|An error occurred in MPI_|MPI_ERRORS_ARE_FATAL"
         ),
         "meaning": (
@@ -365,7 +366,8 @@ FABRIC = (
         "grade": "shared",
         "pattern": (
             r"Network \S+ cannot be connected|Keys \[.{0,200}\] are not ready"
-            r"|Connect to store failed|(?i:process group).{0,80}(?i:time(?:d )?out|timeout)"
+            r"|Connect to store failed|DistStoreError"
+            r"|(?i:process group).{0,80}(?i:time(?:d )?out|timeout)"
             r"|[Ww]ait timeout for key|[Tt]imeout waiting for key|store->get\("
             r"|(?i:rendezvous.{0,40}time(?:d )?out)"
             r"|Socket Timeout|TCPStore.{0,60}[Tt]ime(?:d )?out|network \S+ cannot be obtained"
