@@ -52,6 +52,7 @@ LITERALS = (
     "(E",
     "EE1",
     "EH0",
+    "EK0",
     "EH9",
     "EZ3",
     "E10",
@@ -79,6 +80,7 @@ LITERALS = (
     "UCX ",
     "ib_mlx5_log",
     "Find timeout",
+    "cannot be set as true",
 )
 
 # What launchers and libraries put before the lines of a rank.
@@ -126,7 +128,8 @@ PEER_ADDRESS = re.compile(
 )
 # The lines below `NCCL error in` that have the reason.
 NCCL_REASON = re.compile(
-    r"^(?:Error while creating shared memory|Cuda failure|Call to |NET/\w+ ?: |\w*[Ss]ocket\w*: )"
+    r"^(?:Error while creating shared memory|Cuda failure|Call to |NET/\w+ ?: |\w*[Ss]ocket\w*: "
+    r"|Duplicate GPU detected|Invalid config|Error: network|Failed to |Proxy Call|Bootstrap )"
 )
 
 _KNOWN = re.compile(
@@ -203,6 +206,12 @@ SINGLE = (
         re.compile(r"^[EW]\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Find timeout .* task.*)"),
         "Find timeout",
         "cpp",
+    ),
+    # PaddleDetection and its kin print it and exit.
+    (
+        re.compile(r"(?P<text>Config use_\w+ cannot be set as true while you are using .*)"),
+        "check",
+        "line",
     ),
     # glog ends the process after a line of its level F.
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),

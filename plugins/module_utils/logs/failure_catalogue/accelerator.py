@@ -52,8 +52,7 @@ EARLY = (
         "cause": "resource_limit",
         "pattern": (
             _LOCKED + r".{0,160}Cannot allocate memory|max locked memory|failed to create \w+ QP"
-            r".{0,160}Cannot allocate memory|NCCL WARN.{0,60}(?:Thread creation failed|Resource"
-            r" temporarily unavailable)"
+            r".{0,160}Cannot allocate memory|NCCL WARN.{0,60}Thread creation failed"
         ),
         "source": "NVIDIA/nccl-tests#206, openucx/ucx#6264, #8229: the limit of locked memory",
     },
@@ -62,7 +61,6 @@ EARLY = (
         "pattern": (
             r"(?i:cuda.{0,60}out of memory)|memory isn't enough and alloc failed|Out of memory!!!"
             r"|(?i:(?:malloc|alloc\w*).{0,40}(?:memory pool|device memory|hbm).{0,60}fail)"
-            r"|Fail to alloc memory of \d+ size"
             r"|NCCL WARN:? Failed to CUDA \w*alloc"
             r"|CU\w+_STATUS_(?:\w+_)?ALLOC(?:ATION)?_FAILED|cudaErrorMemoryAllocation"
             r"|(?i:hccl).{0,200}error code is 24\b|\bERR00006\b|"
@@ -121,6 +119,7 @@ EARLY = (
             r"|no kernel image is available|device kernel image is invalid"
             r"|cudaErrorNoKernelImage|cudaErrorInvalidDeviceFunction|is not compiled with CUDA"
             r"|not compiled with (?:GPU|NPU) support|Unsupported device target"
+            r"|cannot be set as true while you are using paddlepaddle cpu"
             r"|does not has any binary|Cannot parse json for config file \[\S+/op_impl/"
             r"|shared object (?:initialization failed|symbol not found)|"
             + _NUMBER % "35|48|78|98|200|209|218|221|222|302|303|500|803|804"
@@ -175,6 +174,7 @@ EARLY = (
         "pattern": (
             _NET_IB + r"|\bibv_\w+.{0,200}failed|Transport retry count exceeded|ib_mlx5_log"
             r"|mlx5dv_\w+.{0,20}failed|[Ll]ocal QP operation|RDMA_CM_EVENT_"
+            r"|\brdma: remote operation error|[Rr]emote access error"
         ),
         "meaning": "A transfer by RDMA failed between two adapters, or an adapter refused it.",
         "remedy": (
@@ -206,7 +206,8 @@ EARLY = (
     {
         "cause": "collective_timeout",
         "pattern": (
-            r"Cluster Exception Location.*Stuck Occurred|(?:event|notify) wait timeout occurred"
+            r"Cluster Exception Location.*Stuck Occurred|Task run failed, base information"
+            r"|(?:event|notify) wait timeout occurred"
             r"|task_type=\d+\((?:EVENT|NOTIFY)_WAIT\)|reason=\[task timeout\]|"
             + _RESULT
             % "107020|507046|507047|507048"
@@ -288,7 +289,7 @@ LATE = (
         "grade": "primary",
         "pattern": (
             r"\bEE1\d{3}\b(?!.{0,80}context (?:pointer|is a) null)|\bEH0\d{3}\b"
-            r"|\bE[12][0-8]\d{3}\b|\bEZ3\d{3}\b|ASCEND_RT_VISIBLE_DEVICES"
+            r"|\bEK0\d{3}\b|\bE[12][0-8]\d{3}\b|\bEZ3\d{3}\b|ASCEND_RT_VISIBLE_DEVICES"
             r"|CUDNN_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|INVALID_VALUE)"
             r"|CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED)|invalid configuration argument|"
             + _ACL
