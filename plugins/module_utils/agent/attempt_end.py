@@ -56,6 +56,8 @@ def finish(attempt, node, config=""):
         "oom_kills": call_safely(memory_killer.count_kills_since_start, attempt),
         "peers": {},
     }
+    if is_swept_after_success(attempt, result, stop_note):
+        result.update(service_result="success", swept=result["service_result"])
     # First of all: the peers may take a while, and this must not be lost.
     attempt_files.write_if_possible(attempt, "exit.json", result)
     call_safely(stop_guard, attempt)
@@ -71,6 +73,22 @@ def finish(attempt, node, config=""):
     if os.path.exists(os.path.join(attempt, "mpi.json")):
         call_safely(openmpi.sweep, attempt)
     return 0
+
+
+def is_swept_after_success(attempt, result, stop_note):
+    """Return whether the training had ended well before systemd swept what it left behind.
+
+    A process that outlives the launcher and ignores SIGTERM makes the unit's result `timeout`, and
+    one that the kernel kills makes it `oom-kill`. $EXIT_CODE and $EXIT_STATUS are of the agent,
+    which exits with 0 only after a launcher that did. A stop from outside is no success.
+    """
+    return (
+        not stop_note
+        and result["service_result"] not in (None, "success")
+        and (result["exit_code"], result["exit_status"]) == ("exited", "0")
+        and attempt_files.launcher_succeeded(attempt)
+        and not attempt_files.failed_ranks(attempt)
+    )
 
 
 def stop_guard(attempt):

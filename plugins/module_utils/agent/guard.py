@@ -275,6 +275,7 @@ class Guard:
             for part in (self.neighbour, self.phases, self.teardown):
                 if part:
                     part.spare(gap)
+            self.note("pause.json", {"seconds": round(gap, 1), "time": time.time()})
         state = self.unit.state()
         if state not in heartbeat.ACTIVE and state != "unknown":
             return False

@@ -356,7 +356,7 @@ class _CandidateFields(typing.TypedDict):
 class Candidate(_CandidateFields, total=False):
     """A failure on one rank, launcher or scheduler that may be the beginning of all."""
 
-    who: str  # scheduler, where it is not a launcher
+    who: str  # scheduler or agent, where it is not a launcher
     started: bool  # whether a rank of the node had started (launcher and scheduler only)
 
 
@@ -630,7 +630,10 @@ class Weighing:
             phase = "after its ranks had started"
         why = f"its unit ended with {unit.get('service_result')} {phase}"
         candidate = self._build_candidate(launcher, weight, why, error)
-        return dict(candidate, home=f"launcher.{name}.log", started=started)
+        candidate = dict(candidate, home=f"launcher.{name}.log", started=started)
+        if self._is_cut_down(name):
+            candidate["who"] = "agent"
+        return candidate
 
     def _weigh_scheduler(self, name):
         """Return the candidate of MindSpore's scheduler on a node whose unit failed.

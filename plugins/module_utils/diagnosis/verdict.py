@@ -428,6 +428,9 @@ class _Case:
         )
         if any(rank.get("exit_code") != 0 for rank in self.ranks):
             text += " (some seen by their unit only)"
+        swept = [name for name, unit in self.units.items() if unit.get("swept")]
+        if swept:
+            text += f"; what the training left behind on {_list(swept)} was ended after that"
         diverged = self._diverged()
         if not diverged:
             return self._build_verdict("verdict.completed", Outcome.COMPLETED, text)
@@ -600,10 +603,15 @@ def _stop_line(name, unit):
 
 
 def _who(rank):
-    """Return the words for a rank, launcher or scheduler and its node."""
+    """Return the words for a rank, launcher, scheduler or agent and its node."""
     if rank["rank"] is None:
         return f"the {rank.get('who', 'launcher')} on {rank['node']}"
     return f"rank {rank['rank']} on {rank['node']} (local rank {rank['local_rank']})"
+
+
+def _is_killed_agent(candidate):
+    """Return whether something killed the agent, whose launcher and ranks ran on."""
+    return candidate.get("who") == "agent" and candidate["signal"] == "SIGKILL"
 
 
 def _is_unobserved(candidate):
@@ -616,6 +624,8 @@ def _silent_cause(candidate):
     if candidate["weight"] == OOM:
         return "out_of_memory"
     if candidate["rank"] is None:
+        if _is_killed_agent(candidate):
+            return "killed"
         return "launcher_failed"
     if _is_unobserved(candidate):
         return "silent_end"
@@ -660,6 +670,8 @@ def _what(candidate):
     if candidate["weight"] == OOM and candidate["signal"] == "SIGKILL":
         # a launcher's weight may stand for a child of it
         return "was killed by the kernel because memory was short"
+    if _is_killed_agent(candidate):
+        return "was killed by SIGKILL while the training went on; systemd ended the training then"
     if candidate["rank"] is None:
         if candidate.get("started"):
             return "ended after its ranks had started"

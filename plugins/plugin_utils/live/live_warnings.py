@@ -49,7 +49,7 @@ def warnings(watch: Watch, seconds: float) -> list[LiveWarning]:
     reached = [node for node in running if not node.unreachable]
     silences = [(watch.silent(node.name, seconds), node.name) for node in running]
     results = [
-        _warn_of_halt(watch.nodes.values()),
+        _warn_of_halt(watch, seconds),
         _warn_of_hang(reached),
         _warn_of_nan(watch),
         _warn_of_lost_attempt(knowing),
@@ -63,10 +63,17 @@ def warnings(watch: Watch, seconds: float) -> list[LiveWarning]:
     return [warning for warning in results if warning]
 
 
-def _warn_of_halt(nodes: Iterable[Node]) -> LiveWarning | None:
+def _warn_of_halt(watch: Watch, seconds: float) -> LiveWarning | None:
     """Warn of the reason for which a node's guard ends the attempt, or has ended it."""
+    nodes = watch.nodes.values()
     guarded = {node.name: node.status for node in nodes if node.status.get("guard")}
-    lost, stalled = guard_findings.find_lost(guarded), guard_findings.first_stall(guarded)
+    answering = [
+        node.name
+        for node in nodes
+        if not (node.unreachable or node.status.get("lost") or watch.silent(node.name, seconds))
+    ]
+    lost = guard_findings.find_lost(guarded, answering)
+    stalled = guard_findings.first_stall(guarded)
     if lost:
         return LiveWarning("lost", tuple(lost[0]), lost[1])
     if stalled:
