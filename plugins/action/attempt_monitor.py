@@ -67,11 +67,13 @@ class ActionModule(answer_gate.Gated, ActionBase):
         result = super().run(tmp, task_vars)
         _end_with_parent()
         self._vars = task_vars or {}
+        sent = time.time()
         result.update(
             self._execute_module(
                 module_name="trainyard.cluster.attempt_monitor", task_vars=task_vars
             )
         )
+        received = time.time()
         status, question = result.get("status"), self._asked()
         if result.get("failed") or status is None:
             return result
@@ -81,6 +83,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
         # A node that was renamed since answers with the name in its plan. Files and messages bear
         # the inventory's.
         status["node"] = question.node
+        # The node read its clock between these times. The view may get the answer much later: a
+        # laptop that slept.
+        status["asked"] = [sent, received]
         if not self._task.args.get("gang", False) or not status["found"]:
             return result
         if not (question.run and question.number):

@@ -55,7 +55,7 @@ _HALTED = ("T", "t", "D", "Z")
 FRAMES = 3
 # A node's pause explains a loss that is no more than so many seconds away, since clocks differ.
 PAUSE_APART = 10.0
-# A node that ended, or heard the order to stop, within so many seconds of its loss had not vanished.
+# A node that ended or was stopped within so many seconds of its loss had not vanished.
 SOUND_SECONDS = 60.0
 
 

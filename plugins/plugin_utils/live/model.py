@@ -38,6 +38,7 @@ KEEP = frozenset(
         "ended",
         "started",
         "now",
+        "asked",
         "exit",
         "nodes",
         "epochs",
@@ -529,7 +530,14 @@ class Watch:
 
 
 def _measure_ahead(status: Json, clock: float | None) -> float | None:
-    """Return the seconds by which a node's clock is ahead, or None."""
+    """Return the seconds by which a node's clock is ahead, or None.
+
+    clock: the controller's time when the answer came to the view. Where the status says when the
+    node was asked, the least difference counts that these times leave: a controller that slept
+    meanwhile makes no clock wrong.
+    """
     if clock is None or not status.get("now") or status.get("ended"):
         return None
-    return status["now"] - clock
+    now = status["now"]
+    sent, received = status.get("asked") or (clock, clock)
+    return now - min(max(now, sent), received)

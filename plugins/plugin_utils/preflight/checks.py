@@ -83,7 +83,23 @@ def judge_silent_nodes(reasons: Mapping[str, str]) -> list[Finding]:
         if common[connection_failure.without_address(text)] > 1:
             text = connection_failure.without_address(text)  # one line for all of them
         sentence = f"did not answer: {text or 'no reason was given'}"
+        if cause.code == "reach.login_prints":
+            sentence = text  # it did
         result.append(findings.finding(cause.code, sentence, cause.remedy, name))
+    return result
+
+
+def judge_logins(facts: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return a finding for each node whose login shell prints text.
+
+    facts: {node name: facts}. rsync and the stream of the logs cannot read their own output then.
+    """
+    result = []
+    for name, fact in facts.items():
+        if fact.get("login"):
+            text = connection_failure.describe_login_output(str(fact["login"]))
+            cause = connection_failure.classify(text)
+            result.append(findings.finding(cause.code, text, cause.remedy, name))
     return result
 
 

@@ -233,14 +233,16 @@ def _remark_lines(decided: Json, final: Json, problem: str, run_id: str) -> list
     """
     lines = []
     if decided is not final:
+        code = "verdict.kept"
         lines.append(
-            "this look    says less than the verdict below, which stays [verdict.kept]:"
+            f"this look    says less than the verdict below, which stays [{code}]:"
             f" {decided['text']}"
         )
     if problem:
+        code = "verdict.not_recorded"
         lines.append(
-            f"run record   not written [record.not_written]: {problem}; nothing is restarted;"
-            " free space on the controller, then: ansible-playbook playbooks/follow.yml -e"
+            f"not written  the record with this verdict [{code}]: {problem}; nothing is restarted;"
+            " make room on the controller, then: ansible-playbook playbooks/follow.yml -e"
             f" run={run_id}"
         )
     return [printable(line, limit=LONGEST) for line in lines]

@@ -1450,6 +1450,5 @@ def test_a_unit_whose_own_process_was_killed_is_named():
         "SIGKILL",
     )
     assert (
-        "the agent on node2" in found["text"]
-        and "lost contact" not in found["text"].split(";")[0]
+        "the agent on node2" in found["text"] and "lost contact" not in found["text"].split(";")[0]
     )

@@ -221,6 +221,22 @@ def test_a_clock_that_differs(ahead, text):
     assert texts(found) == ([f"clock of node1 {text} this machine's"] if text else [])
 
 
+@pytest.mark.parametrize(
+    "asked, text",
+    [
+        ((200.0, 230.0), None),
+        ((225.0, 225.5), None),
+        ((100.0, 194.0), "is 0:31 ahead of"),
+        ((256.0, 300.0), "is 0:31 behind"),
+    ],
+)
+def test_a_controller_that_slept_makes_no_clock_wrong(asked, text):
+    """The answer of 225 s came to the view at 312 s; what counts is when it was asked for."""
+    found = model.Watch()
+    found.add("node1", dict(status("node1", rank(0), now=225.0), asked=list(asked)), 0.0, 312.0)
+    assert texts(found) == ([f"clock of node1 {text} this machine's"] if text else [])
+
+
 def test_a_loss_that_is_no_number_stays_known():
     found = seen(
         status("node1", rank(0, step=STEP, nan={"loss": "nanxxx", "epoch": 0, "step": 4})),

@@ -340,6 +340,16 @@ def action(load_plugin, tmp_path, monkeypatch):
     return call
 
 
+def test_the_status_says_when_the_node_was_asked(action):
+    """What a node puts there itself does not count."""
+    begun = time.time()
+    for gang in (True, False):
+        sent, received = action("node1", "running", False, gang=gang, asked=[1, 2])[0]["status"][
+            "asked"
+        ]
+        assert begun <= sent <= received <= time.time()
+
+
 def test_the_controller_stops_what_the_mesh_did_not(action):
     assert action("node1", "failed", True)[1] == []
     assert action("node2", "running", False)[1] == []  # the mesh has its seconds first
