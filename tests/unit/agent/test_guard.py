@@ -421,6 +421,8 @@ def test_a_guard_that_stood_still_holds_it_against_nobody(site, monkeypatch):
         assert made.guard.tick()
     # An hour went by in which this node did not run.
     assert made.running() == ["node1", "node2"]
+    pause = made.read("node1", "pause.json")
+    assert abs(pause["seconds"] - 3600) < 60 and abs(pause["time"] - time.time()) < 60
 
 
 # --- a training that hangs
