@@ -321,3 +321,9 @@ def test_what_the_guards_ended_it_for_is_said_also_when_it_is_over():
     found = seen(dict(over, guard={"loss": loss}))
     assert warned(found) == [("lost", ("node2",), ["node2", "node1", "17"])]
     assert loss["how"] in texts(found)[0]
+    # node2 answers: nothing says which of the two was cut off
+    two = dict(over, nodes=["node1", "node2"], guard={"loss": loss})
+    found = seen(two, status("node2", rank(1), now=9.0, started=0.0))
+    assert [item[:2] for item in warned(found, 9.0)] == [("lost", ("node1", "node2"))]
+    found.lose("node2")
+    assert ("lost", ("node2",)) in [item[:2] for item in warned(found, 9.0)]
