@@ -86,25 +86,28 @@ def small_disk(tmp_path):
         ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(folder)], check=True
     )
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_rank_that_ends_itself_is_named_although_the_controllers_disk_is_full(
     small_disk, tmp_path
 ):
-    """`sys.exit(0)` before step 6. The log, the index and the record find no room here."""
+    """`sys.exit(0)` before its fourth step. The log, the index and the record find no room here."""
     folder = small_disk / "runs"
     filler = small_disk / "full"
     log = tmp_path / "log"
     controller = background(
-        log, "train", *job("end"), "-e", json.dumps({"trainyard_runs_dir": str(folder)})
+        log,
+        "train",
+        *job("end"),
+        "-e",
+        json.dumps({"trainyard_runs_dir": str(folder), "trainyard_collect_free": 0}),
     )
     (run,) = wait_for(lambda: folder.exists() and [p.name for p in folder.glob("2*")], 120)
     wait_for(lambda: on("node1", f"ls .trainyard/runs/{run}/attempt-1/log", check=False), 60)
-    with filler.open("wb") as handle, pytest.raises(OSError):
+    with filler.open("wb", buffering=0) as handle, pytest.raises(OSError):
         while True:
             handle.write(b"x" * 4096)
-            handle.flush()
     assert controller.wait(180) != 0
     text = log.read_text()
     assert last_line(text).startswith("FAILED: rank 1 on node2"), text

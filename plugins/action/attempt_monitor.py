@@ -131,7 +131,11 @@ class ActionModule(answer_gate.Gated, ActionBase):
         return not answer.get("failed")
 
     def _warn_of_stream(self, question: Asked, stream: dict[str, Any] | None) -> None:
-        """Warn once of a node whose logs do not arrive."""
+        """Warn once of a node whose logs do not arrive.
+
+        Ansible keeps a task's warnings for its result, and passes over those of an `until` loop's
+        earlier results. So this one is shown at once.
+        """
         if not stream or not stream.get("problem") or question.node in _WARNED:
             return
         _WARNED.add(question.node)
@@ -145,7 +149,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 f"the logs of {question.node} are not copied any more: {problem}; the rest stays on"
                 " the node"
             )
-        self._display.warning(text)
+        colour = C.COLOR_WARN  # type: ignore[attr-defined]
+        self._display.display(printable(f"[WARNING]: {text}"), color=colour, stderr=True)
 
     def _asked(self) -> Asked:
         """Return the run, the attempt and the node that the task names.

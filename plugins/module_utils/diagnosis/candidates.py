@@ -382,7 +382,12 @@ class Weighing:
         self.failed = [name for name in known if name not in self.stopped and name not in self.fine]
         self.ranks = set_handled_apart(
             [
-                dict(rank, node=name, restarted=node.get("restarted"))
+                dict(
+                    rank,
+                    node=name,
+                    restarted=node.get("restarted"),
+                    epochs=node.get("epochs"),
+                )
                 for name, node in answers.items()
                 for rank in node.get("ranks") or []
             ]
@@ -741,14 +746,15 @@ def _is_well(rank):
 def _has_steps_to_do(rank):
     """Return whether a rank's last step line is surely not the last one of the training.
 
-    A training shows every so many steps, and counts its epochs from 0 or from 1.
+    A training shows every so many steps, and counts its epochs from 0 or from 1. Where its lines do
+    not say how many there are, the plan does.
     """
     step = rank.get("last_step") or {}
     done, total = step.get("global_step"), step.get("total_steps")
     if done and total:
         return done + done / max(1, rank.get("steps") or 1) <= total
-    epoch, epochs = step.get("epoch"), step.get("epochs")
-    return epoch is not None and epochs is not None and epoch < epochs - 1
+    epoch, epochs = step.get("epoch"), step.get("epochs") or rank.get("epochs")
+    return epoch is not None and isinstance(epochs, int) and epoch < epochs - 1
 
 
 def _first_child(node):

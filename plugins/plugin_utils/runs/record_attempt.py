@@ -155,9 +155,12 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         raise ValueError(
             f"{run_dir}/plan.json is missing: no node that holds the run could be asked for it"
         )
-    nodes = _select_own_ranks(
-        [node for node in params["nodes"] if node.get("ranks") is not None], plan["ranks"]
-    )
+    answers = [
+        dict(node, epochs=plan.get("epochs"))
+        for node in params["nodes"]
+        if node.get("ranks") is not None
+    ]
+    nodes = _select_own_ranks(answers, plan["ranks"])
     shown_dir = os.path.join(
         os.path.basename(os.path.normpath(params["runs_dir"])),
         params["run_id"],

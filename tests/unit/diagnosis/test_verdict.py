@@ -941,6 +941,16 @@ def test_a_rank_that_ends_well_before_the_others_lose_it(step, at, who):
     assert any(c["rank"] == 3 for c in result["candidates"]) is (at == 0)
 
 
+@pytest.mark.parametrize("epochs, who", [(8, 3), (2, None), (None, None), ("8", None)])
+def test_the_plan_says_how_many_epochs_there_are_where_the_lines_do_not(epochs, who):
+    """PaddleDetection prints `Epoch: [1] [ 2/12]`."""
+    step = {"epoch": 1, "step": 2, "steps": 12}
+    rank = end(0, signal="SIGABRT", at=5, said=GLOO, last_step=step, steps=4)
+    nodes = [node("node1", rank, end(1)), node("node2", end(2), end(3, 0, at=0), unit=OK)]
+    result = verdict.decide(PLAN, [dict(each, epochs=epochs) for each in nodes])
+    assert (result["rank"], result["cause"] == "ended_early") == (who, who is not None)
+
+
 STORE = {
     "kind": "ValueError",
     "text": "Network 198.51.100.11:17000 cannot be connected.",
