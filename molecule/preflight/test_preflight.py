@@ -103,7 +103,7 @@ def drop(rule):
 # A training that has just ended leaves the port in TIME-WAIT, which the listener must not mind.
 LISTENER = """python3 -c 'import socket, time; s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(("", 17000)); s.listen(1); time.sleep(300)'"""
 LOWER = "/etc/systemd/system/user@1000.service.d/90-low.conf"
-UNGREET = "if test -e /tmp/bashrc; then mv /tmp/bashrc .bashrc; else rm .bashrc; fi"
+UNGREET = "rm /tmp/rc; if test -e /tmp/bashrc; then mv /tmp/bashrc .bashrc; else rm .bashrc; fi"
 
 
 def greet(words):
