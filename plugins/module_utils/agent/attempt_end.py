@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 
-from . import attempt_files, launcher, memory_killer, openmpi, peers, systemd
+from . import attempt_files, device_report, launcher, memory_killer, openmpi, peers, systemd
 
 SPARE_SECONDS = 5
 
@@ -43,7 +43,8 @@ def finish(attempt, node, config=""):
 
     The variables are $SERVICE_RESULT, $EXIT_CODE and $EXIT_STATUS, see systemd.exec(5).
     """
-    call_safely(ask_for_time, peers.PEER_SECONDS + launcher.REMOVE_SECONDS + 2 * SPARE_SECONDS)
+    seconds = peers.PEER_SECONDS + launcher.REMOVE_SECONDS + device_report.SECONDS
+    call_safely(ask_for_time, seconds + 2 * SPARE_SECONDS)
     stop_note = attempt_files.read_stop(attempt)
     result = {
         "service_result": os.environ.get("SERVICE_RESULT"),
@@ -59,12 +60,15 @@ def finish(attempt, node, config=""):
     # First of all: the peers may take a while, and this must not be lost.
     attempt_files.write_if_possible(attempt, "exit.json", result)
     call_safely(stop_guard, attempt)
-    if not (
-        stop_note
-        or (result["service_result"] == "success" and attempt_files.launcher_succeeded(attempt))
-    ):
+    ended_well = result["service_result"] == "success" and attempt_files.launcher_succeeded(attempt)
+    report = None
+    if stop_note.get("by") in (None, "peer", "guard") and not (ended_well and not stop_note):
+        # A process of its own, so the peers are stopped meanwhile, whatever becomes of it.
+        report = call_safely(device_report.start, attempt, "end")
+    if not (stop_note or ended_well):
         result["peers"] = call_safely(peers.stop_peers, attempt, node, config) or {}
         attempt_files.write_if_possible(attempt, "exit.json", result)
+    call_safely(device_report.await_end, report)
     call_safely(
         launcher.remove_containers, attempt, node
     )  # after the peers: an engine may take its time

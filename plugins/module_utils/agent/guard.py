@@ -318,7 +318,7 @@ class Guard:
         deadline = time.monotonic() + STOP_SECONDS
         if reason == "hang":
             deadline = time.monotonic() + HANG_SECONDS
-            peers.dump_stacks(self.attempt)
+            peers.keep_evidence(self.attempt)
         self.await_peers(calls, deadline)
         environment = systemd.manager_environment()
         subprocess.call(
