@@ -30,7 +30,7 @@ from ..logs.parser import (
 )
 from ..logs.timestamps import span, utc_offset
 from ..logs.visualdl import records
-from . import guard_findings, ownership
+from . import cann_logs, device_findings, guard_findings, ownership
 from .states import RankState
 
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
@@ -350,6 +350,10 @@ class _Attempt:
         findings["first_time"], findings["last_time"] = span(descriptor, offset)
         return findings
 
+    def holds(self, path):
+        """Return whether a file was found among those to fetch."""
+        return any(file["file"] == path for file in self.files)
+
     def scan_strays(self, template, planned):
         """Scan logs that look like a rank's, but belong to no rank of the plan.
 
@@ -446,6 +450,7 @@ def _collect(attempt, names):
         "guard": guard_findings.read_findings(
             lambda name: _parse_json(_read_bytes(attempt.root, name))
         ),
+        "devices": device_findings.read_findings(attempt.read_mapping(device_findings.FILE)),
         "restarted": unit is None and was_rebooted(attempt.read_mapping("attempt.json")),
         "free": free_bytes(attempt.root),
     }
@@ -509,6 +514,9 @@ def _scan_other_files(attempt, own_ranks, plan):
             attempt.scan(name, controller_name, Table())
     for name, controller_name in guard_findings.evidence_files(attempt.node, own_ranks):
         attempt.scan(name, controller_name, Table())
+    if attempt.digest and attempt.holds(device_findings.FILE):
+        for name, controller_name in cann_logs.find_logs(attempt.root, attempt.node):
+            attempt.scan(name, controller_name, Table())
 
 
 def free_bytes(root):

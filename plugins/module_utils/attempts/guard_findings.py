@@ -19,6 +19,7 @@ _FILES = (
     ("loss.json", "loss.{}.json"),
     ("evidence/state.json", "state.{}.json"),
     ("evidence/sockets.log", "sockets.{}.log"),
+    ("evidence/devices.json", "devices.{}.json"),
 )
 _STALL = ("phase", "budget", "seconds", "since", "time", "step", "last_line", "by", "ranks")
 _LOSS = ("node", "how", "seconds", "since", "time", "by")

@@ -16,6 +16,7 @@ import typing
 
 from ..attempts.evidence import is_child
 from ..logs.failure_catalogue import entry_of
+from .device_evidence import oom_pids
 from .handled_errors import set_handled_apart
 
 PRIMARY = 100
@@ -202,7 +203,7 @@ class _RankEvidence:
 
     def is_out_of_memory(self):
         """Return whether the kernel killed the rank because memory ran out."""
-        return self.signal == "SIGKILL" and self.weighing.is_out_of_memory(self.rank["node"])
+        return self.weighing.is_killed_for_memory(self.rank)
 
     def is_killed(self):
         """Return whether a signal ended the rank and no other error explains it."""
@@ -596,6 +597,20 @@ class Weighing:
         """Return whether the kernel killed processes of a node's unit when memory ran out."""
         unit = self.units.get(node) or {}
         return unit.get("service_result") == "oom-kill" or bool(unit.get("oom_kills"))
+
+    def is_killed_for_memory(self, rank):
+        """Return whether the kernel killed a rank because memory ran out.
+
+        Where the kernel's log names ranks of the node by their pids, the others were killed by
+        their launcher.
+        """
+        node = rank["node"]
+        if rank.get("signal") != "SIGKILL" or rank["rank"] is None:
+            return False
+        pids = oom_pids(self.answers[node])
+        if any(other.get("pid") in pids for other in self.ranks if other["node"] == node):
+            return rank.get("pid") in pids
+        return self.is_out_of_memory(node)
 
     def _is_cut_down(self, name):
         """Return whether a signal killed the unit while its launcher still ran.

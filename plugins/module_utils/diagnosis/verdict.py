@@ -26,6 +26,7 @@ from .candidates import (
     TERMINATED,
     Weighing,
 )
+from .device_evidence import DeviceEvidence
 from .handled_errors import ends_log
 
 _SIGNAL_CAUSES = {
@@ -148,6 +149,8 @@ class _Case:
         self.missing = missing  # {node: the reason for its silence}
         self.log_dir = log_dir
         weighing = Weighing(answers, alone=len({rank["node"] for rank in plan_ranks}) == 1)
+        self.weighing = weighing
+        self.devices = DeviceEvidence(answers, plan_ranks, weighing.ahead)
         self.units = weighing.units
         self.stopped = weighing.stopped
         self.failed = weighing.failed
@@ -183,6 +186,9 @@ class _Case:
         if self.missing and self.best["weight"] < KILLED:
             # what ended without a word of its own may have followed what is out of sight
             return self._lost()
+        fault = self.devices.sole_fault(self.best["when"])
+        if fault and (self.rivals or self.best["weight"] < KILLED):
+            return self._device_failed(fault)
         if self.rivals:
             return self._tied()
         return self._failed(self.best)
@@ -197,6 +203,9 @@ class _Case:
             return self._no_end_recorded(open_ended)
         if not self.stopped and not self.candidates:
             return self._completed()
+        fault = self.devices.sole_fault()
+        if fault:
+            return self._device_failed(fault)
         return self._undecided()
 
     def _no_end_recorded(self, names):
@@ -288,6 +297,10 @@ class _Case:
                 f"; the loss had been {diverged['nan']['loss']} since line"
                 f" {diverged['nan'].get('line')} of rank {diverged['rank']}'s log"
             )
+        fault = self.devices.explain(best, entry["cause"])
+        if fault:
+            entry = entry_of("device_error")
+            note = f"; evidence: {fault.text} (devices.{fault.node}.json)"
         log = self._log(best)
         error = line = None
         if _is_blamed(best):
@@ -318,7 +331,8 @@ class _Case:
         if _is_blamed(best) and best["weight"] != TERMINATED:
             cause = best["error"]["cause"]
         entry = entry_of(cause)
-        if entry["cause"] in _OF_OOM and (self.units.get(best["node"]) or {}).get("oom_kills"):
+        counted = (self.units.get(best["node"]) or {}).get("oom_kills")
+        if entry["cause"] in _OF_OOM and (counted or self.weighing.is_killed_for_memory(best)):
             return entry_of("out_of_memory")
         return entry
 
@@ -363,8 +377,53 @@ class _Case:
             return False
         return best["when"] < halt.time - self.ahead.get(halt.by, 0.0) - BEFORE
 
+    def _device_failed(self, fault):
+        """Return the verdict that a device failed, where no log names its rank."""
+        entry, fields = entry_of("device_error"), {"node": fault.node}
+        who = f"a device of {fault.node}"
+        if fault.device is not None:
+            who = f"device {fault.device} of {fault.node}"
+        planned = _rank_of(self.plan_ranks, fault.rank)
+        if planned:
+            fields.update((key, planned[key]) for key in ("rank", "local_rank"))
+            who += f" (rank {fault.rank})"
+        text = (
+            f"FAILED: {who} failed: {fault.text} (devices.{fault.node}.json); remedy:"
+            f" {entry['remedy']}{self._not_asked(self.missing)}"
+        )
+        return self._build_verdict(
+            "verdict.device_failed",
+            Outcome.FAILED,
+            text,
+            cause=entry["cause"],
+            remedy=entry["remedy"],
+            **fields,
+        )
+
+    def _explain_hang(self, halt):
+        """Return the halt with the cause of a hang that full memory of a device explains.
+
+        Several such devices name no rank. Where the stacks name another one, they count.
+        """
+        full = self.devices.full_cards()
+        if halt.cause != "hang" or not full or halt.rank not in (None, full[0].rank):
+            return halt
+        where = ", ".join(f"device {card.device} of {card.node}" for card in full[:MANY])
+        halt = halt._replace(
+            cause="device_memory_full", text=f"{halt.text}; the memory of {where} is full"
+        )
+        if len(full) == 1:
+            return halt._replace(rank=full[0].rank)
+        return halt._replace(rank=None)
+
     def _halted(self, halt):
         """Return the verdict where a guard ended the training."""
+        fault = None
+        if halt.cause == "hang":
+            fault = self.devices.sole_fault(halt.time - self.ahead.get(halt.by, 0.0))
+        if fault:
+            return self._device_failed(fault)
+        halt = self._explain_hang(halt)
         entry = entry_of(halt.cause)
         is_lost = halt.outcome == Outcome.LOST
         fields = {"node": None, "log": None}
@@ -542,6 +601,7 @@ class _Case:
             *self._nan_lines(),
             *self._memory_lines(),
             *guard_findings.evidence_lines(self.answers),
+            *self.devices.lines(),
             *(_stop_line(name, unit) for name, unit in self.stopped.items()),
             *(f"{name} was not asked: {reason}" for name, reason in self.missing.items()),
             *(

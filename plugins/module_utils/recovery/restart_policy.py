@@ -120,6 +120,7 @@ CLASSES = {
         "a stall after steps is mostly the network's or a device's, one before them mostly the"
         " configuration's",
     ),
+    "device_memory_full": (TRAINED, "memory that was enough for steps may be enough again"),
     "ended_early": (NEVER, "the training's own code ends it again"),
     "silent_exit": (TRAINED, "the process does not say why it ended"),
     "launcher_failed": (TRAINED, "the launcher does not say why it ended"),
