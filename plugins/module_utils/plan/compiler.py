@@ -286,6 +286,12 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
     if accelerator == "gpu":
         # Without it NCCL prints no reason: the warnings are what the verdict reads.
         result["NCCL_DEBUG"] = "WARN"
+    elif accelerator == "ascend":
+        # CANN writes its reasons at the level ERROR (3, the default, which an image may change to
+        # 4, none) into files, and with PRINT_TO_STDOUT=1 into none: hiascend.com, CANN's
+        # environment variables, ASCEND_GLOBAL_LOG_LEVEL and ASCEND_SLOG_PRINT_TO_STDOUT. The agent
+        # adds the folder of the files.
+        result.update(ASCEND_GLOBAL_LOG_LEVEL="3", ASCEND_SLOG_PRINT_TO_STDOUT="0")
     visible = {}
     if accelerator in launcher.get("visible", {}):
         visible = {launcher["visible"][accelerator]: "{devices}"}
