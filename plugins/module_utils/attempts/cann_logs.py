@@ -67,7 +67,7 @@ def _size_of(root, path):
 
 
 def _list(root, folder):
-    """Return the sorted names in a folder below the attempt, [] where there is none."""
+    """Return the sorted names in a folder below the attempt, [] without it."""
     try:
         descriptor = open_below(root, folder, DIRECTORY)
     except OSError:

@@ -65,7 +65,7 @@ def read_findings(report):
 
 
 def _read_answer(answer):
-    """Return {command, code, text} of a program's answer, None where there is none."""
+    """Return {command, code, text} of a program's answer, None without one."""
     if not isinstance(answer, dict):
         return None
     code = answer.get("code")

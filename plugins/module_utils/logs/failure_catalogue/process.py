@@ -299,8 +299,8 @@ _OBSERVED = (
     (
         "device_memory_full",
         (
-            "The training hung while a device that it uses had no free memory. The allocator or"
-            " the collective library waits then without a word."
+            "The training hung while a device that it uses had no free memory, for which the"
+            " allocator or the collective library waits in silence."
         ),
         (
             "take a smaller batch or image size, see what else uses the device (`nvidia-smi`,"
