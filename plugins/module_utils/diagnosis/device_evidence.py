@@ -89,16 +89,19 @@ class DeviceEvidence:
 
     def _rank_of(self, name, card):
         """Return the rank that uses a card, by its process or else by the plan."""
-        for user in self.reports[name]["users"]:
-            rank = self.pids.get((name, user["pid"]))
-            if rank is not None and user["uuid"] == card["uuid"]:
-                return rank
-        names = (card["index"], card["uuid"])
-        ranks = [
-            rank["rank"]
-            for rank in self.planned
-            if rank["node"] == name and rank.get("device") in names
-        ]
+        users = {
+            self.pids.get((name, user["pid"])): user["uuid"] for user in self.reports[name]["users"]
+        }
+        ranks = [rank for rank, uuid in users.items() if rank is not None and uuid == card["uuid"]]
+        if not ranks:
+            names = (card["index"], card["uuid"])
+            ranks = [
+                rank["rank"]
+                for rank in self.planned
+                if rank["node"] == name
+                and rank["rank"] not in users
+                and rank.get("device") in names
+            ]
         if len(ranks) != 1:
             return None
         return ranks[0]
@@ -106,13 +109,15 @@ class DeviceEvidence:
     def _fault(self, name, text, card=None, pid=None, when=None, alone=True):
         """Return the Fault of a card, None where no rank of the attempt uses it.
 
-        pid: of the kernel's line. It counts where the tool does not show the card.
+        pid: of the kernel's line. It counts where nothing else shows who uses the card.
         """
-        rank, device = self.pids.get((name, pid)), None
+        rank, device = None, None
         if card:
             rank, device = self._rank_of(name, card), card["index"]
-            if rank is None:
-                return None
+        if rank is None:
+            rank = self.pids.get((name, pid))
+        if card and rank is None:
+            return None
         if when is not None:
             when -= self.ahead.get(name, 0.0)
         return Fault(name, device, rank, when, text[:_SHOWN], alone)

@@ -466,6 +466,26 @@ def test_a_hang_is_ended_everywhere_and_what_the_ranks_did_is_kept_before(site):
     ).read_text(encoding="utf-8")
 
 
+def test_a_driver_that_hangs_delays_no_stop_and_the_devices_are_kept_on_all_nodes(site):
+    made = site(2, step=3)
+    program(made.folder / "tools", "nvidia-smi", "trap '' TERM; exec sleep 600")
+    ended = hung(made, until=lambda: made.read("node1", "stall.json") is not None)
+    seen_at = made.read("node1", "stall.json")["time"]
+    deadline = time.monotonic() + 30
+    while ended is not True and made.guard.tick() and time.monotonic() < deadline:
+        pass
+    # What a hang has for evidence, and the stop itself: no more than without such a driver.
+    assert made.over() and time.time() - seen_at < guard.HANG_SECONDS + 8
+    for name in made.names:
+        report = made.read(name, "evidence/devices.json")
+        assert report["moment"] == "hang" and {"devices", "processes", "kernel", "ras"} == set(
+            report["answers"]
+        )
+        # Killed after its time, or not answered yet when the report was ended.
+        assert (report["answers"]["devices"] or {"code": None})["code"] is None
+        assert report["answers"]["ras"]["code"] == 1, "nothing listens there"
+
+
 def test_a_training_that_goes_on_is_left_alone_whatever_becomes_of_its_log(site):
     """Steps continue while the log is renamed, truncated and removed. The process continues to
     write into the file that it has open.

@@ -170,6 +170,26 @@ def test_a_good_run_with_the_plans_environment_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "accelerator, env, expected",
+    [
+        ("ascend", {}, "{attempt}/ascend/log"),
+        ("ascend", {"ASCEND_PROCESS_LOG_PATH": "/var/cann"}, "/var/cann"),
+        ("ascend", {"ASCEND_WORK_PATH": "/var/work"}, ""),
+        ("gpu", {}, ""),
+    ],
+)
+def test_canns_own_logs_are_the_attempts(tmp_path, accelerator, env, expected):
+    attempt = Attempt(tmp_path, [])
+    code = "import os; open('folder', 'w').write(os.environ.get('ASCEND_PROCESS_LOG_PATH', ''))"
+    attempt.made.update(accelerator=accelerator, argv=[sys.executable, "-c", code])
+    attempt.made["env"].update(env)
+    attempt.path = attempt_files(tmp_path, attempt.made, NODE)
+    attempt.start().end()
+    folder = Path(attempt.path, "work", "folder").read_text(encoding="ascii")
+    assert folder == expected.format(attempt=attempt.path)
+
+
+@pytest.mark.parametrize(
     "code, seen",
     [
         ("import sys, time; time.sleep(0.6); sys.exit(7)", (7, None)),
