@@ -206,6 +206,11 @@ class DeviceEvidence:
             blamed = [fault.text for fault in self.faults if fault.node == name]
             lines += [f"{name}: {text} ({file})" for text in dict.fromkeys(blamed)]
             lines += [f"{text} ({file})" for text in self._kernel_lines(name, report, blamed)]
+            lines += [
+                f"{name}: device {card['index']} has memory rows that wait for a reset ({file})"
+                for card in report["cards"]
+                if card["rows_pending"]
+            ]
             if report["error"]:
                 lines.append(f"{name}: its tool described no device: {report['error']} ({file})")
             if report["ras"]:

@@ -131,6 +131,10 @@ HOSTILE = [
         "index, uuid, pci.bus_id, name, memory.used\n\u0662, " + "u" * 9000 + ", x, \x1b[31m, "
         + "9" * 5000 + "\n\u00b2, a, b, c, \u00b2\n" + "1, a, 00000000:3B:00.0, n, 1\n" * 300},
         "processes": {"command": "", "code": 0, "text": "GPU, 9999999\nGPU, \u00b2\nx\n"}}},
+    {"answers": {"devices": {"command": "nvidia-smi", "code": 15, "text": "".join(
+        f"device handle for GPU 0000:3B:{n:02x}.0: GPU is lost\n" for n in range(200))}}},
+    {"answers": {"ras": {"command": "", "code": 0, "text": "\nErrors\n\nDEAD\n" + "".join(
+        f"  Process {n} on node 10.0.0.1 managing GPU 1\n" for n in range(200))}}},
     {"answers": {"ras": {"command": "", "code": 0, "text":
         "\nErrors\n\nDEAD\n  Process 9999999 on node " + "n" * 60 + " managing GPU 1\n"
         + "#0-0 (x) INCOMPLETE\n  Rank 999999 -- [process information not found]\n" * 200}}},

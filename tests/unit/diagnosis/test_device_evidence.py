@@ -186,6 +186,21 @@ def test_the_health_of_an_npu(health, cause):
     assert who(decide(ranks, {"node2": report})) == (cause, "node2", 3)
 
 
+@pytest.mark.parametrize("health, named", [("Alarm", False), ("Critical", True)])
+def test_an_alarm_may_be_older_than_the_attempt(health, named):
+    table = text_of("npu_910b.txt").replace("Alarm   ", f"{health:<8}")
+    report = report_of(devices=(NPU, 0, table), kernel=kernel())
+    said = decide([lost_peer(n) for n in range(4)], {"node2": report})
+    assert (said["cause"] == "device_error") == named
+    assert any(f"is {health}" in line for line in said["evidence"])
+
+
+def test_memory_rows_that_wait_are_shown_and_blame_no_one():
+    table = text_of("query.csv").replace("[N/A], No, No", "[N/A], Yes, No", 1)
+    said = decide(illegal(), {"node2": gpu(lines=(), devices=(SMI, 0, table))})
+    assert said["cause"] == "kernel_error" and any("rows that wait" in x for x in said["evidence"])
+
+
 @pytest.mark.parametrize(
     "kind, text, cause",
     [
@@ -356,6 +371,20 @@ def test_the_kernel_names_the_rank_that_it_killed():
 def test_another_process_that_the_kernel_killed_is_no_rank():
     report = report_of(kernel=kernel(OOM % 99))
     assert who(decide(killed(3), {"node2": report})) == ("killed", "node2", 3)
+
+
+def test_a_kill_before_all_errors_is_explained_by_the_kernel_as_well():
+    ranks = [rank(0, "ValueError", "late"), *(lost_peer(n) for n in (1, 2))]
+    ranks.append(rank(3, signal="SIGKILL", ended=T - 20))
+    assert who(decide(ranks)) == ("killed", "node2", 3)
+    report = report_of(kernel=kernel(OOM % 4713, at=T - 21))
+    assert who(decide(ranks, {"node2": report})) == ("out_of_memory", "node2", 3)
+
+
+def test_a_rank_that_crashed_was_not_killed_for_memory():
+    ranks = [*(lost_peer(n) for n in range(3)), rank(3, signal="SIGSEGV", ended=T)]
+    report = report_of(kernel=kernel(OOM % 4713))
+    assert who(decide(ranks, {"node2": report})) == ("segfault", "node2", 3)
 
 
 def test_a_pid_of_another_namespace_names_no_rank_that_ended_otherwise():
