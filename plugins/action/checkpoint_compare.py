@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import model_collector
 from ansible_collections.trainyard.cluster.plugins.modules.checkpoint_compare import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import checkpoint_copy
@@ -21,7 +20,7 @@ class ActionModule(ControllerAction):
     """Compare the copy on the controller with the node's files."""
 
     ARGUMENTS = arguments_of(DOCUMENTATION)
-    FAILURES = (model_collector.CheckpointError, manifest.ManifestError, OSError)
+    FAILURES = (model_collector.CheckpointError, OSError)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return what the controller lacks."""

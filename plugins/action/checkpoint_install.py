@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import model_collector
 from ansible_collections.trainyard.cluster.plugins.modules.checkpoint_install import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.checkpoints import checkpoint_copy
@@ -19,7 +18,7 @@ class ActionModule(ControllerAction):
     """Move a copy that is whole into its place."""
 
     ARGUMENTS = arguments_of(DOCUMENTATION)
-    FAILURES = (model_collector.CheckpointError, manifest.ManifestError, OSError)
+    FAILURES = (model_collector.CheckpointError, OSError)
 
     def execute(self, arguments: Arguments) -> Result:
         """Install the copy, all files or none."""

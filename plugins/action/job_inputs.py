@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from ansible.module_utils.urls import open_url
-from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.modules.job_inputs import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
@@ -21,11 +20,14 @@ class ActionModule(ControllerAction):
 
     ARGUMENTS = arguments_of(DOCUMENTATION)
     PATHS_AS_GIVEN = ("code",)
-    FAILURES = (sources.SourceError, manifest.ManifestError, OSError)
+    FAILURES = (OSError,)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return the description of the inputs."""
-        described = describe.describe(arguments, self.check_mode, open_url)
+        try:
+            described = describe.describe(arguments, self.check_mode, open_url)
+        except sources.InputsRefused as error:
+            self.fail(self.describe(error), codes=error.codes)
         for text in described.pop("doubts", []):
             self.warn(printable(text, limit=1000))
         return described

@@ -15,6 +15,7 @@ import os
 import stat
 
 from . import git_tree
+from .coded_error import CodedError
 from .files import read_mapping, write_json
 
 CHUNK = 1 << 20
@@ -24,7 +25,7 @@ MOST_NAMED = 8
 ALWAYS_IGNORED = (".git", "__pycache__", ".ipynb_checkpoints")
 
 
-class ManifestError(Exception):
+class ManifestError(CodedError):
     """A tree that is missing, unreadable, or has a name that cannot be sent."""
 
 
@@ -78,7 +79,7 @@ def git_files(root, exclude=()):
         names = git_tree.listed(root, exclude)
     except git_tree.GitError as error:
         if error.reason in ("late", "large"):
-            raise ManifestError(str(error)) from error
+            raise ManifestError("inputs.git_late", str(error)) from error
         return None
     links, files = {".": False}, []
     for name in names:
@@ -116,7 +117,10 @@ def _entry(path, known, follow=False):
         target = os.fsencode(os.readlink(path))
         return ["l", len(target), hashlib.sha256(target).hexdigest()], None
     if not stat.S_ISREG(info.st_mode):
-        raise ManifestError(f"{path}: not a file, a directory or a link; take it out of the tree")
+        raise ManifestError(
+            "inputs.special_file",
+            f"{path}: not a file, a directory or a link; take it out of the tree",
+        )
     kind = "f"
     if info.st_mode & 0o100:
         kind = "x"
@@ -142,7 +146,7 @@ def scan(root, names=None, cache=None, fresh=False, follow=False):
     for the file that it leads to. Raises ManifestError for a missing root or an odd file.
     """
     if not os.path.isdir(root):
-        raise ManifestError(f"{root}: no such directory")
+        raise ManifestError("inputs.tree_missing", f"{root}: no such directory")
     known = {}
     if cache and not fresh:
         known = read_mapping(cache, TREE_BYTES)
@@ -166,8 +170,9 @@ def _refuse_unsafe_name(name, root):
         ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in name
     ):
         raise ManifestError(
+            "inputs.bad_name",
             f"{name!r} in {root}: a name with a control character, with bytes that are not UTF-8,"
-            " or with a leading dash cannot be sent safely; rename it"
+            " or with a leading dash cannot be sent safely; rename it",
         )
 
 
@@ -211,7 +216,9 @@ def refuse_links_out(root, entries, remedy=LINK_REMEDY):
         more = ""
         if len(problems) > MOST_NAMED:
             more = f"; and {len(problems) - MOST_NAMED} more"
-        raise ManifestError("; ".join(problems[:MOST_NAMED]) + f"{more}; {remedy}")
+        raise ManifestError(
+            "inputs.bad_link", "; ".join(problems[:MOST_NAMED]) + f"{more}; {remedy}"
+        )
 
 
 def sampled(entries, files=64, size=256 << 20):

@@ -63,13 +63,14 @@ def describe_tree(base, path, config, exclude):
     """
     if not os.path.isdir(path):
         raise manifest.ManifestError(
+            "inputs.code_missing",
             f"the code is not there: {path} is no directory on this node; correct the site's"
-            " code.path"
+            " code.path",
         )
     place = {"path": path, "placement": "present", "exclude": exclude, "verify": "content"}
     tree = paths.describe_path(base, place)
     if tree["problem"]:
-        raise manifest.ManifestError(tree["problem"])
+        raise manifest.ManifestError("inputs.tree_unreadable", tree["problem"])
     names = sorted(
         paths.printable_name(name)
         for name, _path, info in paths.walk(path, exclude)

@@ -37,7 +37,10 @@ def list_names(root: str, covered: Collection[str]) -> list[str]:
     the paths that are not code. Raises SourceError without a tree, and ManifestError.
     """
     if not os.path.isdir(root):
-        raise SourceError(f"the code is not there: {root} is no directory on the controller")
+        raise SourceError(
+            "inputs.code_missing",
+            f"the code is not there: {root} is no directory on the controller",
+        )
     names = manifest.git_files(root, covered)
     if names is None:
         names = manifest.walk_files(root, exclude=covered)

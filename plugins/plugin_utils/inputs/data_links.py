@@ -50,7 +50,7 @@ def names_followed(root: str, remedy: str) -> list[str]:
         more = ""
         if len(walk.problems) > len(shown):
             more = f"; and {len(walk.problems) - len(shown)} more"
-        raise SourceError(f"{'; '.join(shown)}{more}; {remedy}")
+        raise SourceError("inputs.bad_link", f"{'; '.join(shown)}{more}; {remedy}")
     return sorted(walk.names)
 
 
@@ -108,8 +108,9 @@ class _Walk:
         self.names.append(name)
         if len(self.names) > MOST_FILES:
             raise SourceError(
+                "inputs.too_many_files",
                 f"{self.root} has more than {MOST_FILES} files with its links followed; does one"
-                " directory appear many times?"
+                " directory appear many times?",
             )
 
     def _real(self, name: str) -> str:

@@ -100,8 +100,9 @@ def fetch_url(
         known = read_mapping(folder + ".json").get("sha256")
         if sha256 and known != sha256:
             raise sources.SourceError(
+                "inputs.digest_differs",
                 f"{url}: the cache has what came with the sha256 {known or 'unknown'}, the job says"
-                f" {sha256}; remove {folder} to fetch it again"
+                f" {sha256}; remove {folder} to fetch it again",
             )
         return False
     part = folder + ".part"
@@ -112,7 +113,8 @@ def fetch_url(
     if sha256 and digest != sha256:
         shutil.rmtree(part, ignore_errors=True)
         raise sources.SourceError(
-            f"{url}: brought the sha256 {digest}, the job says {sha256}; nothing of it was kept"
+            "inputs.digest_differs",
+            f"{url}: brought the sha256 {digest}, the job says {sha256}; nothing of it was kept",
         )
     sources.unpack(path)
     write_json(folder + ".json", {"url": url, "sha256": digest})
@@ -158,7 +160,7 @@ def keep_outline(outline: Any, cache_dir: str) -> tuple[str, Entries, GitState |
         valid = outline_files.validate(outline)
         root = outline_files.keep_texts(valid["texts"], cache_dir)
     except outline_files.InvalidOutline as error:
-        raise sources.SourceError(str(error)) from error
+        raise sources.SourceError("inputs.bad_outline", str(error)) from error
     state = None
     if valid["commit"]:
         reason = ""
@@ -230,14 +232,17 @@ def problem_location(job: Job, text: str) -> str:
     return "{}: {}".format(location_of(job, "config"), job["config"])
 
 
-def refuse(job: Job, problems: Sequence[str]) -> None:
-    """Raise SourceError with all problems at once, each at its place in the job."""
+def refuse(job: Job, problems: Sequence[sources.InputProblem]) -> None:
+    """Raise InputsRefused with all problems at once, each at its place in the job."""
     if problems:
         count = "1 problem"
         if len(problems) > 1:
             count = f"{len(problems)} problems"
-        lines = [f"  {problem_location(job, text)}: {text}" for text in problems]
-        raise sources.SourceError("\n".join([f"{count}, nothing was touched:", *lines]))
+        lines = [f"  {problem_location(job, problem.text)}: {problem.text}" for problem in problems]
+        raise sources.InputsRefused(
+            [problem.code for problem in problems],
+            "\n".join([f"{count}, nothing was touched:", *lines]),
+        )
 
 
 # --- the parts
@@ -325,7 +330,8 @@ class DataSets:
         root = self.paths[name]
         if not os.path.isdir(root):
             raise sources.SourceError(
-                f"the data set '{name}' is not there: {root} is no directory on the controller"
+                "inputs.data_missing",
+                f"the data set '{name}' is not there: {root} is no directory on the controller",
             )
         cache = scan_cache(cache_dir, root)
         entries = manifest.scan(root, None, cache)
@@ -409,7 +415,9 @@ def _validate_url(params: Mapping[str, Any], key: str, url: str) -> None:
     try:
         download.validate(url, params["weights"].get("hosts") or ())
     except download.Refused as error:
-        raise sources.SourceError(f"{key}: {download.displayed_url(url)} {error}") from error
+        raise sources.SourceError(
+            "inputs.download_refused", f"{key}: {download.displayed_url(url)} {error}"
+        ) from error
 
 
 def _fetch_weights(
@@ -425,11 +433,14 @@ def _fetch_weights(
     try:
         return fetch_url(url, folder, open_url, hosts, sha256)
     except download.Refused as error:
-        raise sources.SourceError(f"{key}: {download.displayed_url(url)} {error}") from error
+        raise sources.SourceError(
+            "inputs.download_refused", f"{key}: {download.displayed_url(url)} {error}"
+        ) from error
     except OSError as error:
         raise sources.SourceError(
+            "inputs.download_failed",
             f"{key}: cannot fetch {url} ({error}); give the controller internet, or set the"
-            f" override {key} to a path or to an empty value"
+            f" override {key} to a path or to an empty value",
         ) from error
 
 
@@ -558,8 +569,9 @@ def describe(
             raise
         # The config came from a node and may hold any value at any place.
         raise sources.SourceError(
+            "inputs.config_unreadable",
             f"{location_of(params['job'], 'config')}: the config on the nodes cannot be used"
-            f" ({type(error).__name__}: {error}); compare it with the suite's own"
+            f" ({type(error).__name__}: {error}); compare it with the suite's own",
         ) from error
 
 
@@ -595,9 +607,13 @@ def _describe(
         suite, effective, data.paths, data.exists, data.elsewhere, read.names, read.covered
     )
     names = sorted({*names, *weight_sets})
-    problems = settled_values["problems"] + missing + weightless
+    problems = [
+        sources.InputProblem("inputs.bad_override", text) for text in settled_values["problems"]
+    ]
+    problems += [sources.InputProblem("inputs.data_missing", text) for text in missing]
+    problems += [sources.InputProblem("inputs.weights_missing", text) for text in weightless]
     if save_problem:
-        problems.append(save_problem)
+        problems.append(sources.InputProblem("inputs.bad_output", save_problem))
     refuse(job, problems)
     code, trees = read.describe(settings["save"], [script, *files])
     data_trees, digests, data_placed = data.described(names, cache_dir)
@@ -641,4 +657,6 @@ def _read_config(
     try:
         return sources.config_chain(root, job["config"], base_key, entries)
     except sources.SourceError as error:
-        raise sources.SourceError("{}: {}".format(location_of(job, "config"), error)) from error
+        raise sources.SourceError(
+            error.code, "{}: {}".format(location_of(job, "config"), error)
+        ) from error

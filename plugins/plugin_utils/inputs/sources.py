@@ -13,10 +13,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import git_tree
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CodedError
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_text
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import suggest
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
@@ -46,8 +47,30 @@ MAX_DEPTH, MOST_VALUES, LONGEST_NUMBER = 60, 100_000, 100
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
-class SourceError(Exception):
+class SourceError(CodedError):
     """An input that is not there or does not fit. The message names it and the remedy."""
+
+
+class InputProblem(NamedTuple):
+    """One problem of a job's inputs.
+
+    code: `inputs.<reason>`, which docs/messages.md lists. text: it begins with the override that it
+    is about, if it is about one.
+    """
+
+    code: str
+    text: str
+
+
+class InputsRefused(SourceError):
+    """Several problems of a job's inputs, one per line of the message.
+
+    codes: their message codes, in the order of the lines.
+    """
+
+    def __init__(self, codes: Sequence[str], message: str) -> None:
+        super().__init__(codes[0], message)
+        self.codes = list(codes)
 
 
 class _ConfigLoader(yaml.SafeLoader):
@@ -145,7 +168,7 @@ def git_state(root: str, exclude: Collection[str] = ()) -> GitState | None:
 def _refuse_late(error: git_tree.GitError) -> None:
     """Raise SourceError where git took too long."""
     if error.reason == "late":
-        raise SourceError(str(error)) from error
+        raise SourceError("inputs.git_late", str(error)) from error
 
 
 def _changes(root: str, exclude: Collection[str]) -> tuple[bool, str]:
@@ -229,8 +252,9 @@ class _ConfigChain:
             origin = f" (named by {parent})"
         configs = [entry for entry in self.entries if entry.endswith((".yml", ".yaml"))]
         raise SourceError(
+            "inputs.config_missing",
             f"{name}: not in the code tree {self.root}{origin}{suggest(name, configs)}; the site's"
-            " code has to be a checkout of the suite that has it"
+            " code has to be a checkout of the suite that has it",
         )
 
     def _read(self, name: str) -> dict[str, Any]:
@@ -247,9 +271,11 @@ class _ConfigChain:
             values = yaml.load(text, Loader=_ConfigLoader) or {}
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())
-            raise SourceError(f"{name}: is not YAML: {reason}") from error
+            raise SourceError(
+                "inputs.config_unreadable", f"{name}: is not YAML: {reason}"
+            ) from error
         if not isinstance(values, dict):
-            raise SourceError(f"{name}: is not a mapping")
+            raise SourceError("inputs.config_unreadable", f"{name}: is not a mapping")
         return values
 
     def _bases(self, name: str, values: dict[str, Any]) -> list[str]:
@@ -264,7 +290,8 @@ class _ConfigChain:
             return [bases]
         if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
             raise SourceError(
-                f"{name}: {self.base_key} must be a file name or a list of them; got {bases!r}"
+                "inputs.config_unreadable",
+                f"{name}: {self.base_key} must be a file name or a list of them; got {bases!r}",
             )
         return bases
 
@@ -278,9 +305,10 @@ def find_script(suite: Mapping[str, Any], entries: Entries, root: str) -> str:
         if name in entries:
             return name
     raise SourceError(
+        "inputs.not_a_checkout",
         "the code tree {} has none of {}; is it a checkout of {}?".format(
             root, ", ".join(suite["scripts"]), suite["title"]
-        )
+        ),
     )
 
 
@@ -326,8 +354,9 @@ def local_weights(entry: Mapping[str, Any] | None, url: str) -> str | None:
         return None
     if path.endswith(_ARCHIVE_ENDINGS):
         raise SourceError(
+            "inputs.weights_packed",
             f"{url} comes as an archive, and the site's weights lie on the nodes: unpack it there"
-            " and give its path with an override"
+            " and give its path with an override",
         )
     return path
 
@@ -343,7 +372,8 @@ def unpack(path: str) -> None:
         _unpack(path)
     except (EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise SourceError(
-            f"{os.path.basename(path)} is damaged ({error}); fetch it again"
+            "inputs.weights_damaged",
+            f"{os.path.basename(path)} is damaged ({error}); fetch it again",
         ) from error
 
 
@@ -359,8 +389,9 @@ def _unpack(path: str) -> None:
             _extract(archive, rows, path)
     elif path.endswith(_ARCHIVE_ENDINGS):
         raise SourceError(
+            "inputs.weights_damaged",
             f"{os.path.basename(path)} is no archive, whatever its name says; is it a page of the"
-            " server's?"
+            " server's?",
         )
     else:
         return
@@ -379,13 +410,15 @@ def _extract(
         or sum(size for _member, _name, size in rows) > download.LARGEST_BYTES
     ):
         raise SourceError(
-            f"{os.path.basename(path)} unpacks to more than weights are; it was not unpacked"
+            "inputs.weights_refused",
+            f"{os.path.basename(path)} unpacks to more than weights are; it was not unpacked",
         )
     for member, name, _size in rows:
         if os.path.isabs(name) or ".." in name.split("/") or not _is_file_or_folder(member):
             raise SourceError(
+                "inputs.weights_refused",
                 f"{os.path.basename(path)} holds {name!r}, which is outside it or no file; it was"
-                " not unpacked"
+                " not unpacked",
             )
     for member, _name, _size in rows:  # Python 3.11.2 has no filter for this
         archive.extract(member, os.path.dirname(path))
@@ -408,8 +441,9 @@ def weight_file(entries: Entries, url: str) -> str:
     names = sorted(name for name in entries if name.endswith(WEIGHT_ENDINGS))
     if len(names) != 1:
         raise SourceError(
+            "inputs.weights_ambiguous",
             "{} holds {}; one file ending in {} is expected".format(
                 url, ", ".join(names) or "no weights", " or ".join(WEIGHT_ENDINGS)
-            )
+            ),
         )
     return names[0]

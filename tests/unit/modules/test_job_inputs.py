@@ -26,6 +26,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import (
     download,
     sources,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import problems
 from core_support import put
 
 CONFIG = "configs/ppyoloe/s.yml"
@@ -352,28 +353,20 @@ def test_weights_in_an_archive_are_unpacked_and_named(run_action, given, web, tm
 
 
 @pytest.mark.parametrize(
-    "files, words",
+    "files, refusal",
     [
-        (
-            {"readme.txt": "x"},
-            "a.tar.gz holds no weights; one file ending in .pdparams or .ckpt is expected",
-        ),
-        (
-            {"a/m.pdparams": "x", "b/m.pdparams": "y"},
-            "a.tar.gz holds a/m.pdparams, b/m.pdparams; one file",
-        ),
-        (
-            {"../out.pdparams": "x"},
-            "a.tar.gz holds '../out.pdparams', which is outside it or no file; it was not unpacked",
-        ),
+        ({"readme.txt": "x"}, "inputs.weights_ambiguous"),
+        ({"a/m.pdparams": "x", "b/m.pdparams": "y"}, "inputs.weights_ambiguous"),
+        ({"../out.pdparams": "x"}, "inputs.weights_refused"),
     ],
 )
-def test_an_archive_that_cannot_be_taken(run_action, given, web, tmp_path, files, words):
+def test_an_archive_that_cannot_be_taken(run_action, given, web, tmp_path, files, refusal):
     archive(str(tmp_path / "web" / "a.tar.gz"), files)
     result = run_action(
         "job_inputs", dict(given, overrides={"pretrain_weights": web[0] + "/a.tar.gz"})
     )
-    assert result["failed"] and words in result["msg"] and not list(tmp_path.rglob("out.pdparams"))
+    assert result["failed"] and result["code"] == refusal
+    assert "a.tar.gz" in result["msg"] and not list(tmp_path.rglob("out.pdparams"))
 
 
 def test_a_download_that_breaks_off_is_not_kept(run_action, given, tmp_path):
@@ -396,19 +389,19 @@ def test_a_download_that_breaks_off_is_not_kept(run_action, given, tmp_path):
         server.shutdown()
         server.server_close()
     assert (
-        result["failed"]
-        and f"cannot fetch {url} (" in result["msg"]
+        result["code"] == "inputs.download_failed"
+        and url in result["msg"]
         and "10 of 1000 bytes" in result["msg"]
     )
     assert not os.path.exists(sources.weight_folder(given["cache_dir"], url))
 
 
 @pytest.mark.parametrize(
-    "content, words",
-    [(b"<html>", "a.tar.gz is no archive, whatever its name says"), (None, "a.tar.gz is damaged")],
+    "content",
+    [b"<html>", None],
     ids=["a page", "cut off"],
 )
-def test_an_archive_that_is_none(run_action, given, web, tmp_path, content, words):
+def test_an_archive_that_is_none(run_action, given, web, tmp_path, content):
     path = str(tmp_path / "web" / "a.tar.gz")
     archive(path, {"m/m.pdparams": os.urandom(3000).hex()})
     with open(path, "rb") as handle:
@@ -418,33 +411,44 @@ def test_an_archive_that_is_none(run_action, given, web, tmp_path, content, word
     result = run_action(
         "job_inputs", dict(given, overrides={"pretrain_weights": web[0] + "/a.tar.gz"})
     )
-    assert result["failed"] and words in result["msg"]
+    assert result["code"] == "inputs.weights_damaged" and "a.tar.gz" in result["msg"]
 
 
 def test_weights_that_cannot_be_fetched_name_the_remedy(run_action, given, web):
     result = run_action("job_inputs", dict(given, overrides={"pretrain_weights": web[0] + "/none"}))
-    assert result["failed"] and f": cannot fetch {web[0]}/none" in result["msg"]
+    assert result["code"] == "inputs.download_failed" and f"{web[0]}/none" in result["msg"]
     assert "pretrain_weights: " in result["msg"] and "controller internet" in result["msg"]
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    "change, refusal, named",
     [
+        ({"code": "/no/such/code"}, "inputs.code_missing", "/no/such/code"),
+        ({"data": {"coco": "/no/such/data"}}, "inputs.data_missing", "/no/such/data"),
         (
-            {"code": "/no/such/code"},
-            "the code is not there: /no/such/code is no directory on the controller",
+            {"job": dict(JOB, config="configs/none.yml")},
+            "inputs.config_missing",
+            "configs/none.yml",
         ),
-        (
-            {"data": {"coco": "/no/such/data"}},
-            "the data set 'coco' is not there: /no/such/data is no directory",
-        ),
-        ({"job": dict(JOB, config="configs/none.yml")}, "configs/none.yml: not in the code tree"),
-        ({"suite": dict(SUITE, scripts=["run.py"])}, "is it a checkout of PaddleDetection?"),
+        ({"suite": dict(SUITE, scripts=["run.py"])}, "inputs.not_a_checkout", "PaddleDetection"),
     ],
 )
-def test_what_is_not_there(run_action, given, change, words):
+def test_what_is_not_there(run_action, given, change, refusal, named):
     result = run_action("job_inputs", json.loads(json.dumps(dict(given, **change))))
-    assert result["failed"] and words in result["msg"]
+    assert result["failed"] and result["code"] == refusal and named in result["msg"]
+
+
+def test_every_problem_of_a_job_has_its_code(run_action, given):
+    """The codes are in the order of the lines, as problems.describe takes them."""
+    overrides = {"snapshot_epoh": 1, "save_dir": "/", "pretrain_weights": "none.pdparams"}
+    result = run_action("job_inputs", dict(given, job=dict(given["job"], overrides=overrides)))
+    assert result["codes"] == [
+        "inputs.bad_override",
+        "inputs.weights_missing",
+        "inputs.bad_output",
+    ], result["msg"]
+    lines = problems.describe(result)[1:]
+    assert [line.rpartition(" ")[2].strip("[]") for line in lines] == result["codes"]
 
 
 # --- where weights may come from
@@ -460,7 +464,8 @@ def test_what_is_not_there(run_action, given, change, words):
 )  # fmt: skip
 def test_addresses_that_are_not_fetched(run_action, given, url):
     result = run_action("job_inputs", dict(given, weights={}, overrides={"pretrain_weights": url}))
-    assert result["failed"] and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
+    assert result["code"] == "inputs.download_refused"
+    assert not os.path.exists(sources.weight_folder(given["cache_dir"], url))
     assert ":p@" not in result["msg"]
     if url.startswith("http:"):  # said before anything is fetched
         assert run_action(
@@ -524,7 +529,7 @@ def test_the_sha256_of_weights_is_compared_and_recorded(run_action, given, web):
         "job_inputs", dict(given, job=dict(JOB, config=CONFIG, weights={url: "0" * 64}))
     )
     assert (
-        wrong["failed"]
+        wrong["code"] == "inputs.digest_differs"
         and right in wrong["msg"]
         and not os.path.exists(sources.weight_folder(given["cache_dir"], url))
     )
@@ -545,7 +550,7 @@ def test_a_download_has_a_largest_size(run_action, given, web, tmp_path, monkeyp
     result = run_action(
         "job_inputs", dict(given, overrides={"pretrain_weights": web[0] + "/m.pdparams"})
     )
-    assert result["failed"] and "more than 3 bytes" in result["msg"]
+    assert result["code"] == "inputs.download_refused" and "more than 3 bytes" in result["msg"]
 
 
 def test_a_name_that_is_no_file_name_is_not_used():
