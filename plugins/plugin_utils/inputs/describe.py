@@ -206,7 +206,7 @@ def settle_options(
         "effective": suite_table.apply_overrides(values, overrides),
         "advice": scaling.lines(advice) + lines,
         "problems": wrong + problems,
-        "warnings": [f"{problem_location(job, text)}: {text}" for text in doubtful],
+        "warnings": [_located(job, text) for text in doubtful],
     }
 
 
@@ -232,13 +232,22 @@ def problem_location(job: Job, text: str) -> str:
     return "{}: {}".format(location_of(job, "config"), job["config"])
 
 
+def _located(job: Job, text: str) -> str:
+    """Return a problem after its place in the job. A key that ends the place is not repeated."""
+    place = problem_location(job, text)
+    for name in job["overrides"]:
+        if place == location_of(job, "overrides." + name):
+            text = text.removeprefix(f"{name}: ")
+    return f"{place}: {text}"
+
+
 def refuse(job: Job, problems: Sequence[sources.InputProblem]) -> None:
     """Raise InputsRefused with all problems at once, each at its place in the job."""
     if problems:
         count = "1 problem"
         if len(problems) > 1:
             count = f"{len(problems)} problems"
-        lines = [f"  {problem_location(job, problem.text)}: {problem.text}" for problem in problems]
+        lines = [f"  {_located(job, problem.text)}" for problem in problems]
         raise sources.InputsRefused(
             [problem.code for problem in problems],
             "\n".join([f"{count}, nothing was touched:", *lines]),

@@ -447,6 +447,7 @@ def test_every_problem_of_a_job_has_its_code(run_action, given):
         "inputs.weights_missing",
         "inputs.bad_output",
     ], result["msg"]
+    assert "save_dir: save_dir" not in result["msg"], "a key is named once"
     lines = problems.describe(result)[1:]
     assert [line.rpartition(" ")[2].strip("[]") for line in lines] == result["codes"]
 
