@@ -26,7 +26,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
 from ..base import connection_failure
 from ..mesh import authority, certificate_term
 from ..plan import readiness
-from . import forced_interfaces, ports
+from . import forced_interfaces, ports, rdma_ports
 
 # Each has judge(nodes as read_site gives them, {node name: facts}, limits of the site), which
 # returns findings. None of them needs a plan, so that they are reported even where no plan can be
@@ -162,6 +162,11 @@ def judge_trust(
     )
 
 
+def judge_rdma(plan: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings about the RDMA ports that a plan's variables choose."""
+    return _judge_apart("devices", facts, lambda known: rdma_ports.judge(plan, known))
+
+
 def judge_plan(
     plan: Plan,
     facts: Mapping[str, Mapping[str, Any]],
@@ -174,6 +179,7 @@ def judge_plan(
     """
     result = _judge_apart("ports", facts, lambda known: ports.judge(plan, known, allowed))
     result += forced_interfaces.judge_forced(plan, facts)
+    result += judge_rdma(plan, facts)
     return result + [
         findings.finding(item.code, item.text, item.remedy, item.node)
         for item in readiness.obstacles(plan, facts, repair)
