@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev engine demo demo-down bench corpus drill lies hostile platforms lint messages reference test collection release
+.PHONY: help setup dev engine demo demo-down bench corpus mutants noise drill lies hostile platforms endings lint messages reference test collection release
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ corpus: engine dev ## provoke the real failures of tests/corpus that it lacks, o
 	  ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=$$suite || exit 1; done
 	@python tests/corpus/provoke.py -i molecule/inventory
 
+mutants: dev ## remove or invert each rule of the verdict, one at a time: how many of them make a test fail (20 to 60 minutes)
+	@python tests/bench/verdict_mutants.py
+
+noise: dev ## every case of tests/corpus with every kind of handled error at every place (half an hour)
+	@TRAINYARD_NOISE=all pytest -q -s -p no:cacheprovider tests/system/test_corpus_noise.py
+
 drill: engine dev ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, goodput and log stress; writes docs/drills.md (2 hours)
 	@ansible-playbook -i molecule/inventory playbooks/local.yml
 	@for suite in paddledetection mindocr; do ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=$$suite || exit 1; done
@@ -60,6 +66,9 @@ hostile: engine dev ## day one on a site with a jump host, firewall and shared h
 platforms: engine dev ## trainings on nodes of Debian 11 and 13, one mesh with 12, Ubuntu if its keyring is there (15 to 25 minutes)
 	@.config/test.sh platforms
 
+endings: engine dev ## a full disk of the controller and packets that get lost one way, on molecule's two nodes (10 minutes)
+	@.config/test.sh endings
+
 lint: dev ## static checks: YAML, Ansible, Python, configuration
 	@.config/test.sh lint
 
@@ -69,7 +78,7 @@ messages: ## write docs/messages.md, the page of all message codes
 reference: ## write docs/reference/, the pages of all keys and options
 	@PYTHONPATH=collections python -m ansible_collections.trainyard.cluster.plugins.plugin_utils.config.reference_pages docs/reference
 
-test: engine dev ## everything that CI runs, in one go: all but `make hostile`, `make platforms`, `make drill` and the rest of `make lies`
+test: engine dev ## everything that CI runs, in one go: all but `make hostile`, `make platforms`, `make endings`, `make drill` and the rest of `make lies`
 	@.config/test.sh
 
 collection: setup ## build the collection trainyard.cluster into dist/

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that CI runs, in the order of its price; `make test` calls it. The first thing that fails ends it.
 #   .config/test.sh lint | unit | molecule      one part alone
-#   .config/test.sh hostile | platforms         the scenarios that are not in `make test`, for their length
+#   .config/test.sh hostile | platforms | endings   the scenarios that are not in `make test`, for their length
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
@@ -43,11 +43,11 @@ unit() {
 
 # One set of nodes for all scenarios: default creates it and is the last to let go of it.
 scenarios() {
-  say "molecule: every scenario but hostile and platforms"
+  say "molecule: every scenario but hostile, platforms and endings"
   # What an earlier run noted as created and prepared is no longer true; the notes lie in the home directory, by the checkout's last name only.
   molecule reset -s default
   # The first one, default, provisions the nodes for PaddleDetection, if nobody has. No other does it again (molecule/shared/prepare.yml).
-  TRAINYARD_PROVISIONED="${TRAINYARD_PROVISIONED:-paddledetection}" molecule test --all --exclude hostile --exclude platforms
+  TRAINYARD_PROVISIONED="${TRAINYARD_PROVISIONED:-paddledetection}" molecule test --all --exclude hostile --exclude platforms --exclude endings
 }
 
 hostile() {
@@ -60,6 +60,12 @@ platforms() {
   say "molecule: nodes of Debian 11, 12 and 13"
   molecule reset -s platforms
   molecule test -s platforms
+}
+
+endings() {
+  say "molecule: endings that take minutes"
+  molecule reset -s endings
+  molecule test -s endings
 }
 
 nodes() {
@@ -85,6 +91,7 @@ case "${1:-all}" in
   molecule) scenarios ;;
   hostile) hostile ;;
   platforms) platforms ;;
+  endings) endings ;;
   all) everything ;;
-  *) echo "usage: $0 [lint|unit|molecule|hostile|platforms]" >&2; exit 2 ;;
+  *) echo "usage: $0 [lint|unit|molecule|hostile|platforms|endings]" >&2; exit 2 ;;
 esac

@@ -208,6 +208,11 @@ guard:
     was ended."
   type: dict
   returned: success
+devices:
+  description: "What the node's devices, its kernel's log and NCCL's RAS showed when the attempt hung
+    or ended badly (C(cards), C(lost), C(users), C(kernel), C(ras)); null where nothing was asked."
+  type: dict
+  returned: success
 free:
   description: Bytes that are free on the file system of the attempt (None where it does not say).
   type: int

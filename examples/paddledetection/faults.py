@@ -9,6 +9,8 @@ what happens:
     step   step of that epoch, both counted from 0 as in the log, before which it happens
     how    raise     an exception in the training loop
            exit      a silent exit with code 7
+           end       exit code 0, as `sys.exit(0)` in a script gives it
+           leave     a process is left behind that ignores SIGTERM, and the training goes on
            kill      SIGKILL, as the kernel's out-of-memory killer sends it
            segv      a segmentation fault inside a library
            memory    memory is taken until a limit objects, or 4 GiB have been taken: give the
@@ -41,6 +43,16 @@ def fail_raise(trainer):
 
 def fail_exit(trainer):
     os._exit(7)
+
+
+def fail_end(trainer):
+    sys.exit(0)
+
+
+def fail_leave(trainer):
+    words = "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    words += " subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(86400)'])"
+    subprocess.run([sys.executable, "-c", words], check=True)
 
 
 def fail_kill(trainer):

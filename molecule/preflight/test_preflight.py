@@ -128,6 +128,15 @@ def drop(rule):
 # A training that has just ended leaves the port in TIME-WAIT, which the listener must not mind.
 LISTENER = """python3 -c 'import socket, time; s = socket.socket(); s.setsockopt(1, 2, 1); s.bind(("", 17000)); s.listen(1); time.sleep(300)'"""
 LOWER = "/etc/systemd/system/user@1000.service.d/90-low.conf"
+UNGREET = "rm /tmp/rc; if test -e /tmp/bashrc; then mv /tmp/bashrc .bashrc; else rm .bashrc; fi"
+
+
+def greet(words):
+    """Return the line that lets each login print some words, also one without a terminal."""
+    keep = "cp -p .bashrc /tmp/bashrc 2> /dev/null"
+    return f"{keep}; {{ echo \"echo '{words}'\"; cat .bashrc 2> /dev/null; }} > /tmp/rc; cp /tmp/rc .bashrc"
+
+
 # name: (node, as root?, what is done, how it is undone, words for check.yml, (level, nodes, check,
 # text))
 FAULTS = {
@@ -177,6 +186,10 @@ FAULTS = {
     "a process that an old run has left": (
         "node2", False, "TRAINYARD_ATTEMPT=20261101-000000-ghost-beef/1 setsid sleep 300 > /dev/null 2>&1 & echo $! > /tmp/ghost",
         "kill $(cat /tmp/ghost)", QUICK, ("STOP", "node2", "orphans.processes_left", "20261101-000000-ghost-beef left.*pid")),
+    "a login shell that prints": (
+        "node1", False, greet("welcome to node1"), UNGREET, QUICK, ("STOP", "node1", "reach.login_prints", "welcome to node1")),
+    "a login shell that prints a brace": (
+        "node2", False, greet("{ welcome }"), UNGREET, QUICK, ("STOP", "node2", "reach.login_prints", "{ welcome }")),
 }  # fmt: skip
 
 
@@ -195,7 +208,8 @@ def clock():
 TOGETHER = {
     "of a node": (
         "start port of rank 0 taken", "another Paddle on one node", "one changed byte in the code", "an extra file in the code", "a shared memory too small",
-        "a disk nearly full", "a process that an old run has left", "127.0.1.1 in /etc/hosts"),
+        "a disk nearly full", "a process that an old run has left", "127.0.1.1 in /etc/hosts",
+        "a login shell that prints"),
     # The clock last: its environment must be gone when undoing the other restarts the user's
     # systemd.
     "of its sessions": ("memlock too small in units", "a clock one hour off"),

@@ -175,3 +175,27 @@ def senders(node):
         ):
             found.append(int(path.parent.name))
     return found
+
+
+def quick_job(name):
+    """Return the words for a shared job without its rehearsal."""
+    return ("-e", f"config={JOBS}/{name}.yml", "-e", "rehearse=false")
+
+
+def record(run, folder=PROJECT / "runs"):
+    """Return a run's record on the controller."""
+    return json.loads((folder / run / "run.json").read_text())
+
+
+def verdict(run, folder=PROJECT / "runs"):
+    """Return the verdict in a run's record."""
+    return record(run, folder)["attempts"][-1]["verdict"]
+
+
+def begin(log, name, *more):
+    """Start a job in the background and return (process, run) once it has made steps."""
+    before = runs()
+    controller = background(log, "train", *quick_job(name), *more)
+    run = wait_for(lambda: new_run(before), 120)
+    wait_for(lambda: training(run), 120)
+    return controller, run

@@ -67,11 +67,13 @@ class ActionModule(answer_gate.Gated, ActionBase):
         result = super().run(tmp, task_vars)
         _end_with_parent()
         self._vars = task_vars or {}
+        sent = time.time()
         result.update(
             self._execute_module(
                 module_name="trainyard.cluster.attempt_monitor", task_vars=task_vars
             )
         )
+        received = time.time()
         status, question = result.get("status"), self._asked()
         if result.get("failed") or status is None:
             return result
@@ -81,6 +83,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
         # A node that was renamed since answers with the name in its plan. Files and messages bear
         # the inventory's.
         status["node"] = question.node
+        # The node read its clock between these times. The view may get the answer much later: a
+        # laptop that slept.
+        status["asked"] = [sent, received]
         if not self._task.args.get("gang", False) or not status["found"]:
             return result
         if not (question.run and question.number):
@@ -126,7 +131,11 @@ class ActionModule(answer_gate.Gated, ActionBase):
         return not answer.get("failed")
 
     def _warn_of_stream(self, question: Asked, stream: dict[str, Any] | None) -> None:
-        """Warn once of a node whose logs do not arrive."""
+        """Warn once of a node whose logs do not arrive.
+
+        Ansible keeps a task's warnings for its result, and passes over those of an `until` loop's
+        earlier results. So this one is shown at once.
+        """
         if not stream or not stream.get("problem") or question.node in _WARNED:
             return
         _WARNED.add(question.node)
@@ -140,7 +149,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
                 f"the logs of {question.node} are not copied any more: {problem}; the rest stays on"
                 " the node"
             )
-        self._display.warning(text)
+        colour = C.COLOR_WARN  # type: ignore[attr-defined]
+        self._display.display(printable(f"[WARNING]: {text}"), color=colour, stderr=True)
 
     def _asked(self) -> Asked:
         """Return the run, the attempt and the node that the task names.

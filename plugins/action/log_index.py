@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
@@ -20,6 +21,9 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync.log_inde
     describe_mismatches,
     list_problems,
 )
+
+# The controller's disk is full, or its user's quota is.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ActionModule(ControllerAction):
@@ -50,11 +54,30 @@ class ActionModule(ControllerAction):
                 run_dir, nodes, not self.check_mode, left=arguments["left"]
             )
         except (collector.RequestError, OSError, ValueError) as error:
-            self.fail(f"{run_dir}: {error}")
+            if arguments["strict"] or getattr(error, "errno", None) not in NO_ROOM:
+                self.fail(f"{run_dir}: {error}")
+            return self._without_room(arguments, refused, str(error))
         problems = list_problems(result["mismatches"], refused)
         result = dict(result, refused=refused, problems=problems)
         self._report(result, arguments["strict"])
         return dict(result, ranks_file=os.path.join(run_dir, "ranks.json"))
+
+    def _without_room(self, arguments: Arguments, refused: dict[str, str], reason: str) -> Result:
+        """Return the result where the controller's disk is full.
+
+        The verdict needs no log here, so the collection goes on without them.
+        """
+        problem = (
+            f"the logs are not on the controller: {printable(reason)}; they stay on the nodes: make"
+            " room"
+        )
+        self.warn(problem)
+        result: Result = {"changed": False, "refused": refused, "problems": [problem]}
+        if arguments["state"] == "missing":
+            return {**result, "missing": {}, "left": {}}
+        path = os.path.join(arguments["run_dir"], "ranks.json")
+        empty: Result = {"files": [], "replaced": [], "mismatches": [], "index": {}}
+        return {**result, **empty, "ranks_file": path}
 
     def _find_missing(self, run_dir: str, nodes: list[Result], bound: str, files: int) -> Result:
         """Return what is missing, and warn of what a bound leaves on its node."""

@@ -27,7 +27,7 @@ ON_NODE = {
     "network": "agent base",
     "records": "attempts base",
     "rehearsal": "agent attempts base gate",
-    "diagnosis": "attempts gate logs",
+    "diagnosis": "attempts base gate logs",
     "plan": "base checkpoints environments suites",
     "preflight": "attempts base environments inputs mesh plan",
     "recovery": "attempts base checkpoints inputs mesh plan preflight records",

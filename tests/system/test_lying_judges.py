@@ -284,6 +284,7 @@ def found(make_attempt):
         said[name]["guard"] = {
             "stall": stall(name),
             "loss": dict(LOSS, node=HONEST),
+            "pause": {"seconds": 20.0, "time": 1000.0},
             "seen": [seen(2), seen(3, "T", ())],
         }
         said[name]["guard"]["loss"] = None if name == HONEST else said[name]["guard"]["loss"]
@@ -298,7 +299,7 @@ def stall(name):
 def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
     planned, honest = sample_plan()["ranks"], found[LIAR]
     if part != "guard":
-        honest["guard"] = {"stall": None, "loss": None, "seen": []}
+        honest["guard"] = {"stall": None, "loss": None, "pause": None, "seen": []}
     whole = tmp_path / "runs" / RUN / "attempt-1"
     whole.mkdir(parents=True)
 
@@ -320,7 +321,7 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
 def test_a_node_whose_end_cannot_be_judged_hides_no_other_failure(found):
     planned = sample_plan()["ranks"]
     for name in found:
-        found[name]["guard"] = {"stall": None, "loss": None, "seen": []}
+        found[name]["guard"] = {"stall": None, "loss": None, "pause": None, "seen": []}
     honest = verdict.decide(planned, found, "runs/x/attempt-1")
     assert (honest["outcome"], honest["node"], honest["unreachable"]) == ("failed", "node2", [])
     found["node1"]["ranks"][0]["first_error"] = {"kind": None}
@@ -342,6 +343,7 @@ def test_a_guard_that_tells_half_of_a_hang_is_still_heard(found, lacking):
         found[name]["guard"] = {
             "stall": {key: value for key, value in stall(name).items() if key != lacking},
             "loss": None,
+            "pause": None,
             "seen": [],
         }
     assert verdict.decide(sample_plan()["ranks"], found, "runs/x/attempt-1")["cause"] == "hang"

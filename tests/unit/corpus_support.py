@@ -58,14 +58,21 @@ def unpack(case, folder):
     )
 
 
-def decide(folder, unreachable=None):
+def decide(folder, unreachable=None, clocks=None):
     """The verdict on folder/<node>/, as record.ended makes it; unreachable: {node: reason} of nodes
-    that could not be asked.
+    that could not be asked; clocks: {node: its time when it is asked}, else this machine's.
     """
     places = sorted(path for path in folder.iterdir() if path.is_dir())
     plan = json.loads((places[0] / "plan.json").read_text())
     nodes = [evidence.collect(str(place), place.name) for place in places]
+    for node in nodes:
+        node["now"] = (clocks or {}).get(node["node"], node["now"])
     nodes += [{"node": node, "unreachable": reason} for node, reason in (unreachable or {}).items()]
+    return judge_nodes(plan, nodes)
+
+
+def judge_nodes(plan, nodes):
+    """The verdict on what the nodes of an attempt answered."""
     found = [node for node in nodes if "ranks" in node]
     decided = verdict.decide(plan["ranks"], nodes)
     mismatch = record_attempt.endpoint_mismatch(plan.get("endpoints"), found)

@@ -14,6 +14,7 @@ import corpus_support as corpus
 import yaml
 
 LINES = Path(__file__).resolve().parents[1] / "corpus" / "lines"
+HARMLESS = LINES.with_name("harmless.yml")
 ADDRESSES = ("198.51.100.131", "198.51.100.132")
 STARTED = 1795211956.0
 # What a rank prints that lost the other one.
@@ -21,6 +22,11 @@ LOST = (
     'Traceback (most recent call last):\n  File "tools/train.py", line 205, in <module>\n'
     "    main()\nOSError: (External) NCCL error(6), remote process exited or there was a network"
     " error.\n"
+)
+# What a rank prints whose own code is wrong.
+FAILED = (
+    'Traceback (most recent call last):\n  File "tools/train.py", line 205, in <module>\n'
+    "    main()\nKeyError: 'lr'\n"
 )
 RANKS = [
     {
@@ -54,9 +60,11 @@ PLAN = {
 
 
 def cases():
-    """The cases of all files, each a mapping."""
+    """The cases of all files, each a mapping with the name of its file as `family`."""
     return [
-        case for path in sorted(LINES.glob("*.yml")) for case in yaml.safe_load(path.read_text())
+        dict(case, family=path.stem)
+        for path in sorted(LINES.glob("*.yml"))
+        for case in yaml.safe_load(path.read_text())
     ]
 
 
@@ -107,13 +115,28 @@ def judge(folder, case, prefix=""):
     logs = [text, text]
     if guilty is not None:
         logs[1 - guilty] = case.get("peer") or LOST
-    lay(folder, logs, guilty or 0)
+    return _grade(folder, logs, guilty or 0, case["causes"], [guilty] if guilty is not None else [])
+
+
+def judge_turned(folder, case):
+    """Return (grade, why, verdict) of a case in the other layout.
+
+    The lines of one rank stand in all logs: each rank may be named, or none. The lines of all ranks
+    stand in one log, and the other rank lost that one: nobody may be named.
+    """
+    if case.get("rank") is not None:
+        return _grade(folder, [case["log"]] * 2, 0, case["causes"], [0, 1], unknown=True)
+    return _grade(folder, [case.get("peer") or LOST, case["log"]], 1, case["causes"], [])
+
+
+def _grade(folder, logs, first, causes, ranks, unknown=False):
+    lay(folder, logs, first)
     right = {
         "outcome": ["failed"],
-        "ranks": [guilty] if guilty is not None else [],
+        "ranks": ranks,
         "nodes": [],
-        "causes": case["causes"],
-        "unknown": guilty is None,
+        "causes": causes,
+        "unknown": unknown or not ranks,
     }
     decided = corpus.decide(folder)
     return (*corpus.grade(decided, right), decided)

@@ -7,27 +7,19 @@ can come from a destructor or another thread only.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
+import tempfile
 import zlib
 from pathlib import Path
+from unittest import mock
 
 import corpus_support as corpus
-
-SITE = "/home/trainer/.trainyard/env/35fad65f502f8a28/lib/python3.11/site-packages"
-TRACEBACK = "Traceback (most recent call last):"
-FRAME = f'  File "{SITE}/ppdata/cache.py", line 41, in load\n    return read(path)\n'
-# What a handler at the module level of the script or of a library prints.
-SCRIPT = '  File "/home/trainer/code/tools/train.py", line 12, in <module>\n    import apex\n'
-LIBRARY = f'  File "{SITE}/ppdata/__init__.py", line 3, in <module>\n    import apex\n'
-
-
-def caught(final: str, frame: str = FRAME) -> str:
-    """A traceback as traceback.print_exc() prints it."""
-    return f"{TRACEBACK}\n{frame}{final}\n"
-
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
+from noise_kinds import KINDS
 
 RECORDS = {
     "paddledetection": "[11/20 21:35:46] ppdet.data.source ERROR: ",
@@ -35,57 +27,10 @@ RECORDS = {
     "paddleseg": "2026-11-20 21:56:11 [ERROR]\t",
     "mindocr": "[2026-11-20 23:52:38] mindocr.data ERROR - ",
 }
-# Name: the text, with {record} for the beginning of a record in the suite's own log format.
-KINDS = {
-    "print_exc": caught("KeyError: 'cached_size'"),
-    "logger_exception": "{record}the cache is skipped\n" + caught("KeyError: 'cached_size'"),
-    "destructor": (
-        "Exception ignored in: <function Pool.__del__ at 0x7f8a1c0d5e40>\n"
-        + caught("AttributeError: 'NoneType' object has no attribute 'close'")
-    ),
-    "thread": (
-        "Exception in thread Thread-7 (report):\n"
-        + caught("ConnectionRefusedError: [Errno 111] Connection refused")
-    ),
-    "loader_restarted": (
-        "Process Process-3:\n"
-        + caught("OSError: [Errno 24] Too many open files")
-        + "ERROR: Unexpected BUS error encountered in DataLoader worker.\n"
-        + "loader worker 3 was started again\n"
-    ),
-    "chain": (
-        caught("KeyError: 'size'")
-        + "\nDuring handling of the above exception, another exception occurred:\n\n"
-        + caught("ValueError: no size in the header")
-    ),
-    "cause": (
-        caught("FileNotFoundError: [Errno 2] No such file or directory: '/tmp/index.pkl'")
-        + "\nThe above exception was the direct cause of the following exception:\n\n"
-        + caught("RuntimeError: the index has to be built")
-    ),
-    "warning": (
-        f"{SITE}/ppdata/cache.py:41: UserWarning: RuntimeError: the cache is off: No space left\n"
-        "  warnings.warn(\n"
-    ),
-    "optional_import": caught("ModuleNotFoundError: No module named 'apex'"),
-    "script_import": caught("ModuleNotFoundError: No module named 'apex'", SCRIPT),
-    "library_import": caught("ModuleNotFoundError: No module named 'apex'", LIBRARY),
-    "main_retried": caught("KeyError: 'cached_size'", SCRIPT + FRAME),
-    "import_line": "Warning: import apex failed: No module named 'apex', using plain layers\n",
-    "download_retried": (
-        "WARNING:urllib3.connectionpool:Retrying (Retry(total=2, connect=None)) after connection"
-        " broken by 'NewConnectionError: Failed to establish a new connection'\n"
-        + caught("urllib.error.URLError: <urlopen error [Errno 110] Connection timed out>")
-    ),
-    "memory_probe": caught("MemoryError: Unable to allocate 512. GiB for an array"),
-    "error_line": "[ERROR] libpng: sRGB: out of memory for a chunk, ignored\n",
-    "nccl_warn": (
-        "node1:2131:2140 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\n"
-    ),
-    "cache_pickle": caught("_pickle.UnpicklingError: pickle data was truncated"),
-    "cache_json": caught("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
-}
 PLACES = ("start", "middle", "late", "last")
+# What a handler in the script's own module level prints, as an uncaught exception is printed.
+SCRIPTS = ("script_import", "main_retried", "remote_traceback", "loguru")
+CRASHES = ("det22-segv-rank3", "msrun-segv-evaluation", "ocr-segv", "seg-abort")
 # Logs that hold the same lines as those of another failure: (case, kind, place).
 ALIKE = {
     # what sys.exit("...") prints is the last line: only a destructor prints after it
@@ -95,8 +40,14 @@ ALIKE = {
     ("ocr-worker-exits", "loader_restarted", "last"),
     ("ocr-worker-exits", "loader_restarted", "late"),
     # an exception of the script right before a crash, as a crash of the interpreter's end has it
-    ("det22-segv-rank3", "script_import", "last"),
-    ("det22-segv-rank3", "main_retried", "last"),
+    *((case, kind, "last") for case in CRASHES for kind in SCRIPTS),
+    *(
+        (case, kind, "late")
+        for case in ("ocr-segv", "seg-abort", "det22-segv-rank3")
+        for kind in SCRIPTS
+    ),
+    # a traceback right before os._exit(1), as of a handler that gives up
+    ("det22-exit-evaluation", None, "last"),
     # the rank slept right after it, and its end was not seen
     ("mpirun-cluster-timeout", "script_import", "start"),
     ("mpirun-cluster-timeout", "script_import", "middle"),
@@ -117,8 +68,11 @@ def is_alike(case: str, kind: str, place: str) -> bool:
 WHOM = ("innocent", "guilty", "all")
 _EVENT = re.compile(
     r"Traceback \(most|^terminate called|^Fatal Python error|^\[ERROR\]|^ERROR: Unexpected"
-    r"|^Exception in thread|^Exception ignored|Error Message Summary"
+    r"|^Exception in thread|^Exception ignored|Error Message Summary|^usage: |can't open file"
 )
+
+
+scan = evidence.scan
 
 
 class Case:
@@ -127,7 +81,7 @@ class Case:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder, self.right = name, folder, corpus.answer(name)
         corpus.unpack(name, folder)
-        self.logs = {}
+        self.logs, self._scanned = {}, {}
         for path in sorted(folder.glob("*/plan.json")):
             plan = json.loads(path.read_text())
             self.suite = plan["suite"]["name"]
@@ -139,8 +93,17 @@ class Case:
 
     def grade(self) -> tuple[str, str]:
         """The grade of the verdict on the logs as they are, and what is wrong."""
-        decided = corpus.decide(self.folder, self.right["unreachable"])
+        with mock.patch.object(evidence, "scan", self._scan):
+            decided = corpus.decide(self.folder, self.right["unreachable"])
         return corpus.grade(decided, self.right)
+
+    def _scan(self, descriptor, table, ended=None):
+        """What the parser finds in a log, once for each content: most logs do not change."""
+        data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        key = (hashlib.sha256(data).digest(), table.watch.pattern, ended)
+        if key not in self._scanned:
+            self._scanned[key] = json.dumps(scan(descriptor, table, ended))
+        return json.loads(self._scanned[key])
 
     def ranks(self, whom: str) -> list[int]:
         """The ranks that get the noise, [] where the case has none of them."""
@@ -195,13 +158,21 @@ def sample(case: str, kind: str, place: str, whom: str, one_of: int) -> bool:
     return zlib.crc32(f"{case} {kind} {place} {whom}".encode()) % one_of == 0
 
 
-def unpack_all(folder: Path) -> list[Case]:
-    """Return the cases that are right without noise, below a new folder."""
-    shutil.rmtree(folder, ignore_errors=True)
-    cases = []
-    for name in corpus.names():
-        (folder / name).mkdir(parents=True)
+def grade_case(name: str, one_of: int) -> list[tuple]:
+    """[(case, kind, place, whom, grade)] of a case, [] where it is not right without noise."""
+    folder = Path(tempfile.mkdtemp(prefix="noise-"))
+    try:
+        (folder / name).mkdir()
         case = Case(name, folder / name)
-        if case.base == "right":
-            cases.append(case)
-    return cases
+        if case.base != "right":
+            return []
+        return [
+            (name, kind, place, whom, case.grade_with(kind, place, whom))
+            for kind in KINDS
+            for whom in WHOM
+            if case.ranks(whom)
+            for place in PLACES
+            if not is_alike(name, kind, place) and sample(name, kind, place, whom, one_of)
+        ]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

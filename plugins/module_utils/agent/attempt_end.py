@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 
-from . import attempt_files, launcher, memory_killer, openmpi, peers, systemd
+from . import attempt_files, device_report, launcher, memory_killer, openmpi, peers, systemd
 
 SPARE_SECONDS = 5
 
@@ -43,7 +43,8 @@ def finish(attempt, node, config=""):
 
     The variables are $SERVICE_RESULT, $EXIT_CODE and $EXIT_STATUS, see systemd.exec(5).
     """
-    call_safely(ask_for_time, peers.PEER_SECONDS + launcher.REMOVE_SECONDS + 2 * SPARE_SECONDS)
+    seconds = peers.PEER_SECONDS + launcher.REMOVE_SECONDS + device_report.SECONDS
+    call_safely(ask_for_time, seconds + 2 * SPARE_SECONDS)
     stop_note = attempt_files.read_stop(attempt)
     result = {
         "service_result": os.environ.get("SERVICE_RESULT"),
@@ -56,21 +57,42 @@ def finish(attempt, node, config=""):
         "oom_kills": call_safely(memory_killer.count_kills_since_start, attempt),
         "peers": {},
     }
+    if is_swept_after_success(attempt, result, stop_note):
+        result.update(service_result="success", swept=result["service_result"])
     # First of all: the peers may take a while, and this must not be lost.
     attempt_files.write_if_possible(attempt, "exit.json", result)
     call_safely(stop_guard, attempt)
-    if not (
-        stop_note
-        or (result["service_result"] == "success" and attempt_files.launcher_succeeded(attempt))
-    ):
+    ended_well = result["service_result"] == "success" and attempt_files.launcher_succeeded(attempt)
+    report = None
+    if stop_note.get("by") in (None, "peer", "guard") and not (ended_well and not stop_note):
+        # A process of its own, so the peers are stopped meanwhile, whatever becomes of it.
+        report = call_safely(device_report.start, attempt, "end")
+    if not (stop_note or ended_well):
         result["peers"] = call_safely(peers.stop_peers, attempt, node, config) or {}
         attempt_files.write_if_possible(attempt, "exit.json", result)
+    call_safely(device_report.await_end, report)
     call_safely(
         launcher.remove_containers, attempt, node
     )  # after the peers: an engine may take its time
     if os.path.exists(os.path.join(attempt, "mpi.json")):
         call_safely(openmpi.sweep, attempt)
     return 0
+
+
+def is_swept_after_success(attempt, result, stop_note):
+    """Return whether the training had ended well before systemd swept what it left behind.
+
+    A process that outlives the launcher and ignores SIGTERM makes the unit's result `timeout`, and
+    one that the kernel kills makes it `oom-kill`. $EXIT_CODE and $EXIT_STATUS are of the agent,
+    which exits with 0 only after a launcher that did. A stop from outside is no success.
+    """
+    return (
+        not stop_note
+        and result["service_result"] not in (None, "success")
+        and (result["exit_code"], result["exit_status"]) == ("exited", "0")
+        and attempt_files.launcher_succeeded(attempt)
+        and not attempt_files.failed_ranks(attempt)
+    )
 
 
 def stop_guard(attempt):

@@ -110,6 +110,15 @@ def launcher_succeeded(attempt):
     )
 
 
+def failed_ranks(attempt):
+    """Return the ends of ranks with an exit code other than 0 or a signal."""
+    return [
+        event
+        for event in read_events(attempt)
+        if event.get("event") == "end" and (event.get("exit_code") or event.get("signal"))
+    ]
+
+
 def read_mapping(attempt, name):
     """Return the mapping in a JSON file of the attempt's directory, else {}."""
     try:

@@ -275,6 +275,7 @@ class Guard:
             for part in (self.neighbour, self.phases, self.teardown):
                 if part:
                     part.spare(gap)
+            self.note("pause.json", {"seconds": round(gap, 1), "time": time.time()})
         state = self.unit.state()
         if state not in heartbeat.ACTIVE and state != "unknown":
             return False
@@ -318,7 +319,7 @@ class Guard:
         deadline = time.monotonic() + STOP_SECONDS
         if reason == "hang":
             deadline = time.monotonic() + HANG_SECONDS
-            peers.dump_stacks(self.attempt)
+            peers.keep_evidence(self.attempt)
         self.await_peers(calls, deadline)
         environment = systemd.manager_environment()
         subprocess.call(

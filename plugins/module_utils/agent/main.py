@@ -9,6 +9,7 @@ standard library on its path.
     agent.pyz ended ATTEMPT NODE [CONFIG]   end of the unit: write exit.json, stop the peers
     agent.pyz guard ATTEMPT NODE            unit of the guard: end a hang, notice a lost peer
     agent.pyz stacks ATTEMPT NODE           write evidence/ of the ranks that run
+    agent.pyz devices ATTEMPT NODE MOMENT   write evidence/ of the devices and the kernel's log
     agent.pyz gate RUN ATTEMPT PEER         forced command of sshd: carry out the call of a peer
     agent.pyz openmpi VERB ...              Open MPI's daemons and ranks (openmpi.py)
     agent.pyz send-logs                     send an attempt's logs to the controller
@@ -45,6 +46,12 @@ def _stacks(words):
     stack_dump.collect(*words)
 
 
+def _devices(words):
+    from . import device_report
+
+    device_report.collect(*words)
+
+
 def _gate(words):
     from . import peer_gate
 
@@ -77,6 +84,7 @@ VERBS = {
     "ended": (_ended, (2, 3)),
     "guard": (_guard, (2,)),
     "stacks": (_stacks, (2,)),
+    "devices": (_devices, (3,)),
     "gate": (_gate, (3,)),
     "openmpi": (_openmpi, None),
     "send-logs": (_send_logs, (0,)),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from . import attempt_files, systemd
+from . import attempt_files, device_report, systemd
 
 PEER_SECONDS = 15
 RETRY_SECONDS = 1.0
@@ -95,6 +95,16 @@ def peers_of(attempt, node, config):
     return [name for name in names if name != node], config
 
 
+def keep_evidence(attempt):
+    """Write what the devices and the ranks show while these still run.
+
+    Both take EVIDENCE_SECONDS at most, and are looked at together.
+    """
+    report = device_report.start(attempt, "hang")
+    dump_stacks(attempt)
+    device_report.await_end(report)
+
+
 def dump_stacks(attempt):
     """Write the stacks of the ranks while they still run, within EVIDENCE_SECONDS."""
     program = os.path.join(attempt, attempt_files.ARCHIVE)
@@ -126,7 +136,7 @@ def stop_for_peer(attempt, by, unit, reason="peer"):
         stop_note = {"by": "peer", "from": by, "reason": reason, "time": time.time()}
         attempt_files.write_if_possible(attempt, "stop.json", stop_note)
         if reason == "hang":
-            dump_stacks(attempt)
+            keep_evidence(attempt)
     # The guard that called this node waits for this word before its own node stops.
     attempt_files.print_if_possible("kept")
     environment = systemd.manager_environment()

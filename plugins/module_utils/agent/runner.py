@@ -55,10 +55,11 @@ def run(attempt, node):
     raise_limits()
     kills_before = memory_killer.count_kills()
     try:
-        node_env = dict(mine["env"], TRAINYARD_ATTEMPT=marker)
-        scheduler, command = launcher.start_processes(
-            attempt, plan, node, dict(plan["env"], **node_env)
-        )
+        environment = dict(plan["env"], **mine["env"], TRAINYARD_ATTEMPT=marker)
+        if plan.get("accelerator") == "ascend" and "ASCEND_WORK_PATH" not in environment:
+            # CANN's own logs. Its default folder has those of all processes of the user.
+            environment.setdefault("ASCEND_PROCESS_LOG_PATH", attempt + "/ascend/log")
+        scheduler, command = launcher.start_processes(attempt, plan, node, environment)
     except OSError as error:
         return report_failed_start(attempt, error.filename, error.strerror)
     except ValueError as error:

@@ -30,7 +30,7 @@ from ..logs.parser import (
 )
 from ..logs.timestamps import span, utc_offset
 from ..logs.visualdl import records
-from . import guard_findings, ownership
+from . import cann_logs, device_findings, guard_findings, ownership
 from .states import RankState
 
 SMALL = 8 << 20  # bytes of plan.json, ranks.jsonl, exit.json and default.*.log that are read
@@ -316,10 +316,11 @@ class _Attempt:
         """Return the mapping in a JSON file of the attempt, or None."""
         return _read_mapping(self.root, path)
 
-    def scan(self, path, controller_name, table):
+    def scan(self, path, controller_name, table, ended=None):
         """Return the findings of one log or None, and note the file as one to fetch.
 
-        controller_name: its name on the controller.
+        controller_name: its name on the controller. ended: exit code and signal of its process,
+        None where it may still run.
         """
         try:
             descriptor = open_below(self.root, path)
@@ -329,7 +330,7 @@ class _Attempt:
             self.problems.append(f"{path}: not read: {error.strerror or error}")
             return None
         try:
-            findings = self._scan_descriptor(descriptor, table)
+            findings = self._scan_descriptor(descriptor, table, ended)
         except OSError as error:
             self.problems.append(f"{path}: not read to its end: {error.strerror or error}")
             return None
@@ -339,9 +340,9 @@ class _Attempt:
         self.files.append(dict(file, bytes=findings["bytes"], sha256=findings["sha256"]))
         return findings
 
-    def _scan_descriptor(self, descriptor, table):
+    def _scan_descriptor(self, descriptor, table, ended):
         if self.digest:
-            findings = scan(descriptor, table)
+            findings = scan(descriptor, table, ended)
         else:
             findings = tail_status(descriptor, table)
         findings["mtime"] = os.fstat(descriptor).st_mtime
@@ -349,6 +350,10 @@ class _Attempt:
         offset = utc_offset(findings["mtime"])
         findings["first_time"], findings["last_time"] = span(descriptor, offset)
         return findings
+
+    def holds(self, path):
+        """Return whether a file was found among those to fetch."""
+        return any(file["file"] == path for file in self.files)
 
     def scan_strays(self, template, planned):
         """Scan logs that look like a rank's, but belong to no rank of the plan.
@@ -416,12 +421,16 @@ def _collect(attempt, names):
     for entry in own_ranks:
         path = _rank_log(entry, template)
         controller_name = f"rank-{entry['rank']:03d}.{attempt.node}.log"
-        findings = attempt.scan(path, controller_name, table)
         event = events["ranks"].get(entry["rank"], {})
-        rank = _describe_rank(entry, controller_name, findings, event)
+        rank = _describe_rank(entry, controller_name, event)
+        has_ended = _note_end(rank, children)
+        ended = None
+        if has_ended or unit is not None:
+            ended = (rank["exit_code"], rank["signal"])
+        findings = attempt.scan(path, controller_name, table, ended)
         if findings:
-            rank["file"] = path
-        _judge_rank(rank, children, unit)
+            rank.update({key: findings.get(key) for key in _LOG_KEYS + _STEP_KEYS}, file=path)
+        rank["state"] = rank_state(rank, has_ended, unit).value
         ranks.append(rank)
     attempt.scan_strays(template, {_rank_log(entry, template) for entry in own_ranks})
     scheduler = _scan_schedulers(attempt, launcher)
@@ -446,6 +455,7 @@ def _collect(attempt, names):
         "guard": guard_findings.read_findings(
             lambda name: _parse_json(_read_bytes(attempt.root, name))
         ),
+        "devices": device_findings.read_findings(attempt.read_mapping(device_findings.FILE)),
         "restarted": unit is None and was_rebooted(attempt.read_mapping("attempt.json")),
         "free": free_bytes(attempt.root),
     }
@@ -509,6 +519,9 @@ def _scan_other_files(attempt, own_ranks, plan):
             attempt.scan(name, controller_name, Table())
     for name, controller_name in guard_findings.evidence_files(attempt.node, own_ranks):
         attempt.scan(name, controller_name, Table())
+    if attempt.digest and attempt.holds(device_findings.FILE):
+        for name, controller_name in cann_logs.find_logs(attempt.root, attempt.node):
+            attempt.scan(name, controller_name, Table())
 
 
 def free_bytes(root):
@@ -532,20 +545,20 @@ def was_rebooted(record):
     return bool(boot) and boot != ownership.boot_mark()
 
 
-def _describe_rank(entry, controller_name, findings, event):
-    """Return a rank's entry of the evidence, without its state.
+def _describe_rank(entry, controller_name, event):
+    """Return a rank's entry of the evidence, without its state and what its log has.
 
-    findings: of its log, or None. event: its entry of read_events.
+    event: its entry of read_events.
     """
     rank = {key: entry.get(key) for key in ("rank", "node", "local_rank", "device")}
     rank.update(file=None, home=controller_name)
-    rank.update({key: (findings or {}).get(key) for key in _LOG_KEYS + _STEP_KEYS})
+    rank.update(dict.fromkeys(_LOG_KEYS + _STEP_KEYS))
     rank.update({key: event.get(key) for key in ("pid", "started", "ended", "exit_code", "signal")})
     return rank
 
 
-def _judge_rank(rank, children, unit):
-    """Set a rank's state, and the observer of its end: agent, launcher or None.
+def _note_end(rank, children):
+    """Set the observer of a rank's end (agent, launcher or None), and return whether it ended.
 
     The launcher reports the end of one child only. It counts where the agent has not seen the end.
     """
@@ -559,5 +572,4 @@ def _judge_rank(rank, children, unit):
             rank["exit_code"] = code
         else:
             rank["signal"] = signal_name(-code)
-    has_ended = rank["ended"] is not None or rank["observed"] is not None
-    rank["state"] = rank_state(rank, has_ended, unit).value
+    return rank["ended"] is not None or rank["observed"] is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import typing
 
+from ..base import folding
 from .states import Outcome
 
 # The files of guards and agent that are fetched, with flat names as all of an attempt's files have.
@@ -17,11 +18,14 @@ _FILES = (
     ("exit.json", "exit.{}.json"),
     ("stall.json", "stall.{}.json"),
     ("loss.json", "loss.{}.json"),
+    ("pause.json", "pause.{}.json"),
     ("evidence/state.json", "state.{}.json"),
     ("evidence/sockets.log", "sockets.{}.log"),
+    ("evidence/devices.json", "devices.{}.json"),
 )
 _STALL = ("phase", "budget", "seconds", "since", "time", "step", "last_line", "by", "ranks")
 _LOSS = ("node", "how", "seconds", "since", "time", "by")
+_PAUSE = ("seconds", "time")
 _SEEN = ("rank", "state", "state_words", "where", "wchan", "cpu", "stack_from", "why")
 _NUMBERS = ("budget", "seconds", "since", "time")
 PHASES = {
@@ -51,6 +55,10 @@ WAITS = (
 # States in which a process does not wait for another one of its own accord (proc(5)).
 _HALTED = ("T", "t", "D", "Z")
 FRAMES = 3
+# A node's pause explains a loss that is no more than so many seconds away, since clocks differ.
+PAUSE_APART = 10.0
+# A node that ended or was stopped within so many seconds of its loss had not vanished.
+SOUND_SECONDS = 60.0
 
 
 class Halt(typing.NamedTuple):
@@ -92,7 +100,9 @@ def _pick_fields(value, keys):
 
 
 def read_findings(read):
-    """Return {stall, loss, seen} of a node, each None or [] where nothing was found.
+    """Return {stall, loss, pause, seen} of a node, each None or [] where nothing was found.
+
+    pause: the latest time for which the guard itself was not scheduled, as on a frozen node.
 
     read(name) returns a JSON file's value or None.
     """
@@ -112,6 +122,7 @@ def read_findings(read):
     return {
         "stall": _pick_fields(read("stall.json"), _STALL),
         "loss": _pick_fields(read("loss.json"), _LOSS),
+        "pause": _pick_fields(read("pause.json"), _PAUSE),
         "seen": entries,
     }
 
@@ -214,12 +225,15 @@ def describe_hang(node, stall):
     )
 
 
-def find_lost(answers):
+def find_lost(answers, sound=None):
     """Return (nodes that were lost, sentence, mutual) or None.
 
     A node that is cut off says that its neighbour is gone, and its other neighbour says the same of
     it. So the node that accuses and is accused is the lost one. The exception are two nodes that
-    accuse each other and both answer now: then the fault is between them (mutual).
+    accuse each other and both answer now: then the fault is between them (mutual). The same holds
+    for a single accusation of a sound node, which names its pair and accuses neither: the packets
+    of one direction may have been lost. A node that stood still meanwhile is accused.
+    sound: names of the nodes that did not vanish, by default those that ended at about that time.
     """
     losses = _select(answers, "loss")
     if not losses:
@@ -241,7 +255,38 @@ def find_lost(answers):
         return culprits, text, True
     name = culprits[0]
     by, loss = accused[name]
-    return [name], f"{name} was lost: {by} says that {loss['how']}", False
+    pause = _find_pause(answers.get(name), loss)
+    is_sound = _ended_soon(answers.get(name), loss)
+    if sound is not None:
+        is_sound = name in sound
+    if is_sound and name not in losses and not pause:
+        text = (
+            f"{by} lost {name}, which answers all the same: look at what is between them;"
+            f" {by} says of {name}: {loss['how']}"
+        )
+        return sorted((by, name)), text, True
+    text = f"{name} was lost: {by} says that {loss['how']}"
+    if pause:
+        text += f"; {name} itself stood still for {pause['seconds']:.0f} s"
+    return [name], text, False
+
+
+def _ended_soon(node, loss):
+    """Return whether a node recorded its end, and ended at about the time of its loss."""
+    unit = (node or {}).get("exit") or {}
+    when = unit.get("stopped_at") or unit.get("time")
+    return when is not None and when - loss["time"] < SOUND_SECONDS
+
+
+def _find_pause(node, loss):
+    """Return the pause of a node that explains why another node lost it, or None."""
+    pause = ((node or {}).get("guard") or {}).get("pause")
+    if not pause:
+        return None
+    begin, end = loss["since"] - PAUSE_APART, loss["time"] + PAUSE_APART
+    if pause["time"] < begin or pause["time"] - pause["seconds"] > end:
+        return None
+    return pause
 
 
 def _mutual_pair(losses, accused):
@@ -298,20 +343,30 @@ def evidence_lines(answers):
         f"{name} says that {loss['node']} is gone: {loss['how']} (loss.{name}.json)"
         for name, loss in _select(answers, "loss").items()
     ]
-    rank_lines = [
-        _rank_line(name, item) for name, items in _select(answers, "seen").items() for item in items
+    seen = [
+        dict(item, node=name) for name, items in _select(answers, "seen").items() for item in items
     ]
-    return stall_lines + loss_lines + rank_lines
+    groups = folding.group(seen, _state_key)
+    return stall_lines + loss_lines + [_rank_line(group) for group in groups]
 
 
-def _rank_line(node, item):
-    """Return the evidence line of one rank."""
+def _state_key(item):
+    """Return what makes the states of ranks equal, None for one without a stack."""
+    if not item["where"]:
+        return None
+    return (str(item["state_words"]), tuple(item["where"][:FRAMES]))
+
+
+def _rank_line(items):
+    """Return the evidence line of one rank, or of several that were in the same state."""
+    item = items[0]
+    who, logs = f"rank {item['rank']:d} on {item['node']} was", "stacks-{:03d}.{}.log"
     load, position = "", f"no stack: {item['why']}"
-    if isinstance(item["cpu"], (int, float)):
+    if len(items) > 1:
+        who = f"{folding.name_ranks(items)} were"
+    elif isinstance(item["cpu"], (int, float)):
         load = f", {100 * item['cpu']:.0f} % of a core"
     if item["where"]:
         position = "in " + " < ".join(item["where"][:FRAMES])
-    return (
-        f"rank {item['rank']:d} on {node} was {item['state_words']}{load}, {position}"
-        f" (stacks-{item['rank']:03d}.{node}.log)"
-    )
+    log = logs.format(item["rank"], item["node"])
+    return f"{who} {item['state_words']}{load}, {position} ({log})"

@@ -15,7 +15,10 @@ import re
 import typing
 
 from ..attempts.evidence import is_child
+from ..base.folding import FOLD, list_ranks
 from ..logs.failure_catalogue import entry_of
+from . import named_peers
+from .device_evidence import oom_pids
 from .handled_errors import set_handled_apart
 
 PRIMARY = 100
@@ -44,6 +47,8 @@ STARTS_APART = 30.0  # seconds within which the launchers of one attempt are sta
 # seconds by which one death must precede another on the same node to be the earlier one
 BEFORE = 0.5
 BEFORE_ELSEWHERE = 3.0  # the same between two nodes, whose clocks are not quite one
+GOING_DOWN = 5.0  # seconds that a process may take to end after its traceback
+MESSAGE = 20  # lines that a message of a library and of a handler of SIGTERM may have
 FULL = 1 << 20  # bytes free below which a log that breaks off did so because the disk was full
 _FAR = float("inf")
 
@@ -180,6 +185,7 @@ class _RankEvidence:
             and all(
                 self.rank.get(key) is None or self.rank[key] >= stopped_at
                 for key in ("ended", "mtime")
+                if key == "ended" or self.code is not None or self.signal
             )
         )
 
@@ -202,7 +208,7 @@ class _RankEvidence:
 
     def is_out_of_memory(self):
         """Return whether the kernel killed the rank because memory ran out."""
-        return self.signal == "SIGKILL" and self.weighing.is_out_of_memory(self.rank["node"])
+        return self.weighing.is_killed_for_memory(self.rank)
 
     def is_killed(self):
         """Return whether a signal ended the rank and no other error explains it."""
@@ -252,7 +258,18 @@ def _rule(applies, weight, why):
 
 
 _EARLY = "ended with exit code 0, and the others lost contact with it after that"
-_LOST_CONTACT = frozenset(("connection_lost", "aborted", "collective_timeout"))
+# What ranks say that wait for one that has gone.
+LOST_CONTACT = frozenset(
+    (
+        "connection_lost",
+        "aborted",
+        "collective_timeout",
+        "nccl_system_error",
+        "rdma_error",
+        "hccl_link",
+        "cluster_timeout",
+    )
+)
 _PASSING = "its log holds an error, but one that was handled or that steps followed"
 # The first rule that applies to a rank's end decides its weight.
 _RANK_RULES = (
@@ -331,6 +348,7 @@ _CANDIDATE_KEYS = (
     "lines",
     "last_line",
     "handled",
+    "mtime",
 )
 
 
@@ -347,6 +365,7 @@ class _CandidateFields(typing.TypedDict):
     lines: int | None
     last_line: str | None
     handled: dict[str, typing.Any] | None  # the first error of its log that did not end it
+    mtime: float | None  # the last write to its log, by the node's clock
     weight: int
     why: str  # the reason for the weight, as a predicate
     error: dict[str, typing.Any] | None  # the first error of its log
@@ -356,8 +375,9 @@ class _CandidateFields(typing.TypedDict):
 class Candidate(_CandidateFields, total=False):
     """A failure on one rank, launcher or scheduler that may be the beginning of all."""
 
-    who: str  # scheduler, where it is not a launcher
+    who: str  # scheduler or agent, where it is not a launcher
     started: bool  # whether a rank of the node had started (launcher and scheduler only)
+    is_suspect: bool  # whether its end may be what all the others lost contact with
 
 
 class Weighing:
@@ -382,7 +402,12 @@ class Weighing:
         self.failed = [name for name in known if name not in self.stopped and name not in self.fine]
         self.ranks = set_handled_apart(
             [
-                dict(rank, node=name, restarted=node.get("restarted"))
+                dict(
+                    rank,
+                    node=name,
+                    restarted=node.get("restarted") or not node.get("exit"),
+                    epochs=node.get("epochs"),
+                )
                 for name, node in answers.items()
                 for rank in node.get("ranks") or []
             ]
@@ -408,6 +433,8 @@ class Weighing:
         self._raise_first_kills(candidates)
         self._believe_launchers(candidates)
         self._raise_foreign_stop(candidates)
+        self._raise_cut_off_end(candidates)
+        self._doubt_stopped_ranks(candidates)
         return candidates + (self._find_lost_rank(candidates) or self._find_early_end(candidates))
 
     def precedes(self, one, other):
@@ -463,9 +490,8 @@ class Weighing:
         if not primary:
             return
         for candidate in candidates:
-            if candidate["weight"] in (OOM, KILLED) and all(
-                self.precedes(candidate, other) for other in primary
-            ):
+            is_early = candidate["weight"] in (OOM, KILLED) or candidate.get("who") == "scheduler"
+            if is_early and all(self.precedes(candidate, other) for other in primary):
                 candidate["weight"] = PRIMARY
 
     def _believe_launchers(self, candidates):
@@ -482,10 +508,12 @@ class Weighing:
             if not child:
                 continue
             scope = [c for c in mute if c["node"] == name or child["rank"] is not None]
-            if not any(is_child(child, c) for c in scope):
-                continue
+            is_mute = any(is_child(child, c) for c in scope)
+            named = [rank for rank in self.ranks if is_child(child, rank)]
             for candidate in scope:
-                if not is_child(child, candidate) and candidate["signal"] in (None, "SIGKILL"):
+                if is_child(child, candidate) or candidate["signal"] not in (None, "SIGKILL"):
+                    continue
+                if is_mute or any(_follows(candidate, rank) for rank in named):
                     candidate.update(
                         weight=LATE,
                         why="ended after the child that its launcher names as the first",
@@ -510,6 +538,26 @@ class Weighing:
                 candidate.update(
                     weight=TERMINATED, why="was told to stop before anything else had failed"
                 )
+
+    def _doubt_stopped_ranks(self, candidates):
+        """Lower the weight of errors of stopped ranks where another rank says more.
+
+        Stopping may have made the error, or a thread that died long before has nothing to do with
+        it. A thread counts as the reason for a hang, where no rank failed.
+        """
+        stopped = [c for c in candidates if c["weight"] == DOUBTFUL and self._is_stopped(c)]
+        others = [c for c in candidates if c not in stopped]
+        is_known = any(c["weight"] == SHARED or c["weight"] >= DECIDES for c in others)
+        for candidate in stopped:
+            is_silent = candidate["exit_code"] is None and not candidate["signal"]
+            lived_on = candidate["ended"] is not None and is_silent
+            if is_known or (lived_on and self.failed and not candidate["error"].get("thread")):
+                candidate["weight"] = LATE
+
+    def _is_stopped(self, candidate):
+        """Return whether a rank was stopped, or its end not seen."""
+        is_unseen = candidate["exit_code"] is None and not candidate["signal"]
+        return is_unseen or self.is_stop_of_attempt(candidate)
 
     def _is_foreign_stop(self, candidate):
         """Return whether a foreign SIGTERM was the first end on its node.
@@ -597,6 +645,20 @@ class Weighing:
         unit = self.units.get(node) or {}
         return unit.get("service_result") == "oom-kill" or bool(unit.get("oom_kills"))
 
+    def is_killed_for_memory(self, rank):
+        """Return whether the kernel killed a rank because memory ran out.
+
+        Where the kernel's log names ranks of the node by their pids, the others were killed by
+        their launcher.
+        """
+        node = rank["node"]
+        if rank.get("signal") != "SIGKILL" or rank["rank"] is None:
+            return False
+        pids = oom_pids(self.answers[node])
+        if any(other.get("pid") in pids for other in self.ranks if other["node"] == node):
+            return rank.get("pid") in pids
+        return self.is_out_of_memory(node)
+
     def _is_cut_down(self, name):
         """Return whether a signal killed the unit while its launcher still ran.
 
@@ -630,7 +692,10 @@ class Weighing:
             phase = "after its ranks had started"
         why = f"its unit ended with {unit.get('service_result')} {phase}"
         candidate = self._build_candidate(launcher, weight, why, error)
-        return dict(candidate, home=f"launcher.{name}.log", started=started)
+        candidate = dict(candidate, home=f"launcher.{name}.log", started=started)
+        if self._is_cut_down(name):
+            candidate["who"] = "agent"
+        return candidate
 
     def _weigh_scheduler(self, name):
         """Return the candidate of MindSpore's scheduler on a node whose unit failed.
@@ -670,15 +735,34 @@ class Weighing:
         suspects = silent + aborted
         if len(suspects) != 1:
             return []
-        voters = [c for c in candidates if (c["error"] or {}).get("peer") == suspects[0]["rank"]]
+        voters = [c for c in candidates if named_peers.names(c["error"], suspects[0])]
         if not voters:
+            for candidate in aborted:
+                candidate.update(weight=LATE, why="aborted, and names no peer", is_suspect=True)
             return []
-        names = ", ".join(_name_voter(c) for c in sorted(voters, key=_by_rank))
+        names = _name_voters(voters)
         if aborted:
             aborted[0].update(weight=SILENT, why=f"aborted, and {names} lost contact with it")
             return []
         why = f"fell silent, and {names} lost contact with it"
         return [self._build_candidate(silent[0], SILENT, why, None)]
+
+    def _raise_cut_off_end(self, candidates):
+        """Raise the weight of a rank that its launcher ended while it died of an exception.
+
+        A process may take seconds to end after the traceback. A peer that lost it meanwhile ends
+        first, and the launcher then ends the rest. There must be one such rank among ranks that say
+        no more than that they lost another one.
+        """
+        others = [c for c in candidates if c["rank"] is not None and c["weight"] > STOPPED]
+        found = [c for c in candidates if _is_cut_off(c)]
+        lost = [c for c in others if _says_lost(c)]
+        if len(found) != 1 or not lost:
+            return
+        if all(c in lost or c in found or _is_ended_by_others(c) for c in others):
+            why = "printed an error of its own, and was ended while it went down"
+            error = dict(found[0]["handled"], survived=False)
+            found[0].update(weight=SILENT, why=why, error=error, handled=None)
 
     def _find_early_end(self, candidates):
         """Return the candidate of a rank that ended well before the others lost contact with it.
@@ -686,18 +770,35 @@ class Weighing:
         It is a list of one, or empty. It is named where the training surely had steps to do.
         """
         others = [c for c in candidates if c["rank"] is not None and c["weight"] > STOPPED]
-        lost = [c for c in others if (c["error"] or {}).get("cause") in _LOST_CONTACT]
+        lost = [c for c in others if _says_lost(c)]
+        explained = [c for c in others if c in lost or _is_ended_by_others(c)]
         found = [
             self._build_candidate(rank, LATE, _EARLY, None) for rank in self.ranks if _is_well(rank)
         ]
-        if not lost or len(lost) < len(others) or not found:
+        is_waited_for = lost or any(map(_has_stalled, self.answers.values()))
+        if not is_waited_for or len(explained) < len(others) or not found:
             return []
-        first = min(found, key=lambda c: c["when"])
-        if any(c["when"] is None or c["when"] < first["when"] for c in lost):
+        first = dict(min(found, key=lambda c: c["when"]), is_suspect=True)
+        if not self._came_first(first, lost):
             return []
         if any(map(_has_steps_to_do, self.ranks)) and len(found) == 1:
             first["weight"] = SILENT
         return [first]
+
+    def _came_first(self, first, others):
+        """Return whether a rank ended before others lost contact.
+
+        Ranks of its own node have its clock. Where one of them is a witness, the others must only
+        not have been earlier beyond doubt.
+        """
+        if any(c["when"] is None for c in others):
+            return False
+        near = [c for c in others if c["node"] == first["node"]]
+        if not near:
+            return all(c["when"] >= first["when"] for c in others)
+        return all(c["when"] >= first["when"] for c in near) and not any(
+            self.precedes(c, first) for c in others
+        )
 
     def _silent_ranks(self):
         """Return the ranks without a recorded end and without an error.
@@ -715,10 +816,7 @@ class Weighing:
         ]
 
     def _aborted_candidates(self, candidates):
-        """Return the candidates that aborted unasked and name no peer.
-
-        Their nodes were not stopped.
-        """
+        """Return the candidates that aborted unasked and name no peer."""
         return [
             c
             for c in candidates
@@ -726,8 +824,13 @@ class Weighing:
             and c["error"]
             and c["error"]["cause"] == "aborted"
             and c["error"]["peer"] is None
-            and c["node"] not in self.stopped
+            and not c["error"].get("peer_address")
         ]
+
+
+def _has_stalled(node):
+    """Return whether the guard of a node saw the training hang."""
+    return bool((node.get("guard") or {}).get("stall"))
 
 
 def _is_well(rank):
@@ -738,14 +841,53 @@ def _is_well(rank):
 def _has_steps_to_do(rank):
     """Return whether a rank's last step line is surely not the last one of the training.
 
-    A training shows every so many steps, and counts its epochs from 0 or from 1.
+    A training shows every so many steps, and counts its epochs from 0 or from 1. Where its lines do
+    not say how many there are, the plan does.
     """
     step = rank.get("last_step") or {}
     done, total = step.get("global_step"), step.get("total_steps")
     if done and total:
         return done + done / max(1, rank.get("steps") or 1) <= total
-    epoch, epochs = step.get("epoch"), step.get("epochs")
-    return epoch is not None and epochs is not None and epoch < epochs - 1
+    epoch, epochs = step.get("epoch"), step.get("epochs") or rank.get("epochs")
+    return epoch is not None and isinstance(epochs, int) and epoch < epochs - 1
+
+
+def _follows(candidate, rank):
+    """Return whether a candidate ended after another rank of its node."""
+    ends = (candidate["ended"], rank.get("ended"))
+    return candidate["node"] == rank["node"] and None not in ends and ends[0] >= ends[1]
+
+
+def _is_ended_by_others(candidate):
+    """Return whether a launcher's signal explains the end of a candidate without words."""
+    error = candidate["error"]
+    return (
+        candidate["signal"] in ("SIGTERM", "SIGKILL")
+        and candidate["weight"] <= LATE
+        and (not error or error["cause"] == "terminated")
+    )
+
+
+def _says_lost(candidate):
+    """Return whether a candidate says that it lost contact with another rank."""
+    return (candidate["error"] or {}).get("cause") in LOST_CONTACT
+
+
+def _is_cut_off(candidate):
+    """Return whether a signal of a launcher ended a rank that had just printed a traceback.
+
+    It is the last message in the log, and the log was written to a moment before the end.
+    """
+    error, ended, written = candidate["handled"], candidate["ended"], candidate["mtime"]
+    if not error or not _is_ended_by_others(candidate) or None in (ended, written):
+        return False
+    return (
+        error["grade"] == "primary"
+        and not error.get("handled")
+        and (not error.get("survived") or error.get("contradicted"))
+        and 0 <= ended - written < GOING_DOWN
+        and (candidate["lines"] or 0) - (error["line"] or 0) <= MESSAGE
+    )
 
 
 def _first_child(node):
@@ -767,11 +909,15 @@ def _read_unit_end(unit):
     return {}
 
 
-def _name_voter(candidate):
-    """Return the words for a rank or program that lost contact with another one."""
-    if candidate["rank"] is None:
-        return "the " + candidate.get("who", "launcher")
-    return f"rank {candidate['rank']}"
+def _name_voters(candidates):
+    """Return the words for the ranks and programs that lost contact with another one."""
+    ranks = sorted(c["rank"] for c in candidates if c["rank"] is not None)
+    words = [f"rank {rank}" for rank in ranks]
+    if len(ranks) >= FOLD:
+        words = [list_ranks(ranks)]
+    return ", ".join(
+        words + ["the " + c.get("who", "launcher") for c in candidates if c["rank"] is None]
+    )
 
 
 def _or_far(value):
@@ -779,11 +925,6 @@ def _or_far(value):
     if value is None:
         return _FAR
     return value
-
-
-def _by_rank(candidate):
-    """Return the key that sorts candidates by rank, those without one last."""
-    return _or_far(candidate["rank"])
 
 
 def _by_weight(candidate):

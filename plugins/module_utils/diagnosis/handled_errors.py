@@ -1,20 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors in a rank's log that it handled, as the rank's end shows it.
 
-The scanner knows the log alone (logs/root_error.py). Here the exit code, the signal and the other
-ranks are compared with it.
+The scanner knows the log and the exit code (logs/root_error.py, logs/last_words.py). Here the last
+line of the log, the restart of the node and the other ranks are compared with it.
 """
 
 from __future__ import annotations
 
 import re
 
-from ..logs.error_patterns import PREFIX, RECORD
+from ..logs.error_patterns import FINAL, PREFIX, RECORD, is_final, is_one_line, is_plain
+from ..logs.failure_catalogue import classify
+from ..logs.last_words import CRASHES, LAST_WORDS, End, is_contradicted, lines_below
 
-LAST_WORDS = 2  # lines of a log after a handled error that can still be of the end that it made
 _DETAIL = re.compile(r"\s|\[|E[A-Z0-9]\d{4}: ")
-# They end a process whose main thread still runs. An uncaught exception has ended it by then.
-_ENDS_THE_LIVING = frozenset(("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP"))
+# Causes that are believed where the last line of a rank names them that was not killed: they name a
+# thing, not a condition of the peers.
+NAMES_A_THING = frozenset(
+    (
+        "bad_argument",
+        "bad_config",
+        "data_corrupt",
+        "data_missing",
+        "disk_full",
+        "download_failed",
+        "permission",
+        "version_mismatch",
+    )
+)
 
 
 def _set_own_apart(rank):
@@ -23,9 +36,28 @@ def _set_own_apart(rank):
     An error that it handled is no evidence about its end, and moves to `handled`.
     """
     error = rank.get("first_error")
-    if not error or error.get("thread") or not (_is_passing(rank) or _is_contradicted(rank)):
+    if not error:
         return dict(rank, handled=None)
-    return dict(rank, first_error=None, handled=error)
+    end = End(rank.get("exit_code"), rank.get("signal"), rank.get("lines") or 0)
+    if rank.get("restarted") and not end.is_seen and error.get("origin") in ("python", "line"):
+        is_handled = True  # no end was recorded there, as long as this process lived
+    elif error.get("thread"):
+        is_handled = _is_of_idle_thread(rank)
+    else:
+        is_handled = _is_passing(rank) or _is_contradicted(rank, end)
+    if is_handled:
+        return dict(rank, first_error=None, handled=error)
+    return dict(rank, handled=None)
+
+
+def _is_of_idle_thread(rank):
+    """Return whether a thread's error has nothing to do with the end of its rank.
+
+    It ends no process. The main thread may have waited for it until something stopped the rank, or
+    may have given up.
+    """
+    error, code, signal = rank["first_error"], rank.get("exit_code"), rank.get("signal")
+    return error["grade"] != "primary" or code not in (0, 1, None) or signal in CRASHES
 
 
 def _is_passing(rank):
@@ -51,31 +83,37 @@ def _details(error):
     They are indented, or begin with a bracket or a code of CANN. A record of a logger is not one
     of them.
     """
-    below = list(error.get("context") or ())
-    while below and not below.pop(0).startswith(error["kind"]):
-        pass
     details = []
-    for line in below:
+    for line in lines_below(error):
         if not _DETAIL.match(line) or RECORD.match(line):
             break
         details.append(line)
     return details
 
 
-def _is_contradicted(rank):
-    """Return whether a rank's end shows that an exception in its log did not end it.
+def _is_contradicted(rank, end):
+    """Return whether a rank's end shows that an exception in its log did not end it."""
+    return is_contradicted(rank["first_error"], end) or _has_other_last_words(rank)
 
-    An uncaught exception ends with 1, and what a signal ended had gone on until then. Where no end
-    was seen, the exception has to be the last thing in the log, and its node not restarted.
+
+def _has_other_last_words(rank):
+    """Return whether the last line of a log names a cause that an exception before it does not.
+
+    The exception's message is one line, so that the last line is not of it.
     """
-    error, code, signal = rank["first_error"], rank.get("exit_code"), rank.get("signal")
-    if error["kind"] == "NCCL WARN":
-        return signal in _ENDS_THE_LIVING
-    if error.get("origin") != "python":
+    error, last = rank["first_error"], rank.get("last_line") or ""
+    if error.get("origin") != "python" or rank.get("exit_code") != 1:
         return False
-    if code is None and not signal:
-        return rank.get("restarted") or not is_near_end(rank, error)
-    return code not in (0, 1, None) or signal in _ENDS_THE_LIVING
+    if not is_one_line(error) or ends_log(rank, error) or not _is_said(last):
+        return False
+    cause = classify("", last)["cause"]
+    return cause in NAMES_A_THING and cause != error["cause"]
+
+
+def _is_said(line):
+    """Return whether a line is one that a program prints of itself, and no exception's."""
+    final = FINAL.match(line)
+    return is_plain(line) and not (final and is_final(final))
 
 
 def set_handled_apart(ranks):

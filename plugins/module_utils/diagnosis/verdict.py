@@ -8,10 +8,12 @@ a rank, and put into words. Where nothing decides, the verdict says so and lists
 
 from __future__ import annotations
 
+import re
 import typing
 
 from ..attempts import guard_findings
 from ..attempts.states import Outcome
+from ..base import folding
 from ..gate.isolation import judge_apart
 from ..logs.failure_catalogue import classify, entry_of
 from . import named_peers
@@ -20,13 +22,16 @@ from .candidates import (
     BEFORE_ELSEWHERE,
     DECIDES,
     KILLED,
+    LOST_CONTACT,
     OOM,
     PRIMARY,
     SHARED,
     TERMINATED,
     Weighing,
+    signature,
 )
-from .handled_errors import ends_log
+from .device_evidence import DeviceEvidence
+from .handled_errors import NAMES_A_THING, ends_log
 
 _SIGNAL_CAUSES = {
     "SIGSEGV": "segfault",
@@ -41,21 +46,7 @@ _SIGNAL_CAUSES = {
 # What the kernel's memory killer leaves in logs; where its counter says that it was there, it is
 # the cause.
 _OF_OOM = frozenset(("killed", "worker_died", "silent_end"))
-# Causes that are believed where the last line of a rank names them that was not killed: they name a
-# thing, not a condition of the peers.
-_LAST_WORDS = frozenset(
-    (
-        "bad_argument",
-        "bad_config",
-        "data_corrupt",
-        "data_missing",
-        "disk_full",
-        "download_failed",
-        "permission",
-        "version_mismatch",
-    )
-)
-MANY = 8  # candidates and evidence lines that are listed
+MANY = 8  # candidates, and groups of them with one end, that are listed
 _LOST_CONTACT = frozenset(
     ("connection_lost", "aborted", "terminated", "seen_by_launcher", "mpi_runtime")
 )
@@ -148,6 +139,8 @@ class _Case:
         self.missing = missing  # {node: the reason for its silence}
         self.log_dir = log_dir
         weighing = Weighing(answers, alone=len({rank["node"] for rank in plan_ranks}) == 1)
+        self.weighing = weighing
+        self.devices = DeviceEvidence(answers, plan_ranks, weighing.ahead)
         self.units = weighing.units
         self.stopped = weighing.stopped
         self.failed = weighing.failed
@@ -183,6 +176,9 @@ class _Case:
         if self.missing and self.best["weight"] < KILLED:
             # what ended without a word of its own may have followed what is out of sight
             return self._lost()
+        fault = self.devices.sole_fault(self.best["when"])
+        if fault and (self.rivals or self.best["weight"] < KILLED):
+            return self._device_failed(fault)
         if self.rivals:
             return self._tied()
         return self._failed(self.best)
@@ -197,6 +193,9 @@ class _Case:
             return self._no_end_recorded(open_ended)
         if not self.stopped and not self.candidates:
             return self._completed()
+        fault = self.devices.sole_fault()
+        if fault:
+            return self._device_failed(fault)
         return self._undecided()
 
     def _no_end_recorded(self, names):
@@ -223,7 +222,7 @@ class _Case:
             verb = "were"
         text = (
             f"LOST: {_list(names)} {verb} restarted while the attempt ran there, with"
-            f" {_ranks(ranks)}; remedy: {entry['remedy']}"
+            f" {folding.list_ranks(ranks)}; remedy: {entry['remedy']}"
         )
         return self._build_verdict(
             "verdict.node_restarted",
@@ -288,6 +287,10 @@ class _Case:
                 f"; the loss had been {diverged['nan']['loss']} since line"
                 f" {diverged['nan'].get('line')} of rank {diverged['rank']}'s log"
             )
+        fault = self.devices.explain(best, entry["cause"])
+        if fault:
+            entry = entry_of("device_error")
+            note = f"; evidence: {fault.text} (devices.{fault.node}.json)"
         log = self._log(best)
         error = line = None
         if _is_blamed(best):
@@ -318,7 +321,8 @@ class _Case:
         if _is_blamed(best) and best["weight"] != TERMINATED:
             cause = best["error"]["cause"]
         entry = entry_of(cause)
-        if entry["cause"] in _OF_OOM and (self.units.get(best["node"]) or {}).get("oom_kills"):
+        counted = (self.units.get(best["node"]) or {}).get("oom_kills")
+        if entry["cause"] in _OF_OOM and (counted or self.weighing.is_killed_for_memory(best)):
             return entry_of("out_of_memory")
         return entry
 
@@ -355,6 +359,8 @@ class _Case:
         if not best or best["when"] is None:
             return False
         enough = KILLED
+        if halt.cause == "hang" and best["exit_code"] == 0:
+            enough = DECIDES  # the others waited for a rank that had ended early
         if best["node"] in halt.nodes:
             # of a node that is called lost only an error of its own counts: a full disk, say, on
             # which its end could not be written
@@ -363,8 +369,53 @@ class _Case:
             return False
         return best["when"] < halt.time - self.ahead.get(halt.by, 0.0) - BEFORE
 
+    def _device_failed(self, fault):
+        """Return the verdict that a device failed, where no log names its rank."""
+        entry, fields = entry_of("device_error"), {"node": fault.node}
+        who = f"a device of {fault.node}"
+        if fault.device is not None:
+            who = f"device {fault.device} of {fault.node}"
+        planned = _rank_of(self.plan_ranks, fault.rank)
+        if planned:
+            fields.update((key, planned[key]) for key in ("rank", "local_rank"))
+            who += f" (rank {fault.rank})"
+        text = (
+            f"FAILED: {who} failed: {fault.text} (devices.{fault.node}.json); remedy:"
+            f" {entry['remedy']}{self._not_asked(self.missing)}"
+        )
+        return self._build_verdict(
+            "verdict.device_failed",
+            Outcome.FAILED,
+            text,
+            cause=entry["cause"],
+            remedy=entry["remedy"],
+            **fields,
+        )
+
+    def _explain_hang(self, halt):
+        """Return the halt with the cause of a hang that full memory of a device explains.
+
+        Several such devices name no rank. Where the stacks name another one, they count.
+        """
+        full = self.devices.full_cards()
+        if halt.cause != "hang" or not full or halt.rank not in (None, full[0].rank):
+            return halt
+        where = ", ".join(f"device {card.device} of {card.node}" for card in full[:MANY])
+        halt = halt._replace(
+            cause="device_memory_full", text=f"{halt.text}; the memory of {where} is full"
+        )
+        if len(full) == 1:
+            return halt._replace(rank=full[0].rank)
+        return halt._replace(rank=None)
+
     def _halted(self, halt):
         """Return the verdict where a guard ended the training."""
+        fault = None
+        if halt.cause == "hang":
+            fault = self.devices.sole_fault(halt.time - self.ahead.get(halt.by, 0.0))
+        if fault:
+            return self._device_failed(fault)
+        halt = self._explain_hang(halt)
         entry = entry_of(halt.cause)
         is_lost = halt.outcome == Outcome.LOST
         fields = {"node": None, "log": None}
@@ -376,7 +427,7 @@ class _Case:
         if is_lost:
             fields["node"] = halt.nodes[0]
             if ranks:
-                text += f"; with {_ranks(ranks)}"
+                text += f"; with {folding.list_ranks(ranks)}"
         planned = _rank_of(self.plan_ranks, halt.rank)
         if planned:
             fields.update((key, planned[key]) for key in ("node", "rank", "local_rank"))
@@ -409,8 +460,8 @@ class _Case:
         return self._build_verdict(
             "verdict.unreachable",
             Outcome.LOST,
-            f"LOST: {_list(self.missing)} did not answer ({reasons}), with {_ranks(ranks)};"
-            f" {explanation}; remedy: {remedy}",
+            f"LOST: {_list(self.missing)} did not answer ({reasons}), with"
+            f" {folding.list_ranks(ranks)}; {explanation}; remedy: {remedy}",
             node=node,
             cause="unreachable",
             remedy=remedy,
@@ -428,6 +479,9 @@ class _Case:
         )
         if any(rank.get("exit_code") != 0 for rank in self.ranks):
             text += " (some seen by their unit only)"
+        swept = [name for name, unit in self.units.items() if unit.get("swept")]
+        if swept:
+            text += f"; what the training left behind on {_list(swept)} was ended after that"
         diverged = self._diverged()
         if not diverged:
             return self._build_verdict("verdict.completed", Outcome.COMPLETED, text)
@@ -471,6 +525,8 @@ class _Case:
         """Return the verdict where no candidate weighs enough."""
         causes = {c["error"]["cause"] for c in self.candidates if c["error"]}
         shared = next((c["error"] for c in self.candidates if c["weight"] == SHARED), None)
+        if shared and shared["cause"] in LOST_CONTACT and self._has_suspect():
+            shared = None  # they may only say that one of them has gone
         cause = "unknown"
         reason = "no evidence decides where it began"
         remedy = _READ_LOGS
@@ -489,9 +545,14 @@ class _Case:
             reason = f"{_list(self.stopped)} {verb} stopped by a peer, and no node says why"
         return self._list_candidates("verdict.undecided", reason, self.candidates, cause, remedy)
 
+    def _has_suspect(self):
+        """Return whether the end of one rank may be what the others lost contact with."""
+        return any(c.get("is_suspect") for c in self.candidates)
+
     def _list_candidates(self, code, reason, candidates, cause, remedy):
         """Return the verdict `failed` that names no candidate and lists them."""
-        listed = "; ".join(_line(c) for c in candidates[:MANY]) or "none"
+        groups = folding.group(candidates, _end_key)
+        listed = "; ".join(_group_line(group) for group in groups[:MANY]) or "none"
         text = f"FAILED: {reason}; candidates: {listed}; remedy: {remedy}"
         return self._build_verdict(code, Outcome.FAILED, text, cause=cause, remedy=remedy)
 
@@ -535,13 +596,15 @@ class _Case:
     def _evidence(self):
         """Return the lines of evidence."""
         begin = min((c["when"] for c in self.candidates if c["when"] is not None), default=None)
+        groups = folding.group(self.candidates, _end_key)
         return [
-            *(_line(c, begin) for c in self.candidates[:MANY]),
-            *self._same_error_lines(),
+            *(_group_line(group, begin) for group in groups[:MANY]),
+            *self._same_error_lines(groups[:MANY]),
             *named_peers.evidence_lines(self.ranks, self.plan_ranks),
             *self._nan_lines(),
             *self._memory_lines(),
             *guard_findings.evidence_lines(self.answers),
+            *self.devices.lines(),
             *(_stop_line(name, unit) for name, unit in self.stopped.items()),
             *(f"{name} was not asked: {reason}" for name, reason in self.missing.items()),
             *(
@@ -551,17 +614,21 @@ class _Case:
             ),
         ]
 
-    def _same_error_lines(self):
-        """Return one line per error that several ranks have."""
+    def _same_error_lines(self, groups):
+        """Return one line per error that several ranks have.
+
+        groups: of candidates, as they are listed. What one line of them says is left out.
+        """
         same = {}
         for candidate in self.candidates:
             error = candidate["error"]
             if error and candidate["rank"] is not None:
                 same.setdefault((error["kind"], error["text"]), []).append(candidate["rank"])
+        listed = [{c["rank"] for c in group} for group in groups]
         return [
-            f"{_ranks(ranks)} say the same: {kind}"
+            f"{folding.list_ranks(ranks)} say the same: {kind}"
             for (kind, _text), ranks in same.items()
-            if len(ranks) > 1
+            if len(ranks) > 1 and not any(set(ranks) <= numbers for numbers in listed)
         ]
 
     def _nan_lines(self):
@@ -600,10 +667,15 @@ def _stop_line(name, unit):
 
 
 def _who(rank):
-    """Return the words for a rank, launcher or scheduler and its node."""
+    """Return the words for a rank, launcher, scheduler or agent and its node."""
     if rank["rank"] is None:
         return f"the {rank.get('who', 'launcher')} on {rank['node']}"
     return f"rank {rank['rank']} on {rank['node']} (local rank {rank['local_rank']})"
+
+
+def _is_killed_agent(candidate):
+    """Return whether something killed the agent, whose launcher and ranks ran on."""
+    return candidate.get("who") == "agent" and candidate["signal"] == "SIGKILL"
 
 
 def _is_unobserved(candidate):
@@ -616,6 +688,8 @@ def _silent_cause(candidate):
     if candidate["weight"] == OOM:
         return "out_of_memory"
     if candidate["rank"] is None:
+        if _is_killed_agent(candidate):
+            return "killed"
         return "launcher_failed"
     if _is_unobserved(candidate):
         return "silent_end"
@@ -660,6 +734,8 @@ def _what(candidate):
     if candidate["weight"] == OOM and candidate["signal"] == "SIGKILL":
         # a launcher's weight may stand for a child of it
         return "was killed by the kernel because memory was short"
+    if _is_killed_agent(candidate):
+        return "was killed by SIGKILL while the training went on; systemd ended the training then"
     if candidate["rank"] is None:
         if candidate.get("started"):
             return "ended after its ranks had started"
@@ -690,23 +766,41 @@ def _classify_last_line(candidate):
     It counts for a rank that ended with 1. sys.exit("...") prints its text and nothing else.
     """
     cause = classify("", candidate.get("last_line") or "")["cause"]
-    if candidate["exit_code"] == 1 and cause in _LAST_WORDS:
+    if candidate["exit_code"] == 1 and cause in NAMES_A_THING:
         return cause
     return "silent_exit"
 
 
-def _line(candidate, begin=None):
-    """Return one line about a candidate.
+def _end_key(candidate):
+    """Return what makes the ends of ranks equal, None for a launcher or scheduler."""
+    if candidate["rank"] is None:
+        return None
+    keys = ("exit_code", "signal", "why")
+    return (*(candidate[key] for key in keys), bool(candidate["error"]), signature(candidate))
+
+
+def _describe_times(candidates, begin):
+    """Return the words for when candidates ended, after the first end at `begin`."""
+    times = sorted({f"+{c['when'] - begin:.1f}" for c in candidates if c["when"] is not None})
+    if len(times) > 1:
+        times = sorted(times, key=float)
+        return f" at {times[0]} s to {times[-1]} s"
+    return "".join(f" at {when} s" for when in times)
+
+
+def _group_line(candidates, begin=None):
+    """Return one line about candidates with the same end. The first one is quoted.
 
     begin: the time of the first end, in unix seconds.
     """
+    candidate = candidates[0]
     end = candidate["signal"]
     if not end:
         end = "end not observed"
         if candidate["exit_code"] is not None:
             end = f"exit code {candidate['exit_code']}"
-    if begin is not None and candidate["when"] is not None:
-        end += f" at +{candidate['when'] - begin:.1f} s"
+    if begin is not None:
+        end += _describe_times(candidates, begin)
     error = candidate["error"]
     quote = ""
     if error:
@@ -718,7 +812,10 @@ def _line(candidate, begin=None):
     location = candidate["home"]
     if error and error["line"]:
         location = f"{candidate['home']}:{error['line']}"
-    return f"{_who(candidate)}, {end}: {candidate['why']}{quote} ({location})"
+    who, why = _who(candidate), candidate["why"]
+    if len(candidates) > 1:
+        who, why = folding.name_ranks(candidates), re.sub("^was ", "were ", why)
+    return f"{who}, {end}: {why}{quote} ({location})"
 
 
 def _list(names):
@@ -727,14 +824,6 @@ def _list(names):
     if len(names) == 1:
         return names[0]
     return ", ".join(names[:-1]) + " and " + names[-1]
-
-
-def _ranks(ranks):
-    """Return "rank 1" or "ranks 1, 2"."""
-    numbers = ", ".join(str(rank) for rank in ranks)
-    if len(ranks) == 1:
-        return "rank " + numbers
-    return "ranks " + numbers
 
 
 def _count(items, word):

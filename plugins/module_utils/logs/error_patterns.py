@@ -28,6 +28,8 @@ LITERALS = (
     "Exception ignored in",
     "Exception in thread",
     "Logging error",
+    "Error in atexit",
+    "Error in sys.excepthook",
     "Container rank ",
     "[ERROR]",
     "[CRITICAL]",
@@ -52,6 +54,7 @@ LITERALS = (
     "(E",
     "EE1",
     "EH0",
+    "EK0",
     "EH9",
     "EZ3",
     "E10",
@@ -59,11 +62,27 @@ LITERALS = (
     "E20",
     "E29",
     "E39",
+    "E49",
+    "E59",
+    "E69",
+    "E89",
+    "EI9",
+    "EJ9",
+    "EL9",
+    "Call acl",
+    "PRTE ",
+    "pml_ucx.c",
+    "has exited due to process",
+    "failed to TCP connect",
+    "cudaGetLastError",
+    "It looks like MPI_INIT",
+    "An error occurred in MPI_",
     "Failed, ",
     "Assertion ",
     "UCX ",
     "ib_mlx5_log",
     "Find timeout",
+    "cannot be set as true",
 )
 
 # What launchers and libraries put before the lines of a rank.
@@ -71,7 +90,10 @@ PREFIX = re.compile(r"^(?:\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>
 
 SUMMARY = "Error Message Summary:"
 TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):")
-FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<more>, in .*)?')
+# What stands before the lines of an exception group. Its members stand further to the right.
+GROUP = re.compile(r"^  (?:\+ Exception Group (?=Traceback)|\| )")
+# A frame that faulthandler prints has no comma behind its number, and belongs to no exception.
+FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?P<more>, in .*)?\s*$')
 CHAIN = re.compile(
     r"^(?:During handling of the above exception|The above exception was the direct cause)"
 )
@@ -83,32 +105,70 @@ _OUTERMOST = re.compile(r", in <module>\s*$")
 _LIBRARY = re.compile(r"^<string>$|/(?:site|dist)-packages/|/lib/python3[.\d]*/(?!runpy\.py)")
 # Records in the format of a logging handler, which flushes each. Those of the runtimes' C++ threads
 # have other forms: they go on when the main thread has ended.
+_LEVEL = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)"
 RECORD = re.compile(
-    r"^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d(?:,\d+)?\]?"
-    r"(?: \S+)?(?: -)? \[? *(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b"
+    r"^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d(?:[,.]\d+)?\]?"
+    rf"(?: \S+)?(?: -)? \[? *{_LEVEL}\b"
+    rf"|^{_LEVEL}:[\w.]+:|^\[{_LEVEL}\] ME\(\d+:\d+,MainProcess\)"
 )
-RECORD_BYTES = rb"(?m)^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d"
-HEADERS = ("Exception ignored in", "--- Logging error ---", "Exception in thread")
+RECORD_BYTES = (
+    rb"(?m)^\[?(?:\d{4}[-/])?\d\d[-/]\d\d \d\d:\d\d:\d\d|^\[?[A-Z]{4,8}(?::[\w.]+:|\] ME\()"
+)
+# What goes on below an error's message without being of the program's own: details of the message,
+# lines of the runtimes' threads, of a launcher and of a worker process.
+_FOREIGN = re.compile(
+    r"^(?:\s|\[|\(|[-=*#+|]|[IWEF]\d{4} |E[A-Z0-9]\d{4}: |\d+\.|\S+\.(?:cc|cu|cpp|h|so)\b"
+    r"|\S+\.py\b(?!:\d+: \w*Warning: )|\S*(?:resource_tracker|ResourceWarning)|Process \S+:"
+    r"|Current thread|Thread 0x|(?:The above|During handling)|LAUNCH )"
+)
+# Exceptions whose message is one line by the way in which the interpreter makes it.
+_ONE_LINE = re.compile(
+    r"^(?:KeyError: |ModuleNotFoundError: No module named '|ImportError: cannot import name '"
+    r"|[\w.]+: \[Errno -?\d+\] |NameError: name '|AttributeError: .* has no attribute '"
+    r"|IndexError: \w+ index out of range|ZeroDivisionError|UnicodeDecodeError: '"
+    r"|[\w.]*JSONDecodeError: .*\(char \d+\)$|EOFError|StopIteration|KeyboardInterrupt)"
+)
+# Lines that are the last ones of their process. A later record of the training's own shows that the
+# process was another one: a worker, or a program that the training had started.
+LAST = re.compile(
+    r"^terminate called|^Fatal Python error: |^F\d{4} .*Check failed|^\S*python[\d.]*: "
+    r"|^[\w.-]+: error: |^(?:\S+: line \d+:\s+\d+ )?"
+    r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Terminated)\b"
+)
+# Files of the loaders whose threads the main thread waits for.
+LOADER = re.compile(r"/(?:paddle|mindspore)/(?:\w+/)*(?:dataloader|dataset|reader)\b")
+HEADERS = (
+    "Exception ignored in",
+    "--- Logging error ---",
+    "Exception in thread",
+    "Error in atexit._run_exitfuncs:",
+    "Error in sys.excepthook:",
+)
 SIGNAL_INFO = re.compile(
     r"\*\*\* (?P<signal>SIG[A-Z]+) .*received by PID \d+ .*from PID (?P<sender>\d+)"
 )
 TIME_INFO = re.compile(r"\*\*\* Aborted at (?P<time>\d{9,11}) \(unix time\)")
 # The rank that a lost connection or a timeout names: gloo names it by its pair, MindSpore's
-# scheduler by the worker that it missed first, HCCL by the rank that gave no record, msrun by the
-# node (a rank) that timed out.
+# scheduler by the worker that it missed first, HCCL by the rank that gave no record or never came,
+# msrun by the node (a rank) that timed out, NCCL by the rank where calls part.
 PEER = re.compile(
     r"\bpair_rank = (\d+)|\bworker (\d+) is the first one timed out|\bremote rank:? ?\[(\d+)\]"
     r"|\b[Nn]ode: (\d+) is timed out|Time out nodes are \['(\d+)'\]"
+    r"|\b(?:Remote|Waiting peer) (?:rank|end): \[?(\d+)\b|Failed to connect agent\[(\d+),?\]"
+    r"|calls at and around rank (\d+)|check root rank: (\d+)"
 )
-# The address of the node that it names: NCCL by the peer of a connection, HCCL by the place of the
-# fault.
+# The address of the node that it names: NCCL and gloo by the peer of a connection, HCCL by the
+# place of the fault or the other end of a link, Paddle by the store.
 PEER_ADDRESS = re.compile(
-    r"(?:from peer|recv from|send to|[Cc]onnect to|remote peer) (?P<peer>[\w.:-]+)<\d+>"
+    r"(?:from peer|recv from|send to|[Cc]onnect to|remote peer|connect|Peer information: server"
+    r"|[Nn]etwork) \[?(?P<peer>[\w.:-]+?)(?:<\d+>|\]:\d+|, device ID|:\d+ cannot be connected)"
     r"|Cluster Exception Location\[IP/ID\]:\[(?P<place>[^/\]]+)/"
+    r"|(?:(?:Read|Write) error|closed by peer) \[(?P<pair>[\w.:-]+)\]:\d+"
 )
 # The lines below `NCCL error in` that have the reason.
 NCCL_REASON = re.compile(
-    r"^(?:Error while creating shared memory|Cuda failure|Call to |NET/\w+ ?: |\w*[Ss]ocket\w*: )"
+    r"^(?:Error while creating shared memory|Cuda failure|Call to |NET/\w+ ?: |\w*[Ss]ocket\w*: "
+    r"|Duplicate GPU detected|Invalid config|Error: network|Failed to |Proxy Call|Bootstrap )"
 )
 
 _KNOWN = re.compile(
@@ -121,14 +181,18 @@ _SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Te
 
 # Ascend's error codes (EI0006: HCCL, EJ: HCCP, EL: driver, E1: graph engine, E2: fusion engine,
 # EH: AscendCL, E3, EE, EZ: runtime). Before CANN 8.3 the code stands alone, since then behind a
-# name, and the process and time before both.
+# name, and the process and time before both. `Inner Error!` is the heading of the line after it.
 ASCEND = re.compile(
-    r"^(?:\[PID: \d+\] \S+ )?(?:\[\w+ ?\d*\]: ?)?(?:[\w/]+\()?(?P<kind>E[A-Z0-9]\d{4})"
-    r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?: +(?P<text>.+)"
+    r"^(?:\[PID: \d+\] \S+ )?(?:\[\w+ ?\d*\]: ?)?(?:[\w/][\w/ -]{0,60}\()?(?P<kind>E[A-Z0-9]\d{4})"
+    r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?:? +(?P<text>(?!Inner Error).+)"
 )
 
-# MindSpore's reference to a reason further down.
-REFERS = re.compile(r"Refer to '[\w ]+ Error Message'\.?\s*$|The details refer to '[\w ]+'\.?\s*$")
+# A reference to a reason further down, as MindSpore makes it, and Paddle of thrust.
+REFERS = re.compile(
+    r"Refer to '[\w ]+ Error Message'\.?\s*$|The details refer to '[\w ]+'\.?\s*$"
+    r"|Invoke operator \S+ error\.?\s*$"
+    r"|system_error exception\.(?: \[The exception content is\])?\s*$"
+)
 
 # One-line events: pattern, kind (None: the group `kind`), origin. The group `text` is the message.
 SINGLE = (
@@ -169,13 +233,31 @@ SINGLE = (
         "cpp",
     ),
     (re.compile(r"^\[\S+:\d+\] +(?P<text>ib_mlx5_log\.c:\d+ .*)"), "UCX", "cpp"),
-    (re.compile(r"UCX +(?:ERROR|FATAL) +(?P<text>.*(?:ibv_|mlx5|rdma|RDMA).*)"), "UCX", "cpp"),
+    (
+        re.compile(
+            r"UCX +(?:ERROR|FATAL) +(?P<text>.*(?:ibv_|mlx5|rdma|RDMA|\bQP\b|connect\("
+            r"|active messages).*)"
+        ),
+        "UCX",
+        "cpp",
+    ),
     (
         re.compile(r"^[EW]\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Find timeout .* task.*)"),
         "Find timeout",
         "cpp",
     ),
+    # PaddleDetection and its kin print it and exit.
+    (
+        re.compile(r"(?P<text>Config use_\w+ cannot be set as true while you are using .*)"),
+        "check",
+        "line",
+    ),
+    # glog ends the process after a line of its level F.
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
+    (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>.*)"), "glog", "cpp"),
+    # Paddle's plugin for Ascend prints it and exits.
+    (re.compile(r"^Call (?P<text>acl\w+\(.{0,200}\) failed : \d+ .*)"), "ACL", "cpp"),
+    (re.compile(r"^\[\S+:\d+\] pml_ucx\.c:\d+ +Error: (?P<text>.*)"), "Open MPI", "line"),
     # Open MPI's messages. Its blocks stand between lines of dashes.
     (
         re.compile(
@@ -188,8 +270,10 @@ SINGLE = (
     (re.compile(r"^\[\S+:\d+\] (?P<text>PMIX ERROR: .*)"), "Open MPI", "line"),
     (
         re.compile(
-            r"^(?P<text>(?:ORTE (?:was unable|has lost|does not know)|An ORTE daemon has|There are"
-            r" not enough slots).*)"
+            r"^(?P<text>(?:(?:OR|PR)TE (?:was unable|has lost|does not know)"
+            r"|An (?:OR|PR)TE daemon has"
+            r"|There are not enough slots|(?:mpi(?:run|exec)|prterun) has exited due to process"
+            r"|WARNING: Open MPI failed to TCP connect).*)"
         ),
         "Open MPI",
         "line",
@@ -197,11 +281,12 @@ SINGLE = (
     (
         re.compile(
             r"^(?P<text>(?:MPI_ABORT was invoked on rank|mpirun was unable to|\S+ has detected that"
-            r" a required daemon terminated during).*)"
+            r" a required daemon terminated during|It looks like MPI_INIT failed).*)"
         ),
         "Open MPI",
         "line",
     ),
+    (re.compile(r"^\[\S+:\d+\] \*\*\* (?P<text>An error occurred in MPI_.*)"), "Open MPI", "line"),
     (ASCEND, None, "cpp"),
 )
 # Lines that call themselves errors, in MindSpore's and CANN's form. Only those that the catalogue
@@ -258,6 +343,16 @@ def is_outermost(frame):
         return False
     more = frame.group("more")
     return more is None or "runpy" in frame.group("file") or bool(_OUTERMOST.search(more))
+
+
+def is_plain(text):
+    """Return whether a line is one that only the program's own code prints."""
+    return bool(text.strip()) and not _FOREIGN.match(text)
+
+
+def is_one_line(error):
+    """Return whether an error's message surely ends with its line."""
+    return bool(_ONE_LINE.match(f"{error['kind']}: {error['text']}"))
 
 
 def is_final(match):

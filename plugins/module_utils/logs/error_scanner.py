@@ -14,7 +14,7 @@ from collections import deque
 
 from . import error_patterns as lines
 from .failure_catalogue import tagged
-from .root_error import QUOTES, choose, is_uncaught
+from .root_error import QUOTES, choose, ends_process, is_uncaught
 
 # Lines. A recursion error repeats frames, but Python cuts it at about 2,000 frames.
 MAX_TRACEBACK = 500
@@ -25,6 +25,7 @@ KEEP = 16  # errors kept before training goes on or the log ends
 CONTEXT_BEFORE = 6
 CONTEXT_AFTER = 4
 CONTEXT_CHARS = 400
+OUTLIVED = 2  # plain lines below a message of one line from which on the process had gone on
 
 
 class ErrorScan:
@@ -47,6 +48,7 @@ class ErrorScan:
         self._error = None  # the error whose following lines are being read
         self._begin = 0  # number of the line where the open event begins
         self._frame = None  # the innermost frame of the open traceback
+        self._is_loader = False  # whether the open traceback has a frame of a data loader
         self._is_partial = False  # whether the open traceback begins below the script
         self._loose = None  # (number, kind, text) of a line that may end the open traceback
         self._lacks_text = False  # whether the message of the newest error is still to come
@@ -74,7 +76,7 @@ class ErrorScan:
 
     def line(self, number, text):
         """Read the next line."""
-        text = lines.PREFIX.sub("", text, count=1)
+        text = lines.GROUP.sub("", lines.PREFIX.sub("", text, count=1), count=1)
         if lines.note_child(text, self.containers, KEEP):
             return
         if self._pending and lines.RECORD.match(text):
@@ -96,22 +98,25 @@ class ErrorScan:
         self._pending = False
 
     def _outlive(self):
-        """Note that the main thread went on after its exceptions: nothing uncaught was among them.
+        """Note that the main thread went on: nothing that ends a process was among its errors.
 
         What a handler, a thread or a mere line said stays. It may explain a later end.
         """
         self._leave_traceback()
-        passed = [error for error in self.errors if is_uncaught(error)]
-        self.errors = [error for error in self.errors if not is_uncaught(error)]
+        passed = [error for error in self.errors if ends_process(error)]
+        self.errors = [error for error in self.errors if not ends_process(error)]
         if passed and not self.survived:
             self.survived = dict(passed[0], survived=True)
         self._pending = False
 
-    def finish(self):
-        """Return the error that best explains an end of this rank, or None."""
+    def finish(self, end=None):
+        """Return the error that best explains an end of this rank, or None.
+
+        end: the End of the process, None where it may still run.
+        """
         self._leave_traceback()
         self._state = None
-        return choose(self.errors, self.survived, self.thread_error)
+        return choose(self.errors, self.survived, self.thread_error, end)
 
     # -- opening an event --
 
@@ -177,7 +182,7 @@ class ErrorScan:
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
-            self._add(number, kind, text, origin, [line])
+            self._add(number, kind, text, origin, [line], last=bool(lines.LAST.match(line)))
         self._begin, self._state = number, self._in_after
 
     def _add_tagged(self, number, kind, text, line):
@@ -200,14 +205,16 @@ class ErrorScan:
             self._is_handled = self._is_handled or last["handled"]
         self._is_handled = self._is_handled or is_handled
         self._begin, self._state = number, self._in_traceback
-        self._frame, self._loose, self._is_partial = None, None, False
+        self._frame, self._loose, self._is_partial, self._is_loader = None, None, False, False
         self._context.clear()
         self._context.append(text)
 
     # -- inside an event; each returns False where the line does not belong to the event --
 
     def _after_header(self, number, text):
-        if number - self._begin > AFTER_HEADER:
+        final = lines.FINAL.match(text)
+        if number - self._begin > AFTER_HEADER or (final and lines.is_final(final)):
+            # What a stream could not write has no traceback.
             self._is_handled, self._in_thread, self._state = False, False, None
         return False
 
@@ -216,10 +223,13 @@ class ErrorScan:
             self._cut_short()
             return False
         frame = lines.FRAME.match(text)
+        if not text.strip() and number - self._begin == 1:
+            self._is_handled = True  # a handler's own form: the interpreter begins with a frame
         if frame:
             if self._frame is None:
                 self._is_partial = not lines.is_outermost(frame)
             self._frame = {"file": frame.group("file"), "line": int(frame.group("line"))}
+            self._is_loader = self._is_loader or bool(lines.LOADER.search(frame.group("file")))
         if not text or text[0] in " \t":
             self._context.append(text)
             return True
@@ -247,6 +257,7 @@ class ErrorScan:
             "partial": is_partial and not self._is_handled,
             "thread": self._in_thread,
             "direct": self._is_direct,
+            "loader": self._is_loader,
         }
         self._forget_chain()
         self._add(number, kind, text, "python", context, frame=self._frame, root=root, **flags)
@@ -300,7 +311,7 @@ class ErrorScan:
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
-            self._add(number, kind, message, "cpp", [line])
+            self._add(number, kind, message, "cpp", [line], last=True)
         self._lacks_text = not message  # Paddle then puts the message a line below
         self._begin, self._state = number, self._in_after
 
@@ -349,6 +360,10 @@ class ErrorScan:
             self._lacks_text = False
         if len(error["context"]) < CONTEXT_BEFORE + CONTEXT_AFTER + 2:
             error["context"].append(text[:CONTEXT_CHARS])
+        if is_uncaught(error) and lines.is_one_line(error) and lines.is_plain(text):
+            error["plain"] += 1
+            if error["plain"] == OUTLIVED:
+                self._outlive()
 
     def _between_chain(self, number, text):
         if text and not lines.TRACEBACK.match(text):
@@ -359,7 +374,7 @@ class ErrorScan:
     # -- records --
 
     def _add(self, number, kind, text, origin, context, frame=None, root=None, **flags):
-        """Add an error. flags: handled, thread, direct."""
+        """Add an error. flags: handled, thread, direct, loader, partial, last."""
         self.count += 1
         self._lacks_text = False
         frame = frame or {"file": None, "line": None}
@@ -377,6 +392,10 @@ class ErrorScan:
             "soft": False,
             "direct": False,
             "partial": False,
+            "last": False,
+            "loader": False,
+            "plain": 0,
+            "begin": self._begin,
             "root": root,
             "signal": None,
             "sender": None,
@@ -388,7 +407,7 @@ class ErrorScan:
             handled = (error for error in self.errors if error["handled"])
             self.errors.remove(next(handled, self.errors[-1]))
         self.errors.append(self._error)
-        self._pending = self._pending or is_uncaught(self._error)
+        self._pending = self._pending or ends_process(self._error)
 
 
 def _signal_fields(match):
@@ -409,4 +428,6 @@ def _is_detail(error, text):
         return False
     if "NCCL error" in error["text"] and lines.NCCL_REASON.match(text):
         return True
+    if not error["text"].strip() and error["context"][-1].startswith("- "):
+        return True  # MindSpore puts all of its message below a heading
     return bool(lines.ASCEND.match(text) or lines.REFERS.search(error["text"]))

@@ -29,6 +29,7 @@ from typing import Any
 
 from .error_patterns import LITERALS, RECORD_BYTES, any_of
 from .error_scanner import ErrorScan
+from .last_words import End
 
 CHUNK = 1 << 20
 # Bytes of one line that are parsed. Digest, size and line count take everything.
@@ -338,8 +339,11 @@ class LogScan:
             current = self.evaluation = dict(self._position(), line=number)
         current.update(values)
 
-    def finish(self) -> dict[str, Any]:
-        """Return the findings. The last line need not have an end."""
+    def finish(self, ended: tuple[int | None, str | None] | None = None) -> dict[str, Any]:
+        """Return the findings. The last line need not have an end.
+
+        ended: exit code and signal of the process, None where it may still run.
+        """
         count = self.number
         if self._rest:
             self.number += 1
@@ -349,7 +353,10 @@ class LogScan:
         digest = None
         if self._sha is not None:
             digest = self._sha.hexdigest()
-        error = self.errors.finish()
+        end = None
+        if ended:
+            end = End(*ended, lines=count)
+        error = self.errors.finish(end)
         if not self._numbered:
             count = None
             if error:
@@ -371,10 +378,11 @@ class LogScan:
         }
 
 
-def scan(descriptor, table):
+def scan(descriptor, table, ended=None):
     """Return the findings of an open file, read from the beginning.
 
     As many bytes are read as the file has at the start, so that a growing log has an end.
+    ended: exit code and signal of the process that wrote it, None where it may still run.
     """
     log = LogScan(table)
     remaining = os.fstat(descriptor).st_size
@@ -384,7 +392,7 @@ def scan(descriptor, table):
             break
         remaining -= len(chunk)
         log.feed(chunk)
-    return log.finish()
+    return log.finish(ended)
 
 
 def last_line(descriptor):

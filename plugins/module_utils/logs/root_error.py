@@ -10,7 +10,9 @@ import re
 
 from . import error_patterns as lines
 from .failure_catalogue import classify, entry_of
+from .last_words import TEARDOWN, is_contradicted, is_mere_warning
 
+_INTERNAL = frozenset(("soft", "direct", "partial", "last", "loader", "plain", "begin"))
 _ORDER = {"primary": 0, "shared": 1, "secondary": 2}
 _VAGUE = frozenset(("python_exception", "cpp_exception", "unknown"))
 # An exception that was raised during the handling of one of these is its consequence. A missing
@@ -30,9 +32,12 @@ _DEEP = frozenset(
 # What native code fails with where Python called it. Its words are vague as often as the library
 # has said before what happened.
 _NATIVE = frozenset(("RuntimeError", "OSError", "SystemError", "EnforceNotMet", "DistBackendError"))
+_KILLED_BY = re.compile(r"killed by signal: (Bus|Segmentation|Floating|Killed|Terminated|Aborted)")
 _OF_WORKERS = frozenset(("worker_died", "killed"))
-# Lines between an uncaught exception and a crash of the interpreter that it ends.
-TEARDOWN = 12
+NEAR = 3  # lines between the words of native code and the exception that they belong to
+_NOT_OF_TEARDOWN = frozenset(("connection_lost", "bus_error"))
+# What the main thread says where a thread that it needs has died.
+_AFTER_THREAD = frozenset(("worker_died", "terminated", "aborted"))
 # The end of a data set that answers an unreadable sample by trying another one, when it can read
 # none of them (PaddleOCR does).
 _GAVE_UP = frozenset(("RecursionError",))
@@ -43,9 +48,7 @@ _SAMPLE = re.compile(r"data\w*\.py\", line \d+, in __getitem__")
 
 def finished(error):
     """Return an error as it is reported: with its cause, without internal fields."""
-    result = {
-        key: value for key, value in error.items() if key not in ("soft", "direct", "partial")
-    }
+    result = {key: value for key, value in error.items() if key not in _INTERNAL}
     result["text"] = result["text"].strip()
     result["peer"] = None
     peer = lines.PEER.search(result["text"])
@@ -53,7 +56,7 @@ def finished(error):
         result["peer"] = int(next(filter(None, peer.groups())))
     address = lines.PEER_ADDRESS.search(result["text"])
     if address:
-        result["peer_address"] = address.group("peer") or address.group("place")
+        result["peer_address"] = next(filter(None, address.groups()))
     entry = classify(result["kind"], result["text"], result["origin"], result["file"])
     if entry["cause"] in _VAGUE and result["root"]:
         root_entry = _root_cause(result["root"], error["direct"])
@@ -77,30 +80,43 @@ def _root_cause(root, is_direct):
     return None
 
 
-def choose(errors, survived=None, thread_error=None):
+def choose(errors, survived=None, thread_error=None, end=None):
     """Return the error that best explains an end of the rank, or None.
 
     errors: those since the last training step, in order. survived: the first one that a step
-    followed. thread_error: the one that ended a thread of the trainer.
+    followed. thread_error: the one that ended a thread of the trainer. end: the End of the process,
+    None where it may still run.
     """
-    errors = _without_outlived(errors)
+    if end:
+        kept, passed = _part(errors, end)
+        if passed and not survived:
+            clearest = _clearest(errors) or passed[0]
+            survived = dict(clearest, survived=True, contradicted=True)
+        errors = kept
+        if survived and not survived["loader"]:
+            survived = dict(survived, thread=False)
+        if thread_error and not thread_error["loader"]:
+            thread_error = None
+    # A torn traceback does not say what ended its thread.
+    threads = [error for error in errors if error["thread"] and error["kind"] != "Traceback"]
+    errors = _without_outlived([error for error in errors if not error["thread"]])
     pool = [finished(error) for error in errors]
-    _excuse_workers(pool)
     thread = None
-    if thread_error:
-        thread = finished(thread_error)
+    if thread_error or threads:
+        thread = finished(thread_error or threads[0])
+    _excuse_workers(pool, thread)
     causes = _primary_errors(pool, errors, thread)
     if causes:
         error = min(causes, key=_vagueness)
         return _library_line(error, pool, errors) or _with_handled_cause(error, pool)
     fatal = [error for error in pool if not error["handled"]]
-    if thread:
+    if thread and not _has_own_words(pool, errors):
         # With `the data reader raises an exception` it did end the rank.
         return dict(thread, survived=not any(e["cause"] == "worker_died" for e in fatal))
     # A line that only calls itself an error comes after one that ends a process. The error that
     # explains most comes first.
     if fatal:
-        return min(fatal, key=lambda error: _ORDER[error["grade"]])
+        return _with_peer(min(fatal, key=lambda error: _ORDER[error["grade"]]), fatal)
     if survived:
         pool.insert(0, finished(survived))
     if not pool:
@@ -108,46 +124,130 @@ def choose(errors, survived=None, thread_error=None):
     return next((error for error in pool if error["grade"] == "primary"), pool[0])
 
 
+def _clearest(errors):
+    """Return the error that would explain the end best if the end contradicted none, or None.
+
+    A process that a signal ends may have been going down because of it (candidates.py).
+    """
+    errors = [error for error in errors if not error["thread"]]
+    pool = [finished(error) for error in errors]
+    _excuse_workers(pool, None)
+    causes = _primary_errors(pool, errors, None)
+    if not causes:
+        return None
+    best = min(causes, key=_vagueness)
+    return next(raw for error, raw in zip(pool, errors) if error is best)
+
+
+def _with_peer(error, pool):
+    """Return a report of a lost peer, with the peer that another line of the log names."""
+    for line in pool:
+        if error["peer"] is not None or "peer_address" in error:
+            return error
+        if line["peer"] is not None:
+            error = dict(error, peer=line["peer"])
+        elif "peer_address" in line:
+            error = dict(error, peer_address=line["peer_address"])
+    return error
+
+
+def _part(errors, end):
+    """Return the errors that may have made the end of a process, and those that did not.
+
+    A thread ends no process. The main thread waits for those of its loader only.
+    """
+    mere = all(error["kind"] == "NCCL WARN" for error in errors if not error["handled"])
+    kept, passed = [], []
+    for error in errors:
+        if error["thread"] and not error["loader"]:
+            passed.append(dict(error, thread=False))
+        elif error["handled"] or error["thread"]:
+            kept.append(error)
+        elif is_contradicted(error, end) or (mere and is_mere_warning(error, end)):
+            passed.append(error)
+        else:
+            kept.append(error)
+    return kept, passed
+
+
+def _has_own_words(pool, errors):
+    """Return whether the main thread says more of its end than a dead thread would make it say."""
+    return any(
+        not (error["handled"] or raw["soft"] or error["cause"] in _AFTER_THREAD)
+        for error, raw in zip(pool, errors)
+    )
+
+
 def _without_outlived(errors):
-    """Return the errors without the exceptions that another one shows to be handled.
+    """Return the errors without those that another one shows to be handled.
 
     An interpreter prints one uncaught exception of its main thread, the last. A C++ exception of
     the main thread after it shows the same, except right after it, while the interpreter ends.
     """
     result = []
     for index, error in enumerate(errors):
-        if not is_uncaught(error) or not any(_outlives(later, error) for later in errors[index:]):
+        if not ends_process(error) or not any(_outlives(later, error) for later in errors[index:]):
             result.append(error)
     return result
 
 
-def _excuse_workers(pool):
+def _excuse_workers(pool, thread):
     """Mark what a loader worker said as handled where its parent reports no failure after it.
 
-    A loader that starts its workers again goes on.
+    A loader that starts its workers again goes on. Its thread may have died of another thing.
     """
+    is_explained = thread and thread["cause"] not in _OF_WORKERS
     for index, error in enumerate(pool):
         if error["kind"] == "DataLoader" and error["origin"] == "line":
-            error["handled"] = not any(map(_reports_worker, pool[index + 1 :]))
+            error["handled"] = bool(is_explained) or not any(
+                _reports_worker(later, error) for later in pool[index + 1 :]
+            )
 
 
-def _reports_worker(error):
-    """Return whether an error is the report of a loader about its workers."""
-    return error["cause"] in _OF_WORKERS or error["kind"] == "DataLoader"
+def _reports_worker(error, said):
+    """Return whether an error is the report of a loader about what its worker said.
+
+    It is not where it names another end of the worker.
+    """
+    if error["kind"] == "DataLoader":
+        return True
+    if error["cause"] not in _OF_WORKERS:
+        return False
+    signal = _KILLED_BY.search(error["text"])
+    return not signal or signal.group(1).lower() in said["text"].lower()
 
 
 def _outlives(later, error):
     """Return whether an error shows that the main thread went on after an exception."""
     if later is error or error["kind"] == "Traceback" or QUOTES.search(error["text"]):
         return False
+    if error["origin"] == later["origin"] == "line":
+        return later["last"]
+    if not is_uncaught(error):
+        # What ended a worker is told before its parent's report of it. What stands right above an
+        # exception may be of it.
+        is_apart = error["origin"] == "line" or later["begin"] - error["line"] > NEAR
+        return is_apart and is_uncaught(later) and not _is_report(later)
     if is_uncaught(later):
         return later["kind"] != "Traceback"
     if later["origin"] != "cpp" or later["handled"]:
         return False
     cause = finished(later)["cause"]
-    return cause == "connection_lost" or (
+    return cause in _NOT_OF_TEARDOWN or (
         cause != "terminated" and later["line"] - error["line"] > TEARDOWN
     )
+
+
+def _is_report(error):
+    """Return whether an exception is torn, or is the report of a loader about its workers."""
+    if error["kind"] == "Traceback" or _KILLED_BY.search(error["text"]):
+        return True
+    return finished(error)["cause"] in _OF_WORKERS
+
+
+def ends_process(error):
+    """Return whether an error looks like the last words of a process."""
+    return is_uncaught(error) or error["last"]
 
 
 def is_uncaught(error):

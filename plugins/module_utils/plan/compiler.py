@@ -31,6 +31,10 @@ SHORT = 16
 GRACE_SECONDS = 2
 STOP_SECONDS = 5
 LARGEST_PORT = 65535
+# CANN's variables of the host interface by which HCCL's ranks of several nodes meet. `=` asks for a
+# whole name. HCCL_IF_IP beats the other one, so both are left out where the site or the job gives
+# one. Untested on hardware.
+HCCL_NAMES = ("HCCL_SOCKET_IFNAME", "HCCL_IF_IP")
 # Of a node's environment: set by the plan alone, whatever the site or the job gives.
 _FIXED_NAMES = {"HOME", "USER", "LOGNAME", "PATH", "POD_IP"}
 
@@ -286,6 +290,12 @@ def common_environment(job, site, suite, launcher, rendezvous, values, accelerat
     if accelerator == "gpu":
         # Without it NCCL prints no reason: the warnings are what the verdict reads.
         result["NCCL_DEBUG"] = "WARN"
+    elif accelerator == "ascend":
+        # CANN writes its reasons at the level ERROR (3, the default, which an image may change to
+        # 4, none) into files, and with PRINT_TO_STDOUT=1 into none: hiascend.com, CANN's
+        # environment variables, ASCEND_GLOBAL_LOG_LEVEL and ASCEND_SLOG_PRINT_TO_STDOUT. The agent
+        # adds the folder of the files.
+        result.update(ASCEND_GLOBAL_LOG_LEVEL="3", ASCEND_SLOG_PRINT_TO_STDOUT="0")
     visible = {}
     if accelerator in launcher.get("visible", {}):
         visible = {launcher["visible"][accelerator]: "{devices}"}
@@ -440,11 +450,14 @@ def _set_environments(planned, launch, given):
     computed.
     """
     count = len(launch.devices)
+    names_interface = launch.accelerator == "ascend" and len(planned) > 1
     for index, node in enumerate(planned):
         variables = node_environment(
             node, count, launch.table, launch.rendezvous, launch.values(index)
         )
         node["env"] = {name: text for name, text in variables.items() if name not in given}
+        if names_interface and not given.intersection(HCCL_NAMES):
+            node["env"].update(zip(HCCL_NAMES, ("=" + node["interface"], node["address"])))
 
 
 def _set_commands(planned, launch, common, script):

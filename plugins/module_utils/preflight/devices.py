@@ -15,7 +15,7 @@ import re
 from ..base import processes
 from ..base.findings import finding, unequal
 from ..base.sanitize import printable
-from . import npu_smi
+from . import gpu_links, npu_smi
 
 # A device that has fallen off the bus can block the tool for long. Without persistence mode a
 # healthy one takes seconds to wake.
@@ -35,6 +35,7 @@ FIELDS = {
     "width": ["pcie.link.width.current"],
     "width_max": ["pcie.link.width.max"],
     "mig": ["mig.mode.current"],
+    "fabric": ["fabric.state"],
 }
 _NUMBERS = ("memory_total", "memory_used", "ecc_uncorrected", "width", "width_max")
 # Power cap, application clocks and idleness are left out: a healthy device has them, too.
@@ -51,17 +52,18 @@ IDLE_MIB = 1024
 # Contents of a cell that name a fault, and not only a missing value.
 FAULTS = ("[GPU requires reset]", "[GPU is lost]", "[Unknown Error]")
 # The level of a difference or a fault (preflight_devices).
-LEVELS = {"model": "stop", "driver": "warn", "ecc": "stop"}
+LEVELS = {"model": "stop", "driver": "warn", "ecc": "stop", "fabric": "stop", "cuda": "stop"}
 
 
 def look(run, base, questions):
     """Return {kind, error, tool, devices, processes} of the node's devices.
 
-    See ask_nvidia and npu_smi.ask for the fields. questions["accelerator"]: the site's kind.
+    See ask_nvidia and npu_smi.ask for the fields. On `gpu` nodes gpu_links.look adds the links.
+    questions["accelerator"]: the site's kind.
     """
     kind = questions.get("accelerator") or "cpu"
     if kind == "gpu":
-        return dict(ask_nvidia(run), kind=kind)
+        return dict(ask_nvidia(run), kind=kind, **gpu_links.look(run))
     if kind == "ascend":
         return dict(npu_smi.ask(run), kind=kind)
     return {"kind": kind, "tool": "", "error": "", "devices": [], "processes": []}
@@ -71,9 +73,9 @@ def ask_nvidia(run):
     """Return {tool, error, cuda, devices, processes} as nvidia-smi says.
 
     devices: [{index, uuid, name, driver, memory_total (MiB), memory_used, ecc_uncorrected,
-    rows_pending, throttle, width, width_max, mig}]; None stands for what a device or its driver
-    does not report. processes: [{device (index), memory (MiB)} and processes.describe]. error: the
-    tool's own words.
+    rows_pending, throttle, width, width_max, mig, fabric}]; None stands for what a device or its
+    driver does not report. processes: [{device (index), memory (MiB)} and processes.describe].
+    error: the tool's own words.
     """
     result = {"tool": "nvidia-smi", "error": "", "cuda": None, "devices": [], "processes": []}
     facts, (code, out, err) = _query_devices(run)
@@ -227,6 +229,7 @@ def judge(nodes, facts, allowed):
         findings += _use_findings(node, state)
         for device in taken:
             findings += _health_findings(name, device, levels)
+        findings += gpu_links.judge_node(name, state, taken, levels["fabric"])
     return findings + _differences(models, counts, drivers, cudas, levels)
 
 

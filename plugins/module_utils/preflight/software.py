@@ -24,6 +24,7 @@ from ..environments import (
     native_libraries,
     python_env,
 )
+from . import devices, driver_cuda
 
 # The number of packages to name one by one; the rest is counted.
 NAMED = 6
@@ -413,6 +414,8 @@ def judge(nodes, facts, allowed):
     )
     findings += _image_findings({node: facts[node].get("containers") or {} for node in looked})
     findings += _system_findings(nodes, looked, states)
+    levels = dict(devices.LEVELS, **(allowed.get("devices") or {}))
+    findings += driver_cuda.judge(nodes, facts, states, levels["cuda"])
     return findings + _verify_note(states, allowed.get("verify") or "cached")
 
 

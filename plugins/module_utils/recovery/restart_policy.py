@@ -75,6 +75,7 @@ CLASSES = {
     "collective_mismatch": (NEVER, "the ranks run different code or settings"),
     "device_busy": (AGAIN, "what holds the device may have gone meanwhile"),
     "hccl_link": (AGAIN, "links between devices fail and come back"),
+    "collective_error": (TRAINED, "the library does not say why; a rank or a link may have failed"),
     "collective_timeout": (AGAIN, "a rank or a network that stalled may go on at the next try"),
     "nccl_cuda_error": (TRAINED, "a device may have failed, or a library may not fit"),
     "cluster_setting": (NEVER, "the launcher has to be changed"),
@@ -97,6 +98,7 @@ CLASSES = {
     "no_end_recorded": (AGAIN, "a node was restarted, or the user's manager there was killed"),
     "device_error": (AGAIN, "a device failed; it may come back, or another node takes its place"),
     "kernel_error": (TRAINED, "the code or the data of one step may be wrong, seldom the device"),
+    "accelerator_call": (TRAINED, "the code of the failed call does not say why"),
     "device_assert": (NEVER, "the same data fails again"),
     "device_setting": (NEVER, "the setting or the operator has to be fixed"),
     "device_unavailable": (NEVER, "the device or its service has to be brought back first"),
@@ -120,6 +122,7 @@ CLASSES = {
         "a stall after steps is mostly the network's or a device's, one before them mostly the"
         " configuration's",
     ),
+    "device_memory_full": (TRAINED, "memory that was enough for steps may be enough again"),
     "ended_early": (NEVER, "the training's own code ends it again"),
     "silent_exit": (TRAINED, "the process does not say why it ended"),
     "launcher_failed": (TRAINED, "the launcher does not say why it ended"),

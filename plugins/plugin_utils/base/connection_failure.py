@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -33,9 +34,19 @@ _OTHER = Cause(
     "reach.no_answer",
     "log in by hand with the same user and key, or take the node out of the inventory",
 )
+_PRINTS = "its login shell prints text where a program's output belongs"
 # (pattern in the words, cause). The first one that matches counts: what went wrong at a jump host
 # has the other words in it, too.
 _CAUSES = [
+    (
+        _PRINTS,
+        Cause(
+            "reach.login_prints",
+            "print nothing for a shell without a terminal: put `case $- in *i*) ;; *) return ;;"
+            " esac` before the printing line of ~/.bashrc, ~/.profile or a file in /etc/profile.d;"
+            " `ssh NODE true` has to print nothing",
+        ),
+    ),
     (
         r"closed by UNKNOWN port|stdio forwarding failed|open failed: |jumphost loop",
         Cause(
@@ -147,6 +158,9 @@ def words_of(result: Mapping[str, Any]) -> str:
     text = str(result.get("msg") or "").strip().removeprefix("Task failed: ")
     if not is_without_result(result):
         return text
+    noise = _text_before_answer(str(result.get("module_stdout") or ""))
+    if noise:
+        return describe_login_output(noise)
     for key in ("module_stderr", "module_stdout"):
         lines = [line.strip() for line in str(result.get(key) or "").splitlines() if line.strip()]
         # Where the connection of ssh was shared, it says at the end that it is closed.
@@ -160,6 +174,33 @@ def words_of(result: Mapping[str, Any]) -> str:
             printed = "; ".join(kept)[-_LAST_CHARACTERS:]
             return f"its Python gave no result: {printed}"
     return text
+
+
+def describe_login_output(text: str) -> str:
+    """Return the words for what a node's login shell prints before any program does."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{_PRINTS}: {'; '.join(lines[:_LAST_LINES])[:_LAST_CHARACTERS]}"
+
+
+def _text_before_answer(printed: str) -> str:
+    """Return what stands before the answer of a module, '' where there is no answer.
+
+    Ansible passes over such lines, unless one begins as JSON does.
+    """
+    lines = printed.splitlines()
+    for index in range(len(lines) - 1, 0, -1):
+        if _is_answer(lines[index]):
+            return "\n".join(lines[:index]).strip()
+    return ""
+
+
+def _is_answer(line: str) -> bool:
+    """Return whether a line is a module's answer."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and ("invocation" in value or "changed" in value)
 
 
 def _tells_cause(line: str) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warnings of the live view: NaN, stalls, silence, disks, clocks. Pure.
+"""The warnings of the live view: NaN, stalls, silence, disks, clocks, loaders. Pure.
 
 A warning says what was seen and for how long, not why. Times of a node are compared with its own
 clock only.
@@ -17,6 +17,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.units impor
     format_ranges,
 )
 
+from .loader_share import LoaderShare
 from .model import Json, Node, Pace, Watch
 
 # A pause is a stall if it is so many times as long as usual, and at least so many seconds.
@@ -32,6 +33,9 @@ DISK_SHARE, DISK_MUCH, DISK_LITTLE = 0.05, 20 * GIB, 2 * GIB
 
 
 Stall = tuple[float, float | None, bool]  # seconds, usual seconds, the log grows
+
+# Warnings that are said once and not repeated while they last.
+ONCE = frozenset(("loader",))
 
 
 class LiveWarning(NamedTuple):
@@ -49,7 +53,7 @@ def warnings(watch: Watch, seconds: float) -> list[LiveWarning]:
     reached = [node for node in running if not node.unreachable]
     silences = [(watch.silent(node.name, seconds), node.name) for node in running]
     results = [
-        _warn_of_halt(watch.nodes.values()),
+        _warn_of_halt(watch, seconds),
         _warn_of_hang(reached),
         _warn_of_nan(watch),
         _warn_of_lost_attempt(knowing),
@@ -59,14 +63,22 @@ def warnings(watch: Watch, seconds: float) -> list[LiveWarning]:
         _warn_of_silence(silences),
         _warn_of_clock(running, 1, "ahead of"),
         _warn_of_clock(running, -1, "behind"),
+        _warn_of_loader(watch.loaders, reached),
     ]
     return [warning for warning in results if warning]
 
 
-def _warn_of_halt(nodes: Iterable[Node]) -> LiveWarning | None:
+def _warn_of_halt(watch: Watch, seconds: float) -> LiveWarning | None:
     """Warn of the reason for which a node's guard ends the attempt, or has ended it."""
+    nodes = watch.nodes.values()
     guarded = {node.name: node.status for node in nodes if node.status.get("guard")}
-    lost, stalled = guard_findings.find_lost(guarded), guard_findings.first_stall(guarded)
+    answering = [
+        node.name
+        for node in nodes
+        if not (node.unreachable or node.status.get("lost") or watch.silent(node.name, seconds))
+    ]
+    lost = guard_findings.find_lost(guarded, answering)
+    stalled = guard_findings.first_stall(guarded)
     if lost:
         return LiveWarning("lost", tuple(lost[0]), lost[1])
     if stalled:
@@ -229,6 +241,29 @@ def _warn_of_clock(nodes: Iterable[Node], sign: int, word: str) -> LiveWarning |
     names = tuple(name for _seconds, name in wrong)
     text = f"clock of {fold_names(names)} is {format_clock(max(wrong)[0])} {word} this machine's"
     return LiveWarning(f"clock {word}", names, text)
+
+
+def _warn_of_loader(
+    loaders: Mapping[int, LoaderShare], nodes: Iterable[Node]
+) -> LiveWarning | None:
+    """Warn of ranks whose steps wait for data longer than they compute."""
+    slow = []
+    for node in nodes:
+        for rank in node.status["ranks"]:
+            loader = loaders.get(rank["rank"])
+            if loader is None or rank["state"] != "training":
+                continue
+            share = loader.bottleneck()
+            if share is not None:
+                slow.append((share, loader.count, node.name, rank["rank"]))
+    if not slow:
+        return None
+    share, count = max(slow)[:2]
+    text = (
+        f"the data loader is the bottleneck: {int(share * 100)} % of the time of a step for"
+        f" {count} logged steps in a row ({_name_ranks(slow)})"
+    )
+    return LiveWarning("loader", (), text)
 
 
 def _name_ranks(items: Sequence[tuple[Any, ...]]) -> str:

@@ -21,6 +21,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 )
 
 from ..base.text_columns import Samples
+from .loader_share import LoaderShare
 
 # A node's answer, one of its ranks, or one of their parts.
 Json = dict[str, Any]
@@ -38,6 +39,7 @@ KEEP = frozenset(
         "ended",
         "started",
         "now",
+        "asked",
         "exit",
         "nodes",
         "epochs",
@@ -255,6 +257,7 @@ class Watch:
             name: node for name, node in self.nodes.items() if not node.status.get("found")
         }
         self.paces: dict[int, Pace] = {}
+        self.loaders: dict[int, LoaderShare] = {}
         self.losses, self.lead = Samples(), -1
         self._clear_cache()
         self.evaluation: Evaluation | None = None
@@ -308,6 +311,8 @@ class Watch:
             return
         pace = self.paces.setdefault(number_, Pace())
         is_new = pace.see(step, status["now"], rank.get("log_time"))
+        if is_new:
+            self.loaders.setdefault(number_, LoaderShare()).see(step)
         if self.lead < 0 or number_ < self.lead:
             self.lead, self.losses, self._first_fraction = number_, Samples(), None
             is_new = True
@@ -529,7 +534,14 @@ class Watch:
 
 
 def _measure_ahead(status: Json, clock: float | None) -> float | None:
-    """Return the seconds by which a node's clock is ahead, or None."""
+    """Return the seconds by which a node's clock is ahead, or None.
+
+    clock: the controller's time when the answer came to the view. Where the status says when the
+    node was asked, the least difference counts that these times leave: a controller that slept
+    meanwhile makes no clock wrong.
+    """
     if clock is None or not status.get("now") or status.get("ended"):
         return None
-    return status["now"] - clock
+    now = status["now"]
+    sent, received = status.get("asked") or (clock, clock)
+    return now - min(max(now, sent), received)

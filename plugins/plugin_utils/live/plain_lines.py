@@ -85,7 +85,12 @@ class Ticker:
     def _warning_lines(self, watch: Watch, seconds: float) -> Line:
         """Return the warnings that are new, or are to be repeated."""
         lines: Line = []
-        for kind, nodes, text in live_warnings.warnings(watch, seconds):
+        warnings = live_warnings.warnings(watch, seconds)
+        over = live_warnings.ONCE - {warning.kind for warning in warnings}
+        self._warned = {key: when for key, when in self._warned.items() if key[0] not in over}
+        for kind, nodes, text in warnings:
+            if kind in live_warnings.ONCE and (kind, nodes) in self._warned:
+                continue
             if seconds - self._warned.get((kind, nodes), -AGAIN_SECONDS) >= AGAIN_SECONDS:
                 self._warned[kind, nodes] = seconds
                 lines.append(("warning: " + text, "warn"))

@@ -64,6 +64,9 @@ _FIXED = (
 )
 
 
+# The words of a full disk. The sender on the node writes nothing.
+_NO_ROOM = ("No space left on device", "Disk quota exceeded")
+
 Entries = dict[str, tuple[str, int]]  # {path: (kind, bytes)}. kind: 'f', a regular file, or '?'
 
 
@@ -326,6 +329,9 @@ def _failure_text(code: int, output: IO[bytes]) -> str:
     output.seek(max(0, output.seek(0, os.SEEK_END) - 4000))
     text = output.read().decode("utf-8", "replace")
     lines = [line for line in text.splitlines() if line.strip()]
+    full = next((words for words in _NO_ROOM if words in text), None)
+    if full:
+        return f"no room on the controller: {full}"
     reason = " | ".join(lines[-4:]) or "no reason"
     return printable(f"rsync ended with {code}: {reason}", limit=1000)
 

@@ -26,7 +26,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import
 from ..base import connection_failure
 from ..mesh import authority, certificate_term
 from ..plan import readiness
-from . import forced_interfaces, ports
+from . import forced_interfaces, ports, rdma_ports
 
 # Each has judge(nodes as read_site gives them, {node name: facts}, limits of the site), which
 # returns findings. None of them needs a plan, so that they are reported even where no plan can be
@@ -83,7 +83,23 @@ def judge_silent_nodes(reasons: Mapping[str, str]) -> list[Finding]:
         if common[connection_failure.without_address(text)] > 1:
             text = connection_failure.without_address(text)  # one line for all of them
         sentence = f"did not answer: {text or 'no reason was given'}"
+        if cause.code == "reach.login_prints":
+            sentence = text  # it did
         result.append(findings.finding(cause.code, sentence, cause.remedy, name))
+    return result
+
+
+def judge_logins(facts: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return a finding for each node whose login shell prints text.
+
+    facts: {node name: facts}. rsync and the stream of the logs cannot read their own output then.
+    """
+    result = []
+    for name, fact in facts.items():
+        if fact.get("login"):
+            text = connection_failure.describe_login_output(str(fact["login"]))
+            cause = connection_failure.classify(text)
+            result.append(findings.finding(cause.code, text, cause.remedy, name))
     return result
 
 
@@ -162,6 +178,11 @@ def judge_trust(
     )
 
 
+def judge_rdma(plan: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return the findings about the RDMA ports that a plan's variables choose."""
+    return _judge_apart("devices", facts, lambda known: rdma_ports.judge(plan, known))
+
+
 def judge_plan(
     plan: Plan,
     facts: Mapping[str, Mapping[str, Any]],
@@ -174,6 +195,7 @@ def judge_plan(
     """
     result = _judge_apart("ports", facts, lambda known: ports.judge(plan, known, allowed))
     result += forced_interfaces.judge_forced(plan, facts)
+    result += judge_rdma(plan, facts)
     return result + [
         findings.finding(item.code, item.text, item.remedy, item.node)
         for item in readiness.obstacles(plan, facts, repair)

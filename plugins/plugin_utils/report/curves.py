@@ -236,9 +236,9 @@ class Curve(LogScan):
         names = (key for key in figures if key not in _NOT_QUALITY and key[:4] != "best")
         return next(names, None)
 
-    def finish(self) -> Json:
+    def finish(self, ended: tuple[int | None, str | None] | None = None) -> Json:
         """Return the log's findings, and complete the evaluations."""
-        findings = super().finish()
+        findings = super().finish(ended)
         self._judge()
         for entry in self.evaluations:
             entry["figures"] = {

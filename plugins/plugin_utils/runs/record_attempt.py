@@ -30,6 +30,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_cat
 from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 
+from . import foundation
 from .summary import Json, are_as_planned, log_table, reported_endpoints, summarize
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
@@ -154,9 +155,12 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         raise ValueError(
             f"{run_dir}/plan.json is missing: no node that holds the run could be asked for it"
         )
-    nodes = _select_own_ranks(
-        [node for node in params["nodes"] if node.get("ranks") is not None], plan["ranks"]
-    )
+    answers = [
+        dict(node, epochs=plan.get("epochs"))
+        for node in params["nodes"]
+        if node.get("ranks") is not None
+    ]
+    nodes = _select_own_ranks(answers, plan["ranks"])
     shown_dir = os.path.join(
         os.path.basename(os.path.normpath(params["runs_dir"])),
         params["run_id"],
@@ -173,15 +177,17 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         "model": params.get("checkpoint") or {},
         "endpoints": reported_endpoints(nodes),
     }
-    entry, again = _write_end(run_dir, params, plan, end, check_mode)
+    entry, again, problem = _write_end(run_dir, params, plan, end, check_mode)
     note = entry["model"].get("note") or ""
-    lines = summarize(decided, ranks, plan["ranks"], nodes, shown_dir, saved, plan, note)
+    final = entry["verdict"]
+    lines = summarize(final, entry["ranks"], plan["ranks"], nodes, shown_dir, saved, plan, note)
     lines[-1:-1] = _restart_lines(params["run_id"], plan, entry, again)
+    lines[-1:-1] = _remark_lines(decided, final, problem, params["run_id"])
     return {
         "run_dir": run_dir,
         "run": params["run_id"],
         "attempt": number,
-        "verdict": decided,
+        "verdict": final,
         "summary": lines,
         "again": again,
     }
@@ -222,23 +228,64 @@ def _decide_verdict(
     return masked
 
 
+def _remark_lines(decided: Json, final: Json, problem: str, run_id: str) -> list[str]:
+    """Return the summary's lines about a verdict that was kept, and a record that was not written.
+
+    decided: the verdict of this look. final: the one that counts. problem: why run.json could not
+    be written, or ''.
+    """
+    lines = []
+    if decided is not final:
+        code = "verdict.kept"
+        lines.append(
+            f"this look    says less than the verdict below, which stays [{code}]:"
+            f" {decided['text']}"
+        )
+    if problem:
+        code = "verdict.not_recorded"
+        lines.append(
+            f"not written  the record with this verdict [{code}]: {problem}; nothing is restarted;"
+            " make room on the controller, then: ansible-playbook playbooks/follow.yml -e"
+            f" run={run_id}"
+        )
+    return [printable(line, limit=LONGEST) for line in lines]
+
+
 def _write_end(
     run_dir: str, params: Json, plan: Json, end: Json, check_mode: bool
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
+) -> tuple[dict[str, Any], dict[str, Any] | None, str]:
     """Write the end of an attempt to run.json.
 
     Return (the attempt's entry, the decision about a restart, None for an attempt that is not the
-    newest one). check_mode: whether nothing is written.
+    newest one, the reason why nothing could be written, or ''). The verdict must be shown also
+    where the controller's disk is full. check_mode: whether nothing is written.
+    """
+    if not check_mode:
+        try:
+            return (*_update_end(run_dir, params, plan, end, True), "")
+        except OSError as error:
+            problem = f"{error.filename or run_dir}: {error.strerror or error}"
+        entry, _again = _update_end(run_dir, params, plan, end, False)
+        return entry, None, problem
+    return (*_update_end(run_dir, params, plan, end, False), "")
+
+
+def _update_end(
+    run_dir: str, params: Json, plan: Json, end: Json, write: bool
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return an attempt's entry with its end, and the decision about a restart or None.
+
+    write: whether run.json is written.
     """
     number, followed = params["number"], params.get("followed", True)
     lock: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if not check_mode:
+    if write:
         lock = run_json.lock_record(run_dir)
     with lock:
         record = run_json.read(run_dir) or run_json.new_record(
             params["run_id"], (plan.get("job") or {}).get("name"), _begin_of(end["ranks"])
         )
-        entry = dict(run_json.attempt_entry(record, number), ended=time.time(), **end)
+        entry = _end_entry(run_json.attempt_entry(record, number), end)
         again = None
         is_newest = number >= max(item["number"] for item in [entry, *record["attempts"]])
         if is_newest:
@@ -247,12 +294,25 @@ def _write_end(
             # a look at an end of long ago takes back nothing that was decided when it was new
             if followed or not entry["again"]:
                 entry["again"] = again
-        if not check_mode:
+        if write:
             run_json.write_entry(run_dir, record, entry)
             if is_newest:
                 run_json.install_plan(run_dir, number)
             run_json.make_private(run_dir)
     return entry, again
+
+
+def _end_entry(known: Json, end: Json) -> dict[str, Any]:
+    """Return an attempt's entry with what this look found.
+
+    known: the entry so far. Its verdict stays where it is better founded, with the time at which it
+    was decided, and with the findings of nodes that do not answer any more.
+    """
+    if not foundation.keeps(known.get("verdict"), end["verdict"]):
+        return dict(known, ended=time.time(), **end)
+    merged = {key: foundation.merge_by_node(known[key], end[key]) for key in ("ranks", "nodes")}
+    kept = {key: known[key] for key in ("checkpoint", "model", "endpoints") if not end[key]}
+    return dict(known, **{**end, **merged, **kept, "verdict": known["verdict"]})
 
 
 def _restart_lines(run_id: str, plan: Json, entry: Json, again: dict[str, Any] | None) -> list[str]:

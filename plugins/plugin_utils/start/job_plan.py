@@ -30,6 +30,7 @@ def plan_job(arguments: Arguments) -> dict[str, Any]:
     """Return plan, findings and what is to be done, `refused` where nothing is left to train."""
     facts, now = arguments["facts"], time.time()
     all_findings = checks.judge_silent_nodes(arguments["silent"])
+    all_findings += checks.judge_logins(facts)
     all_findings += checks.judge_nodes(arguments["nodes"], facts, arguments["allowed"])
     all_findings += checks.judge_trust(
         arguments["nodes"], facts, arguments["state_dir"], now, arguments["report"]

@@ -205,6 +205,122 @@ def fail_full(fault):
         print(f"OSError: {error}: no cache is written", flush=True)
 
 
+def fail_optional(fault):
+    """An optional package that is not installed, which a library says with its traceback."""
+    import traceback
+
+    try:
+        importlib.import_module("corpus_fast_augment")
+    except ImportError:
+        traceback.print_exc()
+        print("corpus_fast_augment is not installed: the slow augmentation is used", flush=True)
+
+
+def fail_chained(fault):
+    """An exception raised from another one, and logged with exc_info by the handler."""
+    import logging
+
+    try:
+        try:
+            {}["cache"]
+        except KeyError as error:
+            raise RuntimeError("the cache of samples cannot be opened") from error
+    except RuntimeError:
+        logging.getLogger("cache").error("samples are read without a cache", exc_info=True)
+
+
+def fail_process(fault):
+    """A child process that dies of an exception, and is started again by the training."""
+    import multiprocessing
+
+    context = multiprocessing.get_context("fork")
+    for work in (lambda: int("five"), lambda: None):
+        child = context.Process(target=work)
+        child.start()
+        child.join()
+        if not child.exitcode:
+            break
+        print(f"the helper ended with {child.exitcode}; it is started again", flush=True)
+
+
+def fail_pool(fault):
+    """An exception of a pool's worker that comes back with its remote traceback, caught."""
+    import concurrent.futures
+    import traceback
+
+    with concurrent.futures.ProcessPoolExecutor(1) as pool:
+        try:
+            pool.submit(int, "five").result()
+        except ValueError:
+            traceback.print_exc()
+
+
+def fail_task(fault):
+    """An asyncio task whose exception nobody takes."""
+    import asyncio
+
+    async def send():
+        raise ConnectionResetError("the metrics server went away")
+
+    async def main():
+        asyncio.ensure_future(send())
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def fail_program(fault):
+    """A helper program in Python that ends with a traceback in the rank's log."""
+    os.system("env -u PYTHONPATH python3 -c 'import json; json.load(open(\"/nothere.json\"))'")
+
+
+def fail_grouped(fault):
+    """Several exceptions at once, printed by their handler (Python 3.11)."""
+    import traceback
+
+    errors = [OSError(28, "No space left on device"), ValueError("the record has no label")]
+    try:
+        raise builtins.ExceptionGroup("two samples were left out", errors)
+    except builtins.ExceptionGroup:
+        traceback.print_exc()
+
+
+def fail_logging(fault):
+    """A record that cannot be formatted, which the module logging says with two tracebacks."""
+    import logging
+
+    log = logging.getLogger("rate")
+    log.addHandler(logging.StreamHandler())
+    log.warning("images per second: %d", "none")
+
+
+def fail_probe(fault):
+    """A probe for memory: a tensor that Paddle refuses, caught, and a smaller one."""
+    import traceback
+
+    import paddle
+
+    for gib in (1 << 14, 0):
+        try:
+            paddle.ones([gib << 18, 1024])
+        except (MemoryError, RuntimeError, SystemError, OSError):
+            traceback.print_exc()
+            print("the probe was too large; a smaller cache is used", flush=True)
+
+
+def fail_warned(fault):
+    import warnings
+
+    warnings.warn("Error: failed to open the annotations' index; it is made anew", stacklevel=1)
+
+
+def fail_stacks(fault):
+    """All threads' stacks, as a program prints them that is only slow."""
+    import faulthandler
+
+    faulthandler.dump_traceback(all_threads=True)
+
+
 FAULTS = {
     name[5:]: function for name, function in list(globals().items()) if name.startswith("fail_")
 }

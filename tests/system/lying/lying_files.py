@@ -24,6 +24,7 @@ LISTED = (
     "stall.json",
     "loss.json",
     "evidence/state.json",
+    "evidence/devices.json",
 )
 NAMES = (
     "a --rsh=sh -c 'touch {mark}' x", "-e sh", "--remove-source-files", "..log",

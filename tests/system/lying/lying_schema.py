@@ -20,7 +20,7 @@ TEXTS = (
     "3.11", "SIGTERM", "0700", "127", "code/" + "a" * 16, "SHA256:aaaa", "ssh-ed25519 " + "A" * 68,
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43,
     ".pruning-x", "best", "last", "", "lower", "12", "TERM", "02:00", "a" * 40, "Linux 6",
-    "checkpoint.cut_off", "20261120-190935-raise-1b3e-" + "a" * 16,
+    "checkpoint.cut_off", "20261120-190935-raise-1b3e-" + "a" * 16, "0000:3b:00",
 )  # fmt: skip
 NUMBERS = (0, 1, 7, 12, 1.5)
 HEX = re.compile(r"[0-9a-f]*")
@@ -146,6 +146,7 @@ RULES = {
     "address": lambda text: bool(re.fullmatch(r"[0-9a-fA-F.:]+", text)),
     "interface": lambda text: _name(text) and len(text) <= 32,
     "endpoint": lambda text: not re.search(r"[\s/$`;|&<>]", text),
+    "bus": lambda text: bool(re.fullmatch(r"[0-9a-f:]{10,14}", text)),
     "word": lambda text: bool(text) and not re.search(r"\s", text),
     "signal": lambda text: bool(re.fullmatch(r"SIG[A-Z0-9+-]+", text)),
 }  # fmt: skip

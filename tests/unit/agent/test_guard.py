@@ -421,6 +421,8 @@ def test_a_guard_that_stood_still_holds_it_against_nobody(site, monkeypatch):
         assert made.guard.tick()
     # An hour went by in which this node did not run.
     assert made.running() == ["node1", "node2"]
+    pause = made.read("node1", "pause.json")
+    assert abs(pause["seconds"] - 3600) < 60 and abs(pause["time"] - time.time()) < 60
 
 
 # --- a training that hangs
@@ -464,6 +466,26 @@ def test_a_hang_is_ended_everywhere_and_what_the_ranks_did_is_kept_before(site):
     assert "rank 1, pid %d" % made.units["node2"].pid in Path(
         made.places["node2"], "evidence/stacks-001.log"
     ).read_text(encoding="utf-8")
+
+
+def test_a_driver_that_hangs_delays_no_stop_and_the_devices_are_kept_on_all_nodes(site):
+    made = site(2, step=3)
+    program(made.folder / "tools", "nvidia-smi", "trap '' TERM; exec sleep 600")
+    ended = hung(made, until=lambda: made.read("node1", "stall.json") is not None)
+    seen_at = made.read("node1", "stall.json")["time"]
+    deadline = time.monotonic() + 30
+    while ended is not True and made.guard.tick() and time.monotonic() < deadline:
+        pass
+    # What a hang has for evidence, and the stop itself: no more than without such a driver.
+    assert made.over() and time.time() - seen_at < guard.HANG_SECONDS + 8
+    for name in made.names:
+        report = made.read(name, "evidence/devices.json")
+        assert report["moment"] == "hang" and {"devices", "processes", "kernel", "ras"} == set(
+            report["answers"]
+        )
+        # Killed after its time, or not answered yet when the report was ended.
+        assert (report["answers"]["devices"] or {"code": None})["code"] is None
+        assert report["answers"]["ras"]["code"] == 1, "nothing listens there"
 
 
 def test_a_training_that_goes_on_is_left_alone_whatever_becomes_of_its_log(site):

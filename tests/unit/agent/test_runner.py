@@ -170,6 +170,26 @@ def test_a_good_run_with_the_plans_environment_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "accelerator, env, expected",
+    [
+        ("ascend", {}, "{attempt}/ascend/log"),
+        ("ascend", {"ASCEND_PROCESS_LOG_PATH": "/var/cann"}, "/var/cann"),
+        ("ascend", {"ASCEND_WORK_PATH": "/var/work"}, ""),
+        ("gpu", {}, ""),
+    ],
+)
+def test_canns_own_logs_are_the_attempts(tmp_path, accelerator, env, expected):
+    attempt = Attempt(tmp_path, [])
+    code = "import os; open('folder', 'w').write(os.environ.get('ASCEND_PROCESS_LOG_PATH', ''))"
+    attempt.made.update(accelerator=accelerator, argv=[sys.executable, "-c", code])
+    attempt.made["env"].update(env)
+    attempt.path = attempt_files(tmp_path, attempt.made, NODE)
+    attempt.start().end()
+    folder = Path(attempt.path, "work", "folder").read_text(encoding="ascii")
+    assert folder == expected.format(attempt=attempt.path)
+
+
+@pytest.mark.parametrize(
     "code, seen",
     [
         ("import sys, time; time.sleep(0.6); sys.exit(7)", (7, None)),
@@ -375,6 +395,44 @@ def test_who_is_told_of_the_end(ending, told, files, ranks, calls):
     }
     assert abs(result["time"] - time.time()) < 10 and len(said) == calls
     assert result["peers"] == ({"node1": "stopped", "node3": "stopped"} if calls else {})
+
+
+SWEPT = {"SERVICE_RESULT": "timeout", "EXIT_CODE": "exited", "EXIT_STATUS": "0"}
+RANK_END = {"event": "end", "rank": 1, "exit_code": 0, "signal": None}
+
+
+@pytest.mark.parametrize("result", ["timeout", "oom-kill"])
+def test_what_a_finished_training_left_behind_makes_no_failure_of_it(ending, result):
+    told, said = ending({}, [RANK_END, OVER], **dict(SWEPT, SERVICE_RESULT=result))
+    assert (told["service_result"], told["swept"]) == ("success", result)
+    assert (said, told["peers"]) == ([], {})
+
+
+@pytest.mark.parametrize(
+    "told, files, ranks, calls",
+    [
+        (SWEPT, {}, [], 2),
+        (SWEPT, {}, [dict(OVER, exit_code=1)], 2),
+        (SWEPT, {}, [dict(RANK_END, exit_code=1), OVER], 2),
+        (SWEPT, {}, [dict(RANK_END, exit_code=None, signal="SIGKILL"), OVER], 2),
+        (dict(SWEPT, EXIT_STATUS="1"), {}, [OVER], 2),
+        (dict(SWEPT, EXIT_CODE="killed", EXIT_STATUS="0"), {}, [OVER], 2),
+        (SWEPT, {"stop.json": '{"by": "user", "from": "ops"}'}, [OVER], 0),
+    ],
+    ids=[
+        "no end of the launcher",
+        "launcher failed",
+        "rank failed",
+        "rank killed",
+        "agent failed",
+        "agent killed",
+        "stopped",
+    ],
+)
+def test_a_sweep_that_took_long_is_a_failure_otherwise(ending, told, files, ranks, calls):
+    result, said = ending(files, ranks, **told)
+    assert (result["service_result"], result.get("swept")) == ("timeout", None)
+    assert len(said) == calls
 
 
 def test_the_peers_get_the_order_to_stop_with_the_key_of_the_attempt(ending):

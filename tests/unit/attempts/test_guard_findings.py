@@ -330,6 +330,32 @@ def test_two_nodes_that_lost_each_other_and_both_answer_were_cut_apart():
     assert "node1 and node2 lost" in said["text"]
 
 
+OWN_END = {"service_result": "exit-code", "exit_status": "1", "time": 1001.0}
+
+
+@pytest.mark.parametrize(
+    "accused, named",
+    [
+        ({"exit": OWN_END}, None),
+        ({"exit": dict(OWN_END, time=1059.0)}, None),
+        ({"exit": dict(OWN_END, time=1090.0)}, "node2"),
+        ({"exit": dict(OWN_END, time=1090.0, stopped_by="peer", stopped_at=1010.0)}, None),
+        ({"exit": OWN_END, "pause": {"seconds": 20.0, "time": 1000.0}}, "node2"),
+        ({"exit": OWN_END, "pause": {"seconds": 20.0, "time": 960.0}}, None),
+        ({"exit": OWN_END, "pause": {"seconds": 20.0, "time": 1060.0}}, None),
+    ],
+    ids=["own end", "soon", "late", "told to stop", "stood still", "before", "after"],
+)
+def test_a_single_accusation_of_a_node_that_ended_by_itself_accuses_nobody(accused, named):
+    """Packets of one direction were lost: the accuser may as well be the node that was cut off."""
+    second = node("node2", 1, exit=accused["exit"])
+    second["guard"]["pause"] = accused.get("pause")
+    said = verdict.decide(PLAN[:2], [node("node1", 0, loss=LOSS, exit=GUARD), second])
+    assert (said["cause"], said["node"]) == ("node_lost", named), said["text"]
+    assert said["outcome"] == ("lost" if named else "failed")
+    assert "node1" in said["text"].split(";")[0] and "node2" in said["text"].split(";")[0]
+
+
 def test_where_all_lost_their_neighbours_and_all_answer_nobody_is_named():
     """A switch was out for half a minute: every node of the ring says that its neighbour is
     gone.
@@ -384,6 +410,7 @@ def test_what_is_no_stall_is_none(value):
     assert guard_findings.read_findings(lambda name: value if name == "stall.json" else None) == {
         "stall": None,
         "loss": None,
+        "pause": None,
         "seen": [],
     }
 

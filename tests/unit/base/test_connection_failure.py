@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import connection_failure
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import checks
 
 HOST = "Failed to connect to the host via ssh: "
 NO_JSON = "Module result deserialization failed: No start of json char found"
@@ -78,3 +79,30 @@ def test_the_line_that_tells_the_cause_is_kept_before_the_advice():
 def test_a_modules_own_refusal_is_its_message():
     result = {"failed": True, "msg": "no room", "module_stderr": "pyenv: x: command not found"}
     assert connection_failure.words_of(result) == "no room"
+
+
+@pytest.mark.parametrize("noise", ["Welcome to gpu-01", '{"welcome": "gpu-01"}', "{ 7 jobs\nhello"])
+def test_a_login_that_prints_before_an_answer_is_no_silence(noise):
+    answer = '{"changed": false, "facts": {}, "invocation": {}}'
+    result = {"failed": True, "msg": NO_JSON, "module_stdout": f"{noise}\n{answer}\n"}
+    words = connection_failure.words_of(result)
+    assert noise.splitlines()[0] in words and "facts" not in words
+    cause = connection_failure.classify(words)
+    assert cause.code == "reach.login_prints" and "ssh NODE true" in cause.remedy
+    found = checks.judge_silent_nodes({"node1": words})
+    assert found[0]["code"] == "reach.login_prints" and "did not answer" not in found[0]["text"]
+
+
+def test_an_answer_alone_is_no_noise():
+    result = {"failed": True, "msg": NO_JSON, "module_stdout": '{"changed": false}\n'}
+    assert "login" not in connection_failure.words_of(result)
+
+
+def test_a_login_that_prints_is_found_where_ansible_passes_over_it():
+    found = checks.judge_logins(
+        {"node1": {"login": ""}, "node2": {"login": "hello\nworld"}, "x": {}}
+    )
+    assert [(item["code"], item["level"], item["nodes"]) for item in found] == [
+        ("reach.login_prints", "stop", ["node2"])
+    ]
+    assert "hello; world" in found[0]["text"]

@@ -47,6 +47,15 @@ BUS = {
     "text": "`Access to an undefined portion of a memory object` is detected",
     "origin": "cpp",
 }
+# What ranks print that wait in NCCL for one that has gone, and how far a training was.
+INTERNAL = {"kind": "OSError", "text": "NCCL error(3), internal error.", "origin": "python"}
+STEP = {"global_step": 8, "total_steps": 60}
+TRAINING = {"last_step": STEP, "steps": 8}
+# Names the node of a lost peer, and no rank of it.
+OF_NODE2 = dict(GLOO, peer=None, peer_node="node2")
+GOING = {"signal": "SIGTERM", "at": 1.5, "mtime": 0.5, "said": VALUE, "lines": 16}
+THREAD = error(VALUE, survived=True, thread=True)
+HELPER = {"kind": "usage error", "text": "no url", "origin": "line"}
 HANDLED, SURVIVED = error(VALUE, handled=True), error(VALUE, survived=True)
 NONE = {"pid": None, "bytes": None}
 
@@ -122,6 +131,18 @@ ROWS = {
     ),
     "a kill of a rank whose log holds a handled error": (
         two(end(2), end(3, signal="SIGKILL", at=0, first_error=HANDLED)),
+        (3, 80),
+    ),
+    "a kill of a rank of which a thread had died": (
+        two(
+            end(2),
+            end(
+                3,
+                signal="SIGKILL",
+                at=0,
+                first_error=error(VALUE, survived=True, thread=True),
+            ),
+        ),
         (3, 80),
     ),
     "a crash as Paddle's handler tells it is a signal": (two(end(2), end(3, said=SEGV)), (3, 80)),
@@ -253,6 +274,10 @@ ROWS = {
     ),
     "or by exit code": (two(end(2), end(3, 143, at=2), unit=stopped(at=1)), None),
     "or without being seen": (two(end(2), end(3, said=GLOO), unit=stopped(at=1)), None),
+    "also where the memory killer had been": (
+        two(end(2), end(3, signal="SIGKILL", at=2), unit=dict(stopped(at=1), oom_kills=1)),
+        None,
+    ),
     "what ended before it was not": (
         two(end(2), end(3, signal="SIGKILL", at=0), unit=stopped(at=1)),
         (3, 80),
@@ -269,6 +294,10 @@ ROWS = {
         two(end(2), end(3, signal="SIGSEGV", at=2, said=SEGV), unit=stopped(at=1)),
         None,
     ),
+    "nor one that is the last thing in the log": (
+        two(end(2), end(3, 1, at=2, first_error=HANDLED), unit=stopped(at=1)),
+        None,
+    ),
     "a dead loader thread is": (
         two(
             end(2),
@@ -282,6 +311,42 @@ ROWS = {
             end(2), end(3, first_error=error(VALUE, survived=True, thread=True)), unit=stopped(at=1)
         ),
         (3, 70),
+    ),
+    "a thread that died before a rank that fell silent elsewhere is not": (
+        [
+            node("node1", end(0, 7, at=0), end(1)),
+            node(
+                "node2",
+                end(2),
+                end(3, signal="SIGTERM", at=2, first_error=THREAD),
+                unit=stopped(at=1),
+            ),
+        ],
+        (0, 60),
+    ),
+    "nor one of a rank that says what all share": (
+        [
+            node("node1", end(0, 1, at=0, said=STORE), end(1)),
+            node(
+                "node2",
+                end(2),
+                end(3, signal="SIGTERM", at=2, first_error=THREAD),
+                unit=stopped(at=1),
+            ),
+        ],
+        None,
+    ),
+    "an exception of a rank that lived on until the stop": (
+        two(end(2), end(3, at=2, mtime=0, said=VALUE), unit=stopped(at=1)),
+        None,
+    ),
+    "an exception on a node that recorded no end": (
+        two(end(2), end(3, said=VALUE), unit=None),
+        None,
+    ),
+    "a helper's end on a node that recorded no end": (
+        two(end(2), end(3, said=HELPER), unit=None),
+        None,
     ),
     "an exception before the stop is an exception": (
         two(end(2), end(3, 1, at=0, said=VALUE), unit=stopped(at=1)),
@@ -358,6 +423,28 @@ ROWS = {
         two(end(2), end(3, 1, at=6), launcher=launcher(signal="SIGKILL", ended=T)),
         (None, 62),
     ),
+    "a unit that a signal ended, with its launcher": (
+        two(end(2), end(3, 1, at=0, said=GLOO), unit=dict(BAD, service_result="signal")),
+        (None, 80),
+    ),
+    "not after its launcher had ended by itself": (
+        two(
+            end(2),
+            end(3, 1, at=0, said=GLOO),
+            unit=dict(BAD, service_result="signal"),
+            launcher=launcher(exit_code=1),
+        ),
+        None,
+    ),
+    "nor after a signal had ended its launcher": (
+        two(
+            end(2),
+            end(3, 1, at=0, said=GLOO),
+            unit=dict(BAD, service_result="signal"),
+            launcher=launcher(signal="SIGTERM"),
+        ),
+        None,
+    ),
     "a rank that ended before its launcher": (
         two(end(2), end(3, signal="SIGKILL", at=0), launcher=launcher(exit_code=1, ended=T + 1)),
         (3, 80),
@@ -389,6 +476,249 @@ ROWS = {
     "a launcher that names one who only lost its peers tells nothing": (
         two(end(2, signal="SIGKILL", at=0), end(3, 1, at=0.1, said=GLOO), launcher=told(pid=103)),
         (2, 80),
+    ),
+    "what msrun kills after the child that it names, whatever that said": (
+        two(end(2, signal="SIGKILL", at=0.1), end(3, 1, at=0, said=GLOO), launcher=told(pid=103)),
+        None,
+    ),
+    "it kills nothing on another node": (
+        [
+            node("node1", end(0, signal="SIGKILL", at=0.1), end(1)),
+            node("node2", end(2), end(3, 1, at=0, said=GLOO), launcher=told(pid=103)),
+        ],
+        (0, 80),
+    ),
+    "nor is a crash its kill": (
+        two(end(2, signal="SIGSEGV", at=0.1), end(3, 1, at=0, said=GLOO), launcher=told(pid=103)),
+        (2, 80),
+    ),
+    "nor a kill at an unknown time": (
+        two(end(2, signal="SIGKILL"), end(3, 1, at=0, said=GLOO), launcher=told(pid=103)),
+        (2, 80),
+    ),
+    # a rank that ended well, too early
+    "an early end, and ranks that launchers ended": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1, signal="SIGTERM", at=2)),
+            node("node2", end(2, 0, at=0), end(3, signal="SIGABRT", at=1, said=GLOO)),
+        ],
+        (2, 60),
+    ),
+    "an early end, and ranks that say only that their library failed": (
+        [
+            node("node1", end(0, 1, at=1, said=INTERNAL, **TRAINING), end(1, 1, at=1, said=GLOO)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=INTERNAL)),
+        ],
+        (2, 60),
+    ),
+    "a late kill by a launcher is explained": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1, signal="SIGKILL", at=3)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        (2, 60),
+    ),
+    "an exit code is not": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1, 9, at=3)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
+    "not an end after another rank of its node had lost contact": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=-1, said=GLOO)),
+        ],
+        None,
+    ),
+    "beside a witness on its node, clocks of others may be ahead": (
+        [
+            node("node1", end(0, 1, at=-2, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        (2, 60),
+    ),
+    "but not without end": (
+        [
+            node("node1", end(0, 1, at=-4, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
+    "without one they may not": (
+        [
+            node("node1", end(0, 1, at=-2, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, signal="SIGTERM", at=1)),
+        ],
+        None,
+    ),
+    "not where the time of a loss is unknown": (
+        [
+            node("node1", end(0, 1, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
+    "not where nobody lost contact": (
+        [
+            node("node1", end(0, signal="SIGTERM", at=5, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3)),
+        ],
+        None,
+    ),
+    "not one of two that ended well": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1, 0, at=0)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
+    "an early end, and ranks that aborted without a word": (
+        [
+            node("node1", end(0, signal="SIGABRT", at=1, said=ABORT, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, signal="SIGABRT", at=1, said=ABORT)),
+        ],
+        (2, 60),
+    ),
+    "an early end, and a rank that said that it was told to stop": (
+        [
+            node(
+                "node1",
+                end(0, 1, at=1, said=GLOO, **TRAINING),
+                end(1, signal="SIGTERM", at=2, said=TERM),
+            ),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        (2, 60),
+    ),
+    "an end in an epoch of an unknown number": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, last_step={"epoch": 3}), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        None,
+    ),
+    "what a stop did then is no other reason": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+            node("node3", end(4, 9, at=3), unit=stopped(at=2)),
+        ],
+        (2, 60),
+    ),
+    "not an end a moment after another rank of its node had lost contact": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=-0.3, said=GLOO)),
+        ],
+        None,
+    ),
+    # an exception whose process a launcher ended
+    "beside a unit that failed for no known reason": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **GOING)),
+            node("node3", end(4)),
+        ],
+        (3, 60),
+    ),
+    "a rank that went down when its launcher ended the rest": (
+        [node("node1", end(0, 1, at=1, said=GLOO)), node("node2", end(2), end(3, **GOING))],
+        (3, 60),
+    ),
+    "also where the stop of the attempt did": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **GOING), unit=stopped(at=1.4)),
+        ],
+        (3, 60),
+    ),
+    "not long after its traceback": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, mtime=-4))),
+        ],
+        None,
+    ),
+    "not where it is unknown when it was written": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, mtime=None))),
+        ],
+        None,
+    ),
+    "not where its end is unknown": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, at=None))),
+        ],
+        None,
+    ),
+    "not where steps followed": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, said=None, first_error=SURVIVED))),
+        ],
+        None,
+    ),
+    "not where its log was written to later": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, mtime=1.6))),
+        ],
+        None,
+    ),
+    "not where the log went on": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, lines=40))),
+        ],
+        None,
+    ),
+    "not where a handler printed it": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, said=None, first_error=HANDLED))),
+        ],
+        None,
+    ),
+    "not where it only lost a peer": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **dict(GOING, said=INTERNAL))),
+        ],
+        None,
+    ),
+    "not one of two that went down": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO), end(1, **GOING)),
+            node("node2", end(2), end(3, **GOING)),
+        ],
+        None,
+    ),
+    "not where no rank lost contact": (
+        [node("node1", end(0), end(1)), node("node2", end(2), end(3, **GOING))],
+        None,
+    ),
+    "not beside an end that says more": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO), end(1, 9, at=5)),
+            node("node2", end(2), end(3, **GOING)),
+        ],
+        None,
+    ),
+    "a port that the scheduler did not get, before an exception of a rank": (
+        [
+            node(
+                "node1",
+                end(0, 1, at=9, said=VALUE),
+                end(1),
+                scheduler={"home": "s.log", "mtime": T, "first_error": error(PORT)},
+            ),
+            node("node2", end(2), end(3)),
+        ],
+        (None, 100),
     ),
     "a port that the scheduler did not get": (
         [
@@ -435,8 +765,34 @@ ROWS = {
         ],
         (3, 61),
     ),
+    "also where its log is not there": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2, 1, at=2, said=GLOO), end(3, signal="SIGTERM", at=0, bytes=None)),
+        ],
+        (3, 61),
+    ),
     "not beside a launcher elsewhere that failed for no known reason": (
         two(end(2, 1, at=2, said=GLOO), end(3, signal="SIGTERM", at=0)),
+        None,
+    ),
+    "not another signal": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2, 1, at=2, said=GLOO), end(3, signal="SIGHUP", at=0)),
+        ],
+        None,
+    ),
+    "not on a node that was stopped after it": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node(
+                "node2",
+                end(2, 1, at=2, said=GLOO),
+                end(3, signal="SIGTERM", at=0),
+                unit=stopped(at=5),
+            ),
+        ],
         None,
     ),
     "not where another may have ended before": (
@@ -469,6 +825,62 @@ ROWS = {
         [
             node("node1", end(0, 1, at=1, said=dict(GLOO, peer=2))),
             node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        None,
+    ),
+    "an abort on the node that its peers name": (
+        [
+            node("node1", end(0, said=OF_NODE2), end(1, 1, at=1, said=OF_NODE2)),
+            node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        (3, 60),
+    ),
+    "not on another node": (
+        [
+            node("node1", end(0, said=dict(OF_NODE2, peer_node="node1")), end(1, 0)),
+            node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        None,
+    ),
+    "not where they name another rank of the node": (
+        [
+            node("node1", end(0, said=dict(OF_NODE2, peer=2)), end(1, 0)),
+            node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+        ],
+        None,
+    ),
+    "not an abort that names the address of another": (
+        [
+            node("node1", end(0, said=OF_NODE2), end(1, 0)),
+            node(
+                "node2",
+                end(2, 0),
+                end(3, signal="SIGABRT", at=0, said=dict(ABORT, peer_address="198.51.100.1")),
+            ),
+        ],
+        None,
+    ),
+    "an abort before its node was stopped": (
+        [
+            node("node1", end(0, said=OF_NODE2), end(1, 0)),
+            node(
+                "node2",
+                end(2, 0),
+                end(3, signal="SIGABRT", at=0, said=ABORT),
+                unit=stopped(at=1),
+            ),
+        ],
+        (3, 60),
+    ),
+    "not an abort after it": (
+        [
+            node("node1", end(0, said=OF_NODE2), end(1, 0)),
+            node(
+                "node2",
+                end(2, 0),
+                end(3, signal="SIGABRT", at=0, said=ABORT),
+                unit=stopped(at=-1),
+            ),
         ],
         None,
     ),
@@ -523,6 +935,15 @@ ROWS = {
         None,
     ),
 }
+
+
+def test_an_abort_that_nobody_names_is_listed_first():
+    nodes = [
+        node("node1", end(0, 1, at=1, said=INTERNAL), end(1, 1, at=1, said=INTERNAL)),
+        node("node2", end(2, 0), end(3, signal="SIGABRT", at=0, said=ABORT)),
+    ]
+    found = candidates.Weighing({n["node"]: n for n in nodes}).candidates
+    assert (found[0]["rank"], found[0]["weight"], found[0]["is_suspect"]) == (3, 40, True)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -594,6 +1015,7 @@ TORN = {
         (1 << 30, TORN, "python_exception"),
         (None, TORN, "python_exception"),
         (0, VALUE, "python_exception"),
+        (0, dict(TORN, text="of an odd kind"), "python_exception"),
     ],
 )
 def test_a_traceback_that_breaks_off_on_a_full_disk_is_the_disks(free, said, cause):
@@ -622,6 +1044,8 @@ def test_candidates_of_every_kind_can_be_ordered():
     assert [c["rank"] for c in found] == [2, 3, None]
 
 
+NATIVE = {"kind": "EnforceNotMet", "text": "the kernel is odd", "origin": "cpp"}
+LINE = {"kind": "python", "text": "no such thing", "origin": "line"}
 TIED = {
     "two exceptions on two nodes, two seconds apart": ([(0, VALUE, 0), (3, SEGV, 2)], False),
     "two different exceptions": ([(0, VALUE, 0), (3, dict(VALUE, kind="KeyError"), 2)], True),
@@ -646,6 +1070,18 @@ TIED = {
     ),
     "an exception nobody knows, and a kill on its own node by its launcher": (
         [(2, VALUE, 0), (3, "SIGKILL", 0.3)],
+        False,
+    ),
+    "two native errors in words that nobody knows": (
+        [(0, dict(NATIVE, text="the tensor is odd"), 0), (3, NATIVE, 0)],
+        True,
+    ),
+    "two lines in words that nobody knows": (
+        [(0, dict(LINE, text="no such word"), 0), (3, LINE, 0)],
+        True,
+    ),
+    "a kill that began it, and a crash at an unknown time": (
+        [(0, "SIGKILL", -9), (4, VALUE, 5), (2, "SIGSEGV", None)],
         False,
     ),
     "two silent exits with two codes": ([(0, 5, 0), (3, 7, 1)], True),
@@ -674,6 +1110,16 @@ def test_when_two_failures_are_too_close(name, turned):
     assert bool(found.rivals()) is tied
 
 
+def test_an_error_of_a_stop_elsewhere_is_no_kill():
+    nodes = [
+        node("node1", end(0, 1, at=0, said=VALUE)),
+        node("node2", end(3, signal="SIGKILL", at=1, mtime=1, said=NATIVE), unit=stopped(at=0.5)),
+    ]
+    found = candidates.Weighing({n["node"]: n for n in nodes})
+    assert [(c["rank"], c["weight"]) for c in found.candidates] == [(0, 100), (3, 40)]
+    assert found.rivals() == []
+
+
 @pytest.mark.parametrize("apart, order", [(0.0, True), (3.0, True), (6.0, False), (3600.0, True)])
 def test_the_doubt_grows_with_the_distance_of_the_clocks(apart, order):
     """The time to ask may take up to ten seconds. A larger difference is a wrong clock, which is
@@ -685,6 +1131,25 @@ def test_the_doubt_grows_with_the_distance_of_the_clocks(apart, order):
     ]
     found = candidates.Weighing({n["node"]: n for n in nodes})
     assert found.precedes(*sorted(found.candidates, key=lambda c: c["rank"])) is order
+
+
+@pytest.mark.parametrize(
+    "name", "SIGKILL SIGSEGV SIGBUS SIGILL SIGFPE SIGSYS SIGXCPU SIGXFSZ".split()
+)
+def test_signals_that_end_a_process_from_outside(name):
+    assert first(*two(end(2), end(3, signal=name, at=0))) == (3, 80)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [stopped(by="user", at=4), stopped(), stopped(by="guard", at=4), stopped(at=4, source="node9")],
+)
+def test_a_stop_that_no_failed_peer_asked_for_tells_nothing_of_a_clock(unit):
+    answers = {
+        "node1": {"now": NOW, "exit": dict(BAD, time=T + 10)},
+        "node2": {"now": NOW, "exit": dict(unit, time=T + 5)},
+    }
+    assert candidates.measure_clocks(answers) == {"node1": 0.0, "node2": 0.0}
 
 
 def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock():

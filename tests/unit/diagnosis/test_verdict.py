@@ -905,6 +905,36 @@ def test_the_last_words_after_a_handled_error_count(code, last, cause):
     assert (result["rank"], result["cause"]) == (3, cause)
 
 
+@pytest.mark.parametrize(
+    "said, last, cause",
+    [
+        ("KeyError", "/data/gt.txt: No such file or directory", "data_missing"),
+        # a message of unknown length may hold the line
+        ("ValueError", "/data/gt.txt: No such file or directory", "python_exception"),
+        # what a destructor or atexit prints
+        ("KeyError", "FileNotFoundError: [Errno 2] No such file or directory", "python_exception"),
+        (
+            "KeyError",
+            "I1120 21:42:30.3  2837 a.cc:1] No such file or directory",
+            "python_exception",
+        ),
+        ("KeyError", "the summary is written", "python_exception"),
+    ],
+)
+def test_other_last_words_below_an_exception_of_one_line(said, last, cause):
+    raised = error({"kind": said, "text": "'size'", "origin": "python"})
+    rank = end(3, 1, at=0, first_error=raised, lines=raised["line"] + 1, last_line=last)
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2), rank)])
+    assert (result["rank"], result["cause"]) == (3, cause)
+
+
+@pytest.mark.parametrize("ending", [{"code": 7}, {"signal": "SIGSEGV"}, {"code": 2}])
+def test_a_thread_does_not_explain_an_end_of_its_process(ending):
+    rank = end(3, at=0, first_error=error(VALUE, thread=True), **ending)
+    result = verdict.decide(PLAN, [node("node1", end(0), end(1)), node("node2", end(2), rank)])
+    assert (result["rank"], result["error"]) == (3, None)
+
+
 def test_a_warning_of_nccl_does_not_explain_a_kill():
     warning = error({"kind": "NCCL WARN", "text": "no plugin", "origin": "cpp"})
     rank = end(3, signal="SIGKILL", at=0, first_error=warning)
@@ -939,6 +969,16 @@ def test_a_rank_that_ends_well_before_the_others_lose_it(step, at, who):
     result = verdict.decide(PLAN, nodes)
     assert (result["rank"], result["cause"] == "ended_early") == (who, who is not None)
     assert any(c["rank"] == 3 for c in result["candidates"]) is (at == 0)
+
+
+@pytest.mark.parametrize("epochs, who", [(8, 3), (2, None), (None, None), ("8", None)])
+def test_the_plan_says_how_many_epochs_there_are_where_the_lines_do_not(epochs, who):
+    """PaddleDetection prints `Epoch: [1] [ 2/12]`."""
+    step = {"epoch": 1, "step": 2, "steps": 12}
+    rank = end(0, signal="SIGABRT", at=5, said=GLOO, last_step=step, steps=4)
+    nodes = [node("node1", rank, end(1)), node("node2", end(2), end(3, 0, at=0), unit=OK)]
+    result = verdict.decide(PLAN, [dict(each, epochs=epochs) for each in nodes])
+    assert (result["rank"], result["cause"] == "ended_early") == (who, who is not None)
 
 
 STORE = {
@@ -1450,6 +1490,5 @@ def test_a_unit_whose_own_process_was_killed_is_named():
         "SIGKILL",
     )
     assert (
-        "the launcher on node2" in found["text"]
-        and "lost contact" not in found["text"].split(";")[0]
+        "the agent on node2" in found["text"] and "lost contact" not in found["text"].split(";")[0]
     )

@@ -221,6 +221,22 @@ def test_a_clock_that_differs(ahead, text):
     assert texts(found) == ([f"clock of node1 {text} this machine's"] if text else [])
 
 
+@pytest.mark.parametrize(
+    "asked, text",
+    [
+        ((200.0, 230.0), None),
+        ((225.0, 225.5), None),
+        ((100.0, 194.0), "is 0:31 ahead of"),
+        ((256.0, 300.0), "is 0:31 behind"),
+    ],
+)
+def test_a_controller_that_slept_makes_no_clock_wrong(asked, text):
+    """The answer of 225 s came to the view at 312 s; what counts is when it was asked for."""
+    found = model.Watch()
+    found.add("node1", dict(status("node1", rank(0), now=225.0), asked=list(asked)), 0.0, 312.0)
+    assert texts(found) == ([f"clock of node1 {text} this machine's"] if text else [])
+
+
 def test_a_loss_that_is_no_number_stays_known():
     found = seen(
         status("node1", rank(0, step=STEP, nan={"loss": "nanxxx", "epoch": 0, "step": 4})),
@@ -305,3 +321,9 @@ def test_what_the_guards_ended_it_for_is_said_also_when_it_is_over():
     found = seen(dict(over, guard={"loss": loss}))
     assert warned(found) == [("lost", ("node2",), ["node2", "node1", "17"])]
     assert loss["how"] in texts(found)[0]
+    # node2 answers: nothing says which of the two was cut off
+    two = dict(over, nodes=["node1", "node2"], guard={"loss": loss})
+    found = seen(two, status("node2", rank(1), now=9.0, started=0.0))
+    assert [item[:2] for item in warned(found, 9.0)] == [("lost", ("node1", "node2"))]
+    found.lose("node2")
+    assert ("lost", ("node2",)) in [item[:2] for item in warned(found, 9.0)]

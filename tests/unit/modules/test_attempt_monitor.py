@@ -340,6 +340,16 @@ def action(load_plugin, tmp_path, monkeypatch):
     return call
 
 
+def test_the_status_says_when_the_node_was_asked(action):
+    """What a node puts there itself does not count."""
+    begun = time.time()
+    for gang in (True, False):
+        sent, received = action("node1", "running", False, gang=gang, asked=[1, 2])[0]["status"][
+            "asked"
+        ]
+        assert begun <= sent <= received <= time.time()
+
+
 def test_the_controller_stops_what_the_mesh_did_not(action):
     assert action("node1", "failed", True)[1] == []
     assert action("node2", "running", False)[1] == []  # the mesh has its seconds first
@@ -506,13 +516,15 @@ def test_nothing_is_streamed_where_that_is_not_asked_or_not_possible(streaming_a
 def test_a_stream_that_fails_is_told_once_and_the_follow_goes_on(
     streaming_action, tmp_path, monkeypatch
 ):
+    """At once: Ansible passes over the warnings of an `until` loop's earlier results."""
     told = []
-    monkeypatch.setattr(Display, "warning", lambda _self, text: told.append(text))
+    monkeypatch.setattr(Display, "display", lambda _self, text, **_more: told.append(text))
     (tmp_path / "runs").write_text("no directory")
     assert "runs" in streaming_action()["stream"]["problem"]
     streaming_action()
     assert streaming_action(ended=True)["state"] == "completed"
-    assert len(told) == 1 and told[0].startswith("the logs of node1 are not copied for now")
+    assert len(told) == 1
+    assert told[0].startswith("[WARNING]: the logs of node1 are not copied for now")
 
 
 def test_no_log_comes_home_through_a_link(streaming_action, tmp_path):

@@ -403,3 +403,20 @@ def test_a_word_of_ssh_that_rsync_would_lose_is_refused(word):
 def test_a_directory_that_is_none_is_not_read(path):
     with pytest.raises(fetcher.FetchError):
         fetcher.source_of("node1", path)
+
+
+def test_a_full_disk_here_is_said_in_words(tmp_path):
+    """rsync 3.5.0's own lines, from a copy to a full tmpfs."""
+    path = tmp_path / "said"
+    path.write_text(
+        'rsync: [receiver] write failed on "/r/.incoming/node1/log/workerlog.0": No space left on'
+        " device (28)\n"
+        "rsync error: error in file IO (code 11) at receiver.c(657) [receiver=3.5.0]\n"
+    )
+    with path.open("rb") as output:
+        assert fetcher._failure_text(11, output) == (
+            "no room on the controller: No space left on device"
+        )
+    path.write_text("rsync error: error starting client-server protocol (code 5)\n")
+    with path.open("rb") as output:
+        assert fetcher._failure_text(5, output).startswith("rsync ended with 5: rsync error")

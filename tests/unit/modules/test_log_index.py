@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -681,3 +682,22 @@ def test_a_link_on_the_way_takes_nothing_from_elsewhere(run_dir, tmp_path, plant
     assert {path: path.stat() for path in mine.rglob("*")} == before and not (
         run_dir / RANK0[2]
     ).exists()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+@pytest.mark.parametrize("state", ["missing", "indexed"])
+def test_a_full_disk_here_ends_no_collection(run_action, run_dir, monkeypatch, state, error):
+    """The verdict needs no log on the controller. Any other error of the disk is a failure."""
+
+    def refuse(*_arguments, **_more):
+        raise OSError(error, os.strerror(error))
+
+    for name in ("find_missing", "install_files"):
+        monkeypatch.setattr(collector, name, refuse)
+    arguments = {"run_dir": str(run_dir), "results": {}, "state": state, "strict": False}
+    said = run_action("log_index", arguments)
+    assert bool(said.get("failed")) is (error == errno.EACCES)
+    if not said.get("failed"):
+        assert os.strerror(error) in said["problems"][0]
+        assert said["missing" if state == "missing" else "mismatches"] in ({}, [])
+    assert run_action("log_index", dict(arguments, strict=True))["failed"]

@@ -11,6 +11,7 @@ import pwd
 import shutil
 import socket
 import sys
+from types import SimpleNamespace
 
 import node_info as module
 import pytest
@@ -208,3 +209,15 @@ def test_module_on_a_bare_node_names_what_is_missing(run_module, tmp_path, monke
         and facts["units"] == []
         and facts["resolves_to"] == []
     )
+
+
+@pytest.mark.parametrize("answer", [{"facts": {}}, {"failed": True, "msg": "x"}])
+def test_what_a_login_prints_is_asked_where_a_node_answered(load_plugin, monkeypatch, answer):
+    plugin = load_plugin("action", "node_info")
+    monkeypatch.setattr(plugin.login_output, "read", lambda connection: f"hello {connection.host}")
+    task = SimpleNamespace(args={}, async_val=0, check_mode=False, action="node_info")
+    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"), host="node1")
+    action = plugin.ActionModule(task, connection, None, None, None)
+    monkeypatch.setattr(action, "_execute_module", lambda **_arguments: dict(answer))
+    result = action.run(task_vars={"inventory_hostname": "node1"})
+    assert result.get("facts", {}).get("login") == ("hello node1" if "facts" in answer else None)

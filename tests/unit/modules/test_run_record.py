@@ -227,6 +227,60 @@ def test_check_mode_decides_and_writes_nothing(run_action, started):
     )
 
 
+KILLED = {"service_result": "exit-code", "exit_code": "exited", "exit_status": "1"}
+
+
+def dead_second_rank():
+    """Return what two nodes say after rank 1 was killed."""
+    gone = {"exit_code": None, "signal": "SIGKILL"}
+    stopped = dict(node("node1")["exit"], stopped_by="peer", stopped_from="node2")
+    return [
+        node("node1", rank(0, exit_code=None, signal="SIGTERM"), exit=stopped),
+        node("node2", rank(1, **gone), exit=dict(KILLED, stopped_by=None)),
+    ]
+
+
+def test_a_later_look_that_sees_less_keeps_verdict_ranks_and_time(run_action, started):
+    runs, arguments = started
+    first = run_action("run_record", dict(arguments, nodes=dead_second_rank()))
+    (before,) = json.loads(read(runs, "run.json"))["attempts"]
+    later = run_action("run_record", dict(arguments, nodes=dead_second_rank()[:1], followed=False))
+    (after,) = json.loads(read(runs, "run.json"))["attempts"]
+    assert later["verdict"] == first["verdict"] == after["verdict"]
+    assert after["ended"] == before["ended"]
+    assert sorted(item["rank"] for item in after["ranks"]) == [0, 1]
+    (line,) = [line for line in later["summary"] if "[verdict.kept]" in line]
+    assert "LOST: node2 did not answer" in line
+    assert later["summary"][-1] == first["summary"][-1]
+    # and one that sees more replaces what was decided without it
+    again = run_action("run_record", dict(arguments, nodes=dead_second_rank()))
+    assert not [line for line in again["summary"] if "[verdict.kept]" in line]
+
+
+def test_a_node_that_answers_later_is_judged_by_what_it_says(run_action, started):
+    runs, arguments = started
+    first = run_action("run_record", dict(arguments, nodes=dead_second_rank()[:1]))
+    assert first["verdict"]["code"] == "verdict.unreachable"
+    later = run_action("run_record", dict(arguments, nodes=dead_second_rank()))
+    assert (later["verdict"]["code"], later["verdict"]["rank"]) == ("verdict.named", 1)
+    assert json.loads(read(runs, "run.json"))["attempts"][0]["verdict"] == later["verdict"]
+
+
+def test_a_verdict_that_no_disk_takes_is_shown_all_the_same(run_action, started, monkeypatch):
+    runs, arguments = started
+    before = read(runs, "run.json")
+
+    def refuse(path, *_arguments, **_more):
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr(record_attempt.run_json, "write_json", refuse)
+    result = run_action("run_record", dict(arguments, nodes=dead_second_rank()))
+    assert result["verdict"]["rank"] == 1 and result["summary"][-1] == result["verdict"]["text"]
+    (line,) = [line for line in result["summary"] if "[verdict.not_recorded]" in line]
+    assert "No space left on device" in line and "follow.yml" in line
+    assert result["again"] is None and read(runs, "run.json") == before
+
+
 def test_the_last_line_names_the_culprit(run_action, started):
     dead = node(
         "node2",

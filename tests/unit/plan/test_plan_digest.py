@@ -28,12 +28,12 @@ DIGESTS = {
     ("crnn_chinese", 1, False): "5d44fa2c1d03441b",
     ("crnn_chinese", 4, False): "f7896cfb03469725",
     ("crnn_chinese", 4, True): "08b8d45e5f9b2147",
-    ("mindocr_crnn", 1, False): "4ec84c095d6edc7f",
-    ("mindocr_crnn", 4, False): "7927b458f9e73790",
-    ("mindocr_crnn", 4, True): "07fc649ef2f0bc9b",
-    ("mindocr_dbnet", 1, False): "4d736448760e9366",
-    ("mindocr_dbnet", 4, False): "f05587c87f6e44b6",
-    ("mindocr_dbnet", 4, True): "3e2825fa3ad9bd15",
+    ("mindocr_crnn", 1, False): "90168151d46ffde4",
+    ("mindocr_crnn", 4, False): "c691632ba2310675",
+    ("mindocr_crnn", 4, True): "32b38007326a57d0",
+    ("mindocr_dbnet", 1, False): "06a251f97f2126ac",
+    ("mindocr_dbnet", 4, False): "3aba457bbdac6973",
+    ("mindocr_dbnet", 4, True): "15b04bf80a5fa19a",
     ("ocrnet_hrnetw18", 1, False): "bff4afba7a3a5a3e",
     ("ocrnet_hrnetw18", 4, False): "53a39acdf5e52c3c",
     ("ocrnet_hrnetw18", 4, True): "19d2ab2c193cea11",
@@ -153,6 +153,33 @@ def test_nccl_says_why_it_failed_unless_the_job_says_otherwise(accelerator, envi
     given = gang(2, 4, accelerator)
     given["job"] = dict(given["job"], env=environment)
     assert compiler.compile_plan(**given)["env"].get("NCCL_DEBUG") == level
+
+
+@pytest.mark.parametrize(
+    "accelerator, site, expected",
+    [
+        ("ascend", {}, ("3", "0")),
+        ("ascend", {"ASCEND_GLOBAL_LOG_LEVEL": "1"}, ("1", "0")),
+        ("ascend", {"ASCEND_SLOG_PRINT_TO_STDOUT": "1"}, ("3", "1")),
+        ("gpu", {}, (None, None)),
+        ("cpu", {}, (None, None)),
+    ],
+)
+def test_cann_writes_why_it_failed_unless_the_site_says_otherwise(accelerator, site, expected):
+    given = gang(
+        2, 4, accelerator, job={"launcher": "msrun" if accelerator == "ascend" else "paddle"}
+    )
+    given["site"] = dict(given["site"], env=site)
+    environment = compiler.compile_plan(**given)["env"]
+    names = ("ASCEND_GLOBAL_LOG_LEVEL", "ASCEND_SLOG_PRINT_TO_STDOUT")
+    assert tuple(environment.get(name) for name in names) == expected
+
+
+@pytest.mark.parametrize("site, level", [({}, "WARN"), ({"NCCL_DEBUG": "INFO"}, "INFO")])
+def test_nccl_says_why_it_failed_unless_the_site_says_otherwise(site, level):
+    given = gang(2, 4, "gpu")
+    given["site"] = dict(given["site"], env=site)
+    assert compiler.compile_plan(**given)["env"]["NCCL_DEBUG"] == level
 
 
 def test_every_shipped_job_is_compared():

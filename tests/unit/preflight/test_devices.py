@@ -251,6 +251,25 @@ def test_control_characters_of_a_process_do_not_reach_the_terminal():
     assert "\x1b" not in found[0]["command"]
 
 
+def test_the_fabric_is_asked_with_the_other_fields():
+    told = devices.look(Smi("h100x2.csv"), "/b", {"accelerator": "gpu"})
+    assert [item["fabric"] for item in told["devices"]] == ["Completed", "Completed"]
+    told = devices.look(Smi("geforce.csv"), "/b", {"accelerator": "gpu"})
+    assert told["devices"][0]["fabric"] is None
+    told = devices.look(Smi(unknown=["fabric.state"]), "/b", {"accelerator": "gpu"})
+    assert told["error"] == "" and told["devices"][0]["fabric"] is None
+
+
+def test_only_devices_of_the_job_count():
+    state = devices.look(Smi(), "/b", {"accelerator": "gpu"})
+    state["devices"][1]["fabric"] = "In Progress"
+    facts = {"node1": {"devices": state}}
+    for ids, expected in ((["0"], []), (["0", "1"], ["devices.fabric_not_ready"])):
+        node = dict(gang(count=1, accelerator="gpu")["nodes"][0], devices=ids)
+        found = devices.judge([node], facts, {})
+        assert [item["code"] for item in found if item["level"] == "stop"] == expected
+
+
 # --- Ascend
 
 

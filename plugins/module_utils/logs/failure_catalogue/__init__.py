@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-from .accelerator import EARLY, LATE
+from .accelerator import EARLY, LAST, LATE
 from .fabric import FABRIC, SEEN
 from .machine import LOST, MACHINE
 from .process import FALLBACK, OBSERVED, PROCESS
@@ -35,7 +35,16 @@ def _with_words(entries):
     return tuple({**_WORDS[entry["cause"]], **entry} for entry in entries)
 
 
-CATALOGUE = SEEN + _with_words(EARLY) + FABRIC + MACHINE + PROCESS + _with_words(LATE) + LOST
+CATALOGUE = (
+    SEEN
+    + _with_words(EARLY)
+    + FABRIC
+    + MACHINE
+    + PROCESS
+    + _with_words(LATE)
+    + LOST
+    + _with_words(LAST)
+)
 FIELDS = ("cause", "grade", "meaning", "remedy", "source")
 # A tagged line ([ERROR] and the like) is an error only with one of these causes: many lines are
 # called an error and end nothing.

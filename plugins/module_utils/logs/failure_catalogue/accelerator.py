@@ -7,7 +7,7 @@ failed is mostly a fault of the code or the data. An entry without a grade has t
 cause's entry in another table.
 
 EARLY is asked before all other tables, since its words mean another thing there. LATE is asked
-before the reports of ranks that lost another one.
+before the reports of ranks that lost another one. LAST is asked after all.
 """
 
 from __future__ import annotations
@@ -15,63 +15,116 @@ from __future__ import annotations
 _CUDA = "CUDA, driver_types.h (cudaError_t); Paddle prints the number as `CUDA error(N)`"
 _RT = "CANN, acl/error_codes/rt_error_codes.h"
 _HIASCEND = "hiascend.com, CANN maintenance reference, error codes"
-_NUMBER = r"(?i:cuda error:?)\s?\(?(?:%s)\b"
+# CUDA's number as Paddle, NCCL, MindSpore and PyTorch write it.
+_NUMBER = (
+    r"(?:(?i:cuda (?:runtime )?(?:error|failure))|CUDA Error: .{0,200}\| Error Number"
+    r"|\bError(?= 8\d\d:))"
+    r":?\s?\(?(?:%s)\b"
+)
+_BLAS = r"(?i:cublas error:?)\s?\(?(?:%s)\b"
 # A number of CANN's runtime where a message gives it.
-_RESULT = r"(?:code is|code[:=]|result =|[Rr]et(?:code)?[:=]?) ?(?:%s)\b"
+_RESULT = (
+    r"(?:\b(?i:code|result|ret|retcode|errno)\b(?: is)?\s*[:=\[(]*"
+    r"|\b(?i:return|error|failed)\b\s*[:=\[(]+)\s*(?:%s)\b"
+)
+# What stands before a number of CANN that is only known by its family.
+_ACL = r"(?i:\bacl|npu|hccl|\brt(?=[a-z]\w+ )|ascend).{0,240}"
+# A line of NVIDIA's driver. Some numbers are of the device, some of the program.
+_XID = r"\bXid\b(?: ?\([^)]*\))?:? ?(?:%s)\b"
+# What takes locked memory of an RDMA adapter.
+_LOCKED = r"(?:ibv|mlx5dv)_(?:reg_\w*mr\w*|create_\w+|alloc_\w+)"
+# A line of NCCL about RDMA. It goes on after the excluded ones.
+_NET_IB = (
+    r"NET/IBP?(?:/\w+)? ?:(?!.{0,60}(?:non-fatal|table changed|unknown event|is out of range|ignor"
+    r"|OOO RQ))"
+)
 
 EARLY = (
     {
         "cause": "bus_error",
         "pattern": (
             r"/dev/shm/nccl-|posix_fallocate failed|NCCL WARN:? .{0,120}No space left on device"
+            r"|Call to shm_open.{0,40}failed"
         ),
         "source": "NVIDIA/nccl, src/misc/shmutils.cc; pytorch/torchtitan#853",
     },
     {
         "cause": "resource_limit",
-        "pattern": r"ibv_reg_\w*mr\w*.{0,160}Cannot allocate memory",
-        "source": "NVIDIA/nccl-tests#206, openucx/ucx#6264: the limit of locked memory",
+        "pattern": (
+            _LOCKED + r".{0,160}Cannot allocate memory|max locked memory|failed to create \w+ QP"
+            r".{0,160}Cannot allocate memory|NCCL WARN.{0,60}Thread creation failed"
+        ),
+        "source": "NVIDIA/nccl-tests#206, openucx/ucx#6264, #8229: the limit of locked memory",
     },
     {
         "cause": "device_out_of_memory",
         "pattern": (
-            r"(?i:cuda (?:failure|error).{0,60}out of memory)|memory isn't enough and alloc failed|"
+            r"(?i:cuda.{0,60}out of memory)|memory isn't enough and alloc failed|Out of memory!!!"
+            r"|(?i:(?:malloc|alloc\w*).{0,40}(?:memory pool|device memory|hbm).{0,60}fail)"
+            r"|NCCL WARN:? Failed to CUDA \w*alloc"
+            r"|CU\w+_STATUS_(?:\w+_)?ALLOC(?:ATION)?_FAILED|cudaErrorMemoryAllocation"
+            r"|(?i:hccl).{0,200}error code is 24\b|\bERR00006\b|"
             + _NUMBER % "2"
             + r"\)|"
-            + _RESULT % "207001|207018"
+            + _BLAS % "3"
+            + "|"
+            + _RESULT % "200000|207001|207018|245000|245002"
         ),
         "source": f"{_CUDA}; {_RT}; NVIDIA/nccl#1235; candle-org/MindAct#1761",
     },
     {
         "cause": "device_error",
+        "grade": "primary",
         "pattern": (
             r"(?i:uncorrectable (?:ecc|nvlink)|double.bit ecc|fallen off the bus|gpu is lost)"
-            r"|\bXid\b|cudaErrorECCUncorrectable|cudaErrorHardwareStackError|hardware stack error|"
-            + _NUMBER % "39|214|714"
+            r"|" + _XID % r"48|6[234]|74|79|9[245]|110|119|12[0-4]|13[67]|14\d|154" + "|"
+            r"cudaErrorECCUncorrectable|cudaErrorHardwareStackError|hardware stack error"
+            r"|cudaErrorNvlinkUncorrectable|"
+            + _NUMBER % "39|72|80|214|220|714"
             + "|"
-            + _RESULT % "507010|507053|507054|507055"
-            + r"|Device\[\d+\] lost heartbeat|reason=lost heartbeat"
-            r"|HBM (?:[Mm]ulti.?[Bb]it )?ECC"
+            + _RESULT % "507010|507053|507054"
+            + r"|Device\[\d+\] lost heartbeat|(?:reason=|scheduler )\[?lost heartbeat"
+            r"|HBM (?:[Mm]ulti.?[Bb]it )?ECC|(?i:hbm multi bit ecc error)|\bUCE ERROR\b"
+        ),
+        "meaning": "The accelerator failed: it or its driver reported a fault of the device.",
+        "remedy": (
+            "the accelerator failed: see `nvidia-smi -q` and `dmesg` for Xid lines, or `npu-smi"
+            " info` and the plog, on this node"
         ),
         "source": f"{_CUDA}; {_RT}; NVIDIA's Xid catalogue; PaddlePaddle/Paddle#10239",
     },
     {
         "cause": "port_in_use",
-        "pattern": r"\bEJ0003\b|Failed to bind the IP port|host nic listen start failed",
+        "pattern": (
+            r"\bEJ0003\b|\bEI00(?:19|20)\b|Failed to bind the IP port|host nic listen start failed"
+        ),
         "source": f"{_HIASCEND}: EJ0003; vllm-project/vllm-ascend#405",
     },
     {
         "cause": "import_error",
-        "pattern": r"Cannot load cudnn shared library|Could not load library lib\w+",
+        "pattern": (
+            r"Cannot load cudnn shared library|Could not load library lib\w+"
+            r"|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"
+        ),
         "source": "PaddlePaddle/PaddleOCR#7300; cuDNN 8, its own loader",
     },
     {
         "cause": "version_mismatch",
         "pattern": (
             r"CUDNN_STATUS_(?:NOT_INITIALIZED|(?:SUBLIBRARY_)?VERSION_MISMATCH|ARCH_MISMATCH"
-            r"|RUNTIME_PREREQUISITE_MISSING)|Driver/library version mismatch|"
-            + _NUMBER
-            % "35|209|222|803|804"
+            r"|RUNTIME_PREREQUISITE_MISSING)|Driver/library version mismatch"
+            r"|(?:CUBLAS|CUSOLVER|CUSPARSE|CUFFT)_STATUS_(?:NOT_INITIALIZED|ARCH_MISMATCH)"
+            r"|CUDA driver version is insufficient|invalid device function"
+            r"|unsupported display driver|unsupported toolchain"
+            r"|no kernel image is available|device kernel image is invalid"
+            r"|cudaErrorNoKernelImage|cudaErrorInvalidDeviceFunction|is not compiled with CUDA"
+            r"|not compiled with (?:GPU|NPU) support|Unsupported device target"
+            r"|cannot be set as true while you are using paddlepaddle cpu"
+            r"|does not has any binary|Cannot parse json for config file \[\S+/op_impl/"
+            r"|shared object (?:initialization failed|symbol not found)|"
+            + _NUMBER % "35|48|78|98|200|209|218|221|222|302|303|500|803|804"
+            + "|"
+            + _BLAS % "1|8"
         ),
         "source": f"{_CUDA}; PaddlePaddle/Paddle#52250, #34557; NVML",
     },
@@ -79,6 +132,16 @@ EARLY = (
         "cause": "loopback_address",
         "pattern": r"Can't find your local ip",
         "source": "Paddle, distributed/fleet/launch.py; PaddlePaddle/Paddle#37116",
+    },
+    {
+        "cause": "rank_table",
+        "pattern": (
+            r"(?i:invalid environment variable).{0,20}RANK_TABLE_FILE|(?i:rank_?table_?file"
+            r"|MINDSPORE_HCCL_CONFIG_PATH).{0,120}"
+            r"(?i:invalid|not (?:exist|set|found)|failed|illegal)"
+            r"|(?i:get rank table file failed|parse the ranktable)"
+        ),
+        "source": "mindspore, hccl_context.cc and ascend_communication_group.cc; HCCL, EI0004",
     },
     {
         "cause": "cluster_setting",
@@ -109,8 +172,9 @@ EARLY = (
         "cause": "rdma_error",
         "grade": "shared",
         "pattern": (
-            r"NET/IBP? ?: ?Got (?:completion|async)|\bibv_\w+.{0,40}failed|Transport retry count"
-            r" exceeded|ib_mlx5_log|mlx5dv_\w+.{0,20}failed|[Ll]ocal QP operation|RDMA_CM_EVENT_"
+            _NET_IB + r"|\bibv_\w+.{0,200}failed|Transport retry count exceeded|ib_mlx5_log"
+            r"|mlx5dv_\w+.{0,20}failed|[Ll]ocal QP operation|RDMA_CM_EVENT_"
+            r"|\brdma: remote operation error|[Rr]emote access error"
         ),
         "meaning": "A transfer by RDMA failed between two adapters, or an adapter refused it.",
         "remedy": (
@@ -123,21 +187,30 @@ EARLY = (
     {
         "cause": "collective_mismatch",
         "pattern": (
-            r"Message truncated : received|Mismatched collective detected"
+            r"Message truncated : received|Mismatched collective detected|Bootstrap Root : mismatch"
+            r"|parameters of operator \S+ are inconsistent between ranks"
             r"|(?i:cmd information.{0,300}check fail)"
         ),
         "source": "NVIDIA/nccl, src/bootstrap.cc, src/init.cc, #1273; HCCL, EI0005",
     },
     {
         "cause": "hccl_link",
-        "pattern": r"Cluster Exception Location.*(?:Heartbeat Lost|Error cqe) Occurred",
-        "source": "HCCL, heartbeat.cc; its page on the loss of a peer's heartbeat",
+        "pattern": (
+            r"Cluster Exception Location.*(?:Heartbeat Lost|Error cqe) Occurred"
+            r"|(?:LINK|SUSPECT (?:REMOTE|MEM)) ERROR\b|topo exchange (?:server|agent) get socket"
+            r" timeout|Failed to connect agent\[|" + _RESULT % "507055|507056|507057"
+        ),
+        # 507055 to 507057: the memory or the link of another device is suspected.
+        "source": f"HCCL, heartbeat.cc, topoinfo_exchange_server.cc; {_RT}",
     },
     {
         "cause": "collective_timeout",
         "pattern": (
-            r"Cluster Exception Location.*Stuck Occurred|"
-            + _RESULT % "507048"
+            r"Cluster Exception Location.*Stuck Occurred|Task run failed, base information"
+            r"|(?:event|notify) wait timeout occurred"
+            r"|task_type=\d+\((?:EVENT|NOTIFY)_WAIT\)|reason=\[task timeout\]|"
+            + _RESULT
+            % "107020|507046|507047|507048"
             + r"|Find timeout (?:init but not"
             r" start|start but not finish) task"
         ),
@@ -151,8 +224,13 @@ EARLY = (
         "grade": "primary",
         "pattern": (
             r"system not yet initialized|no CUDA-capable device|invalid device ordinal"
-            r"|cudaErrorNoDevice|cudaErrorInvalidDevice|Unable to determine the device handle|"
-            + _NUMBER % "10|38|100|101|802"
+            r"|cudaErrorNoDevice|cudaErrorInvalidDevice|Unable to determine the device handle"
+            r"|No CUDA GPUs are available|Found no NVIDIA driver|(?i:driver not loaded)"
+            r"|Device id must be less than|NVIDIA-SMI has failed|NVLink SHARP"
+            r"|cannot be performed in the present state|halDeviceOpen failed"
+            r"|(?i:no (?:npu|gpu|cuda)?s? ?(?:devices?)? ?(?:is |are )?(?:found(?! matching| after)"
+            r"|available|detected))|"
+            + _NUMBER % "10|38|100|101|401|802|80[5-9]"
             + r"|\bEL0001\b|"
             + _RESULT % "107001"
         ),
@@ -187,7 +265,11 @@ EARLY = (
         "pattern": (
             r"illegal memory access|unspecified launch failure|misaligned address|illegal"
             r" instruction was encountered|the launch timed out|cudaErrorIllegalAddress"
-            r"|cudaErrorLaunchFailure|" + _NUMBER % "4|6|77|700|702|715|716|717|718|719"
+            r"|cudaErrorLaunchFailure|" + _XID % "13|31|43|45|68|69" + "|"
+            r"CU(?:DNN|BLAS)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)|"
+            + _NUMBER % "4|6|73|74|75|76|77|700|701|702|715|716|717|718|719|720"
+            + "|"
+            + _BLAS % "11|13|14"
         ),
         "meaning": (
             "A program on the accelerator failed; most often its code or its data are wrong, and"
@@ -206,24 +288,112 @@ LATE = (
         "cause": "device_setting",
         "grade": "primary",
         "pattern": (
-            r"\bEE1\d{3}\b|\bEH0\d{3}\b|\bE[12][0-8]\d{3}\b|\bEZ3\d{3}\b|ASCEND_RT_VISIBLE_DEVICES"
-            r"|CUDNN_STATUS_(?:BAD_PARAM|NOT_SUPPORTED)|CUBLAS_STATUS_INVALID_VALUE|invalid"
-            r" configuration argument|" + _RESULT % "107000" + "|" + _NUMBER % "1|9|11"
+            r"\bEE1\d{3}\b(?!.{0,80}context (?:pointer|is a) null)|\bEH0\d{3}\b"
+            r"|\bEK0\d{3}\b|\bE[12][0-8]\d{3}\b|\bEZ3\d{3}\b|ASCEND_RT_VISIBLE_DEVICES"
+            r"|CUDNN_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|INVALID_VALUE)"
+            r"|CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED)|invalid configuration argument|"
+            + _ACL
+            + _RESULT % r"10[07]\d{3}|14[58]\d{3}"
+            + "|"
+            + _NUMBER % "1|9|11"
+            + "|"
+            + _BLAS % "7|15"
         ),
         "meaning": (
             "The accelerator's software refuses a setting, an operator or an argument; the device"
             " is sound."
         ),
         "remedy": "fix the variable, operator or argument that the message names",
-        "source": f"{_HIASCEND}: EE1001, EH0001, E10001, E20101, EZ3002; {_CUDA}; cuDNN",
+        "source": f"{_HIASCEND}: EE1001, EH0001, E10001, E20101, EZ3002; {_CUDA}; cuDNN; {_RT}",
+    },
+    {
+        "cause": "device_unavailable",
+        "pattern": _RESULT % "207004|507008|507033",
+        "source": f"{_RT}: no device, no version of the chip, the device's setup failed",
     },
     {
         "cause": "kernel_error",
         "pattern": (
-            r"(?i:CUDA error|CUDNN error|CUBLAS error)|cudaError|CUDNN_STATUS_|CUBLAS_STATUS_"
-            r"|\b(?i:ai ?core|aivec|vector core|aicpu)\b.{0,60}(?:abnormal|exception|error|time)"
-            r"|\bE[EHZ123]9999\b|\bE[EZ3]\d{4}\b|" + _RESULT % r"5070(?:1[1-9]|3[4-9]|4\d|50)"
+            r"\b(?i:ai ?core|aivec|vector core|aicpu)\b.{0,60}(?:abnormal|exception|error|time)"
+            r"|\bE[0-9A-HKMZ]9999\b|\bE[EZ3]\d{4}\b|"
+            + _RESULT
+            % r"50000\d|5070(?:0[01]|1[1-9]|3[4-9]|4[0-57-9]|50)|5610\d\d|5611\d\d"
         ),
         "source": f"{_CUDA}; {_RT}; {_HIASCEND}; Ascend/pytorch#66; mindspore-lab/mindocr#615",
+    },
+    {
+        "cause": "device_setting",
+        "pattern": r"\bEL0003\b",
+        "source": f"{_HIASCEND}: EL0003, which also stands below other errors",
+    },
+    {
+        "cause": "accelerator_call",
+        "pattern": r"\bEI0007\b|" + _RESULT % "207005|20700[7-9]|20701[0-2]",
+        "source": f"HCCL, EI0007; {_RT}: streams, events or notifies ran out",
+    },
+    {
+        # A library between the ranks fails with a code that is in no table.
+        "cause": "collective_error",
+        "grade": "shared",
+        "pattern": (
+            r"\bE[IJ]\d{4}\b|(?i:hccl (?:function )?error)"
+            r"|\bHccl[A-Z]\w+.{0,60}(?i:fail|error code)"
+            r"|\bERR02\d{3}\b|(?i:hccl).{0,40}watchdog|Init plugin so failed"
+            r"|collective communication initialization failed|Distribute Task Failed"
+            r"|(?i:(?:create|init\w*) (?:the )?communicat\w+ (?:group|lib\w*).{0,60}fail)"
+        ),
+        "meaning": "A library between the ranks failed (HCCL, NCCL, gloo) and does not say why.",
+        "remedy": (
+            "look for the rank whose log has another error or an earlier one; NCCL_DEBUG=INFO and"
+            " CANN's plog of both ranks (`grep ERROR`, under ~/ascend/log) say more"
+        ),
+        "source": f"{_HIASCEND}: EI9999; HCCL, hccl_types.h; torch_npu, NPUException (ERR02xxx)",
+    },
+    {
+        "cause": "permission",
+        "pattern": _RESULT % "207006",
+        "source": f"{_RT}: no right to use the device",
+    },
+    {
+        "cause": "nccl_system_error",
+        "pattern": r"DistBackendError(?!.*(?:remote (?:process|peer)|[Cc]onnection))",
+        "source": "PyTorch, torch/csrc/distributed/c10d: an error of a library between the ranks",
+    },
+    {
+        # The accelerator's software fails with a code that is in no table.
+        "cause": "accelerator_call",
+        "grade": "primary",
+        "pattern": (
+            r"The Inner error is reported as above"
+            r"|(?i:\b(?:CUDA(?: driver)?|CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|HIP) error)|cudaError"
+            r"|\bCU\w+_STATUS_|\bNVMLError|(?i:npu function error|acl (?:stream )?error)"
+            r"|\bERR\d{5}\b"
+            r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail)|\bEL\d{4}\b|"
+            + _ACL
+            + _RESULT % r"[1-5][04][0-9]\d{3}"
+        ),
+        "meaning": (
+            "A call of the accelerator's software failed with a code that does not say why; nothing"
+            " shows a fault of the device."
+        ),
+        "remedy": (
+            "read the lines above it; compare driver, runtime and libraries with those of a node"
+            " where it works, then run the rank alone; if all programs fail there, restart the node"
+        ),
+        "source": f"{_CUDA}; {_RT}; NVML; torch_npu, NPUException; codes that no entry knows",
+    },
+)
+
+# Asked after all other tables.
+LAST = (
+    {
+        "cause": "collective_error",
+        "pattern": (
+            r"^(?:\w+\.)*(?:RuntimeError|OSError|SystemError|EnforceNotMet|Dist\w+Error)\b.{0,400}"
+            r"\b(?i:all_?reduce|all_?gather|all_?to_?all|reduce_?scatter|collective|communicators?"
+            r"|process ?group|rendezvous|bkcl|gloo|ucx)\b.{0,200}"
+            r"(?i:fail|error|abort|exception|lost|exit|time(?:d )?out)"
+        ),
+        "source": "the words that Paddle, MindSpore and PyTorch have for such an error",
     },
 )

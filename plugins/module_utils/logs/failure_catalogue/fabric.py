@@ -26,7 +26,8 @@ SEEN = (
         "pattern": (
             r"Distributed job exited with exception|Container failed !!!|mpi(?:run|exec) noticed"
             r" that"
-            r"|(?:mpi(?:run|exec)|prterun) detected that one or more processes exited"
+            r"|(?:mpi(?:run|exec)|prterun) (?:detected that one or more processes exited|has exited"
+            r" due to process rank)"
         ),
         "meaning": "A launcher reports that one of its ranks ended; it does not say why.",
         "remedy": "look for the rank that the launcher names, and read that rank's log",
@@ -79,7 +80,8 @@ FABRIC = (
         "pattern": (
             r"Unable to find (?:interface|address) for|No interface found|Bootstrap ?: no socket"
             r" interface found"
-            r"|NET/Socket ?: No (?:usable )?interface found|HCCL_SOCKET_IFNAME"
+            r"|NET/Socket ?: [Nn]o (?:usable )?(?:listening )?interface found|HCCL_SOCKET_IFNAME"
+            r"|no device found (?:matching|after excluding)|Cannot assign requested address"
         ),
         "meaning": "The training was told to use a network interface that this node does not have.",
         "remedy": (
@@ -95,7 +97,8 @@ FABRIC = (
             r"(?i:duplicate rank)|rank \d+ (?:is )?(?:already (?:registered|exists|in"
             r" use)|duplicated)"
             r"|node could be redundant and is not successfully registered|Repeated registration"
-            r" node|Duplicate GPU detected"
+            r" node|Duplicate GPU detected|Multiple Ranks are using the same GPU|has already"
+            r" checked in"
         ),
         "meaning": "Two processes claim the same rank, or the same device, of one training.",
         "remedy": (
@@ -168,8 +171,9 @@ FABRIC = (
         "cause": "device_busy",
         "grade": "primary",
         "pattern": (
-            r"\bEJ0001\b|(?i:failed to initialize the HCCP process)|\bEL0005\b|(?i:all CUDA-capable"
-            r" devices are busy)"
+            r"\bEJ0001\b|(?i:failed to initialize the HCCP process)|\bEL0005\b|(?i:CUDA-capable"
+            r" devices?(?:\(s\))? (?:is|are|is/are) busy)|(?i:device already in use)"
+            r"|(?i:cuda error:?)\s?\(?(?:46|216)\b|device may be occupied by other processes"
         ),
         "meaning": (
             "The device is still held by another process, most often by an earlier training that"
@@ -225,7 +229,7 @@ FABRIC = (
         "cause": "nccl_cuda_error",
         "grade": "primary",
         "pattern": (
-            r"(?i:nccl error).{0,300}unhandled cuda error|ncclUnhandledCudaError|NCCL WARN:? Cuda"
+            r"unhandled cuda error|ncclUnhandledCudaError|NCCL WARN:? Cuda"
             r" failure"
         ),
         "meaning": (
@@ -242,8 +246,23 @@ FABRIC = (
         "cause": "nccl_usage",
         "grade": "primary",
         "pattern": (
-            r"(?i:nccl error).{0,300}invalid (?:usage|argument)|ncclInvalid(?:Usage|Argument)"
+            r"(?i:nccl error).{0,300}invalid argument|ncclInvalidArgument"
+            r"|NCCL WARN:? \w+ ?: (?:invalid (?:root|type|reduction)|.{0,60}(?:is not a valid"
+            r" pointer|mismatchs with NCCL device|argument is NULL))"
+            r"|(?:Invalid|improper) (?:rank|device|usage of nccl).{0,40}(?:requested|nranks)"
         ),
+        "meaning": "NCCL refuses how it was called; most often two ranks use one device.",
+        "remedy": (
+            "read the NCCL WARN line above it (NCCL_DEBUG=WARN); check that each rank has a device"
+            " of its own"
+        ),
+        "source": _NCCL + "; NVIDIA/nccl#1241",
+    },
+    {
+        # All ranks say it of one device that two have, and of two versions.
+        "cause": "nccl_usage",
+        "grade": "shared",
+        "pattern": r"(?i:nccl error).{0,300}invalid usage|ncclInvalidUsage",
         "meaning": "NCCL refuses how it was called; most often two ranks use one device.",
         "remedy": (
             "read the NCCL WARN line above it (NCCL_DEBUG=WARN); check that each rank has a device"
@@ -275,7 +294,7 @@ FABRIC = (
             r" it has exited"
             r"|Topology build timed out\.?$|connection to scheduler is lost|connect to scheduler"
             r" timed? ?out"
-            r"|is timed out\. It may exit with exception"
+            r"|is timed out\. It may exit with exception|from the meta server node"
         ),
         "meaning": (
             "MindSpore's scheduler and its workers did not all find each other, or one of them"
@@ -291,9 +310,9 @@ FABRIC = (
         "cause": "mpi_start",
         "grade": "shared",
         "pattern": (
-            r"ORTE was unable to reliably start|ORTE daemon has unexpectedly failed|ORTE has lost"
-            r" communication with a remote daemon"
-            r"|required daemon terminated during execution|ORTE does not know how to route a"
+            r"(?:OR|PR)TE was unable to reliably start|(?:OR|PR)TE daemon has unexpectedly failed"
+            r"|(?:OR|PR)TE has lost communication with a remote daemon"
+            r"|required daemon terminated during execution|(?:OR|PR)TE does not know how to route a"
             r" message"
         ),
         "meaning": (
@@ -328,6 +347,9 @@ FABRIC = (
         "grade": "secondary",
         "pattern": (
             r"PMIX ERROR|PMI[Xx]?_?Init failed|orte_init failed|ompi_mpi_init: .{0,60}failed"
+            r"|failed to TCP connect to a peer|no active messages transport"
+            r"|Failed to (?:resolve|receive|create) UC\w+|ucp_ep_create|looks like MPI_INIT failed"
+            r"|An error occurred in MPI_|MPI_ERRORS_ARE_FATAL"
         ),
         "meaning": (
             "Open MPI's own services failed on this node, as they also do when another rank has"
@@ -343,8 +365,10 @@ FABRIC = (
         "cause": "store_timeout",
         "grade": "shared",
         "pattern": (
-            r"Network \S+ cannot be connected|[Ww]ait timeout for key|[Tt]imeout waiting for"
-            r" key|store->get\("
+            r"Network \S+ cannot be connected|Keys \[.{0,200}\] are not ready"
+            r"|Connect to store failed|DistStoreError"
+            r"|(?i:process group).{0,80}(?i:time(?:d )?out|timeout)"
+            r"|[Ww]ait timeout for key|[Tt]imeout waiting for key|store->get\("
             r"|(?i:rendezvous.{0,40}time(?:d )?out)"
             r"|Socket Timeout|TCPStore.{0,60}[Tt]ime(?:d )?out|network \S+ cannot be obtained"
         ),

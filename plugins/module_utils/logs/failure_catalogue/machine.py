@@ -98,8 +98,8 @@ MACHINE = (
         "cause": "out_of_memory",
         "grade": "primary",
         "pattern": (
-            r"MemoryError|[Oo]ut of memory|ResourceExhausted|std::bad_alloc|Cannot allocate"
-            r" memory|Errno 12\b"
+            r"MemoryError|NCCL WARN:? Failed to malloc|[Oo]ut of memory|ResourceExhausted"
+            r"|std::bad_alloc|Cannot allocate memory|Errno 12\b"
             r"|Unable to allocate .{1,40}for an array|\bOOM\b|DefaultCPUAllocator: can't allocate"
         ),
         "meaning": (
@@ -142,7 +142,8 @@ LOST = (
             r"gloo::(?!EnforceNotMet)|gloo/transport|(?i:nccl error)|ncclRemoteError|NCCL WARN"
             r"|Connection(?:Reset|Refused|Aborted)Error|BrokenPipeError|Connection"
             r" (?:reset|closed|aborted|refused|timed out)"
-            r"|[Bb]roken pipe|Socket (?:closed|[Tt]imeout)|tcp_store\.|tcp_utils\.|No route to"
+            r"|[Bb]roken pipe|Connection was (?:likely )?closed"
+            r"|DistNetworkError|Socket (?:closed|[Tt]imeout)|tcp_store\.|tcp_utils\.|No route to"
             r" host|Network is unreachable"
             r"|remote (?:process|peer) (?:exited|closed|disconnected)|heartbeat"
             r" .{0,40}(?:lost|timed? ?out)|[Hh]eartbeat [Ll]ost"
@@ -196,19 +197,6 @@ LOST = (
             " run the rank alone under faulthandler"
         ),
         "source": _SIGNALS,
-    },
-    {
-        "cause": "device_error",
-        "grade": "primary",
-        "pattern": r"\bEL\d{4}\b",
-        "meaning": "The accelerator failed: it or its driver reported a fault of the device.",
-        "remedy": (
-            "the accelerator failed: see `nvidia-smi -q` and `dmesg` for Xid lines, or `npu-smi"
-            " info` and the plog, on this node"
-        ),
-        "source": (
-            "hiascend.com, CANN error codes EL (driver); accelerator.py has the other words"
-        ),
     },
     {
         "cause": "killed",

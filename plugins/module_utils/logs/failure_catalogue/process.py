@@ -297,6 +297,21 @@ _OBSERVED = (
         ),
     ),
     (
+        "device_memory_full",
+        (
+            "The training hung while a device that it uses had no free memory, for which the"
+            " allocator or the collective library waits in silence."
+        ),
+        (
+            "take a smaller batch or image size, see what else uses the device (`nvidia-smi`,"
+            " `npu-smi info`), or move what only that rank does to another one"
+        ),
+        (
+            "nvidia-smi or npu-smi at the hang (devices.json); PaddleDetection#6857,"
+            " PaddlePaddle/Paddle#45745"
+        ),
+    ),
+    (
         "node_lost",
         (
             "A node vanished without a word, was frozen, cut off or started anew; its neighbour"

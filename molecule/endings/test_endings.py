@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Endings in which what is seen last is not what happened: a rank that ends itself while the
+controller's disk is full, and packets that get lost one way.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from harness import (
+    NODES,
+    background,
+    begin,
+    last_line,
+    on,
+    playbook,
+    quick_job,
+    record,
+    root,
+    verdict,
+    wait_for,
+)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A directory for runs on a disk of its own, with room for the records and not for logs."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "none", str(folder)], check=True
+    )
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_rank_that_ends_itself_is_named_although_the_controllers_disk_is_full(
+    small_disk, tmp_path
+):
+    """`sys.exit(0)` before its fourth step. The log, the index and the record find no room here."""
+    folder = small_disk / "runs"
+    filler = small_disk / "full"
+    log = tmp_path / "log"
+    controller = background(
+        log,
+        "train",
+        *quick_job("end"),
+        "-e",
+        json.dumps({"trainyard_runs_dir": str(folder), "trainyard_collect_free": 0}),
+    )
+    (run,) = wait_for(lambda: folder.exists() and [p.name for p in folder.glob("2*")], 120)
+    wait_for(lambda: on("node1", f"ls .trainyard/runs/{run}/attempt-1/log", check=False), 60)
+    with filler.open("wb", buffering=0) as handle, pytest.raises(OSError):
+        while True:
+            handle.write(b"x" * 4096)
+    assert controller.wait(180) != 0
+    text = log.read_text()
+    assert last_line(text).startswith("FAILED: rank 1 on node2"), text
+    assert "cause.ended_early" in text and "[verdict.not_recorded]" in text
+    assert "are not copied" in text and "No space left" in text, "no word while it follows"
+    assert "rsync ended" not in "\n".join(text.splitlines()[-12:])
+    filler.unlink()
+    done = playbook("follow", "-e", f"run={run}", "-e", f"trainyard_runs_dir={folder}")
+    assert last_line(done.stdout).startswith("FAILED: rank 1 on node2"), done.stdout
+    attempt = record(run, folder)["attempts"][-1]
+    assert (attempt["verdict"]["cause"], attempt["verdict"]["rank"]) == ("ended_early", 1)
+    assert (attempt["again"]["again"], attempt["again"]["reason"]) == (False, "never")
+    assert (folder / run / "attempt-1/rank-001.node2.log").exists()
+
+
+def test_packets_that_get_lost_one_way_accuse_nobody_and_replace_no_better_verdict(tmp_path):
+    """node2 hears nothing of node1's SSH server, and then nothing of the controller."""
+    log = tmp_path / "log"
+    controller, run = begin(log, "long")
+    deaf = f"-s {NODES['node1']} -p tcp --sport 22 -j DROP"
+    cut = "-s $(ip route show default | cut -d' ' -f3) -j DROP"
+    root("node2", f"iptables -I INPUT {deaf}; iptables -I INPUT {cut}")
+    try:
+        assert controller.wait(150) != 0
+    finally:
+        root("node2", f"iptables -D INPUT {deaf}; iptables -D INPUT {cut}")
+    first = verdict(run)
+    assert (first["outcome"], first["node"]) == ("lost", "node2"), first["text"]
+    # Both answer now: alone, this look would accuse nobody.
+    wait_for(lambda: on("node2", "true", check=False) == "", 30)
+    done = playbook("follow", "-e", f"run={run}")
+    assert verdict(run) == first, done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if "[verdict.kept]" in line]
+    assert "node2 lost node1" in line, line
+    fresh = playbook("follow", "-e", f"run={run}", "-e", f"trainyard_runs_dir={tmp_path}/runs")
+    said = verdict(run, tmp_path / "runs")
+    assert (said["outcome"], said["cause"], said["node"]) == ("failed", "node_lost", None), (
+        fresh.stdout
+    )
+    assert "LOST: node1" not in fresh.stdout
