@@ -23,7 +23,9 @@ def block(decided: Json, run: str) -> list[str]:
     """
     if decided["outcome"] == Outcome.COMPLETED:
         return []
-    codes = [decided["code"]]
+    codes = []
+    if decided.get("code"):  # none in a verdict of an earlier version that stays
+        codes.append(decided["code"])
     if decided.get("cause"):
         codes.append(f"cause.{decided['cause']}")
     lines = ["", f"{str(decided['outcome']).upper()} [{', '.join(map(str, codes))}]"]
