@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import record_attempt
 
 CASES = Path(__file__).resolve().parents[1] / "corpus" / "cases"
@@ -58,6 +59,11 @@ def unpack(case, folder):
     )
 
 
+def pass_gate(node):
+    """Fail where the controller would refuse what a node says of a real end."""
+    answer_gate.validate("rank_logs_info", json.loads(json.dumps(node)), {"node": node["node"]})
+
+
 def decide(folder, unreachable=None, clocks=None):
     """The verdict on folder/<node>/, as record.ended makes it; unreachable: {node: reason} of nodes
     that could not be asked; clocks: {node: its time when it is asked}, else this machine's.
@@ -65,6 +71,8 @@ def decide(folder, unreachable=None, clocks=None):
     places = sorted(path for path in folder.iterdir() if path.is_dir())
     plan = json.loads((places[0] / "plan.json").read_text())
     nodes = [evidence.collect(str(place), place.name) for place in places]
+    for node in nodes:
+        pass_gate(node)
     for node in nodes:
         node["now"] = (clocks or {}).get(node["node"], node["now"])
     nodes += [{"node": node, "unreachable": reason} for node, reason in (unreachable or {}).items()]
