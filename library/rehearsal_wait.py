@@ -53,7 +53,7 @@ RETURN = r"""
 ranks:
   description: "One item for every process that printed a line: rank, world, endpoint, endpoints,
     stage (how far it came), joined_rank, joined_world, sum, bytes, seconds, bandwidth (bytes/s),
-    backend, version, error."
+    convolution, backend, version, error and after (the stage before it)."
   type: list
   elements: dict
   returned: success

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rank of a rehearsal: a short all-reduce in the place of the training's script.
 
-It notes its identity, joins the others, adds up, measures and ends. It stands in the rehearsal's
-plan in the place of the training's script, and the launcher starts it with the Python that trains.
-So it is one file, complete in itself (Python >= 3.8, and the framework that the training uses), and
-not part of agent.pyz. It notes each step as soon as it is done, as one line of JSON in
-./trainyard_rehearsal/. So the last line of a rank that waits for ever shows how far it came. The
-arguments are the training's and are ignored.
+It notes its identity, joins the others, adds up, measures, convolves and ends. It stands in the
+rehearsal's plan in the place of the training's script, and the launcher starts it with the Python
+that trains. So it is one file, complete in itself (Python >= 3.8, and the framework that the
+training uses), and not part of agent.pyz. It notes each step as soon as it is done, as one line of
+JSON in ./trainyard_rehearsal/. So the last line of a rank that waits for ever shows how far it
+came. The arguments are the training's and are ignored.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import traceback
 FOLDER = "trainyard_rehearsal"
 # A value in Paddle's and MindSpore's numbers of 32 bits.
 BYTES = 4
+# Of the image of the small convolution, whose kernels are 3 x 3. All values are 1.
+CHANNELS = 3
 # The variables that name a rank and the number of ranks. The first pair whose first name is set
 # counts. MindSpore's are those of msrun, of a rank table, and of mpirun with its own collectives
 # (contract D5, D7).
@@ -95,6 +97,12 @@ class Paddle:
             self.paddle.distributed.all_reduce(values)
         return float(values[0])
 
+    def convolve(self):
+        """Return the first value of a small convolution. On a GPU it loads cuDNN."""
+        image = self.paddle.full([1, CHANNELS, 8, 8], 1.0, dtype="float32")
+        kernels = self.paddle.full([4, CHANNELS, 3, 3], 1.0, dtype="float32")
+        return float(self.paddle.nn.functional.conv2d(image, kernels).flatten()[0])
+
 
 class MindSpore:
     """mindspore.communication and the operator that its optimizers use."""
@@ -133,9 +141,16 @@ class MindSpore:
             return float(values.asnumpy()[0])
         return float(self.mindspore.ops.AllReduce()(values).asnumpy()[0])
 
+    def convolve(self):
+        """Return the first value of a small convolution. On a GPU it loads cuDNN."""
+        ones = self.numpy.ones
+        image = self.mindspore.Tensor(ones([1, CHANNELS, 8, 8], self.numpy.float32))
+        kernels = self.mindspore.Tensor(ones([4, CHANNELS, 3, 3], self.numpy.float32))
+        return float(self.mindspore.ops.Conv2D(4, 3)(image, kernels).asnumpy().ravel()[0])
+
 
 def rehearse(say, settings, framework):
-    """Join the others, add up and measure.
+    """Join the others, add up, measure and convolve.
 
     say: a function that notes a step. settings: the content of asked.json.
     """
@@ -165,6 +180,7 @@ def rehearse(say, settings, framework):
         seconds=spent / times,
         bandwidth=share * count * BYTES * times / max(spent, 1e-9),
     )
+    say("convolved", convolution=framework.convolve())
     framework.add_up(framework.values(1.0, 1))  # no rank leaves before all have measured
 
 
@@ -187,8 +203,10 @@ def main():
         NCCL_DEBUG_FILE=os.path.join(FOLDER, f"{name}.nccl"),
     )
     with open(os.path.join(FOLDER, f"{name}.jsonl"), "a", encoding="utf-8") as handle:
+        reached = []
 
         def say(stage, **values):
+            reached.append(stage)
             line = json.dumps(dict(values, stage=stage, time=time.time()))
             handle.write(line + "\n")
             handle.flush()
@@ -201,6 +219,7 @@ def main():
         except BaseException as error:
             say(
                 "failed",
+                after=reached[-1],
                 error=traceback.format_exception_only(type(error), error)[-1].strip()[-2000:],
             )
             raise

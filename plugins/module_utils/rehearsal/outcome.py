@@ -36,9 +36,20 @@ STAGES = {
     "imported": "looks for the other ranks",
     "joined": "waits in the first all-reduce",
     "added": "waits in the all-reduce of some MB",
-    "measured": "waits for the others' end",
+    "measured": "computes a small convolution",
+    "convolved": "waits for the others' end",
     "ended": "has done all and does not end",
 }
+# The last stage that a rank notes before the convolution, and the value that this gives: 3 channels
+# times 3 x 3 ones.
+CONVOLVING = "measured"
+CONVOLVED = 27.0
+# A GPU's convolution is the first use of cuDNN, which the import does not load.
+CONVOLUTION = (
+    "the all-reduce worked, so it is not the network. On a GPU look which cuDNN the ranks find"
+    " (LD_LIBRARY_PATH of the site's trainyard_env, the nvidia-cudnn wheels) and which one this"
+    " build of the framework needs"
+)
 # Remedies for known texts in a rank's error.
 KNOWN = (
     (
@@ -186,6 +197,7 @@ def _judge(plan, results, allowed):
         or _judge_hang(plan, results, allowed)
         or _judge_absent_ranks(plan, results)
         or sums(plan, results)
+        or convolutions(plan, results)
     )
     if not findings:
         findings = [_summarize(plan, results)] + _judge_late_crashes(plan, results)
@@ -367,12 +379,19 @@ def _describe_failed_rank(name, result, rank):
         stage = STAGES.get(rank["stage"], rank["stage"])
         cause = f"ended by {_signals(result)[number]} while it {stage}"
     text = f"rank {number} failed: {cause}{_log_end(result['logs'].get(str(number)))}"
-    remedy = ""
+    code, remedy = "rehearsal.rank_failed", ""
+    if _failed_to_convolve(rank):
+        code, remedy = "rehearsal.convolution_failed", CONVOLUTION
     for sign, known_remedy in KNOWN:
         if sign in text:
             remedy = known_remedy
             break
-    return finding("rehearsal.rank_failed", text, remedy, name)
+    return finding(code, text, remedy, name)
+
+
+def _failed_to_convolve(rank):
+    """Return whether a rank that failed did so in the convolution."""
+    return CONVOLVING in (rank["stage"], rank.get("after"))
 
 
 def _judge_launcher(name, result):
@@ -496,6 +515,21 @@ def sums(plan, results):
                     f" {rank['rank']}; it must be {expected:g}"
                 )
                 findings.append(finding("rehearsal.wrong_sum", text, remedy, node["name"]))
+    return findings
+
+
+def convolutions(plan, results):
+    """Return findings about ranks whose convolution of ones gave another value than it must."""
+    findings = []
+    for node in plan["nodes"]:
+        for rank in results[node["name"]]["ranks"]:
+            if rank.get("convolution") != CONVOLVED:
+                text = (
+                    f"a convolution of ones gave {rank.get('convolution')} on rank {rank['rank']};"
+                    f" it must be {CONVOLVED:g}"
+                )
+                remedy = "compare framework, driver and cuDNN of the nodes; test this device"
+                findings.append(finding("rehearsal.wrong_convolution", text, remedy, node["name"]))
     return findings
 
 

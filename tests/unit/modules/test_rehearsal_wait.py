@@ -51,6 +51,7 @@ def spoken(made, rank, **changes):
             "bytes": 4194304,
             "seconds": 0.1,
             "bandwidth": 2.0e8 + rank,
+            "convolution": 27.0,
             "backend": "gloo",
         },
         **changes,
@@ -575,7 +576,13 @@ class _Group:
 distributed, __version__ = _Group(), "0"
 def set_device(name): pass
 def full(shape, value, dtype): return [value]
+class _Values(list):
+    def flatten(self): return self
+class nn:
+    class functional:
+        def conv2d(image, kernels): {convolve}
 """
+CONVOLVE = "return _Values([27.0 * image[0] * kernels[0]])"
 
 
 @pytest.mark.parametrize(
@@ -588,7 +595,7 @@ def test_a_rank_says_every_step(rehearsed, reduce, stage):
     _base, place, made = rehearsed
     work = os.path.join(place, "work")
     with open(os.path.join(work, "tools", "paddle.py"), "w", encoding="ascii") as handle:
-        handle.write(PADDLE.format(reduce=reduce))
+        handle.write(PADDLE.format(reduce=reduce, convolve=CONVOLVE))
     environment = {
         "PADDLE_TRAINER_ID": "1",
         "PADDLE_TRAINERS_NUM": "2",
@@ -615,6 +622,7 @@ def test_a_rank_says_every_step(rehearsed, reduce, stage):
             found["sum"] == found["expected"] == 3.0
             and found["bandwidth"] > 0
             and found["bytes"] == 4 << 20
+            and found["convolution"] == outcome.CONVOLVED
         )
 
 
@@ -623,7 +631,7 @@ def test_an_all_reduce_that_gives_no_number_is_a_finding_and_no_lie(rehearsed, v
     base, place, made = rehearsed
     work = os.path.join(place, "work")
     with open(os.path.join(work, "tools", "paddle.py"), "w", encoding="ascii") as handle:
-        handle.write(PADDLE.format(reduce=f"values[0] = float('{value}')"))
+        handle.write(PADDLE.format(reduce=f"values[0] = float('{value}')", convolve=CONVOLVE))
     environment = {
         "PADDLE_TRAINER_ID": "1",
         "PADDLE_TRAINERS_NUM": "2",
@@ -649,3 +657,71 @@ def test_an_all_reduce_that_gives_no_number_is_a_finding_and_no_lie(rehearsed, v
 def test_a_line_that_no_rank_writes_hides_no_other():
     lines = ['{"stage": "started", "rank": 1}', "[" * 100_000, '{"sum": 1e999, "stage": "added"}']
     assert node_rehearsal.merged("\n".join(lines)) == {"stage": "added", "rank": 1, "sum": "inf"}
+
+
+# What Paddle 2.6 raises without cuDNN (paddle/phi/backends/dynload/cudnn.cc, EnforceCUDNNLoaded),
+# and what the loader of cuDNN 8's sublibraries says.
+NO_CUDNN = (
+    "(PreconditionNotMet) Cannot load cudnn shared library. Cannot invoke method cudnnGetVersion"
+)
+NO_CUDNN_PART = (
+    "Could not load library libcudnn_cnn_infer.so.8. Error: libnvrtc.so: cannot open shared object"
+    " file"
+)
+
+
+def test_a_convolution_that_raises_is_a_finding_of_its_own(rehearsed):
+    _base, place, made = rehearsed
+    work = os.path.join(place, "work")
+    with open(os.path.join(work, "tools", "paddle.py"), "w", encoding="ascii") as handle:
+        handle.write(
+            PADDLE.format(reduce="values[0] = 3.0", convolve=f"raise RuntimeError({NO_CUDNN!r})")
+        )
+    environment = {
+        "PADDLE_TRAINER_ID": "1",
+        "PADDLE_TRAINERS_NUM": "2",
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(made["endpoints"]),
+    }
+    subprocess.run(
+        [sys.executable, made["script"][0]], cwd=work, env=environment, capture_output=True,
+        check=False,
+    )  # fmt: skip
+    ranks = node_rehearsal.read(place, "node2")["ranks"]
+    assert ranks[0]["after"] == "measured" and ranks[0]["sum"] == 3.0
+    halted = {"ranks": [spoken(made, 0, stage="convolved")], "halted": True}
+    (found,) = judged(made, node1=halted, node2={"ranks": ranks})
+    assert (found["code"], found["level"], found["nodes"]) == (
+        "rehearsal.convolution_failed",
+        "stop",
+        ["node2"],
+    )
+    assert NO_CUDNN in found["text"] and "cuDNN" in found["remedy"]
+
+
+def test_a_rank_that_cudnn_aborts_and_one_that_fails_elsewhere():
+    made = made_for()
+    aborted = {
+        "ranks": [spoken(made, 1, stage="measured")],
+        "events": [{"event": "end", "rank": 1, "signal": "SIGABRT"}],
+        "logs": {"1": [NO_CUDNN_PART]},
+    }
+    (found,) = judged(made, node1={"halted": True}, node2=aborted)
+    assert found["code"] == "rehearsal.convolution_failed"
+    assert "ended by SIGABRT while it computes a small convolution" in found["text"]
+    assert found["text"].endswith(NO_CUDNN_PART)
+    for changes in ({"after": "joined", "error": "no"}, {"after": "convolved", "error": "no"}):
+        failed = {"ranks": [spoken(made, 1, stage="failed", **changes)]}
+        (found,) = judged(made, node1={"halted": True}, node2=failed)
+        assert found["code"] == "rehearsal.rank_failed"
+
+
+@pytest.mark.parametrize("value", [26.0, "nan", None])
+def test_a_convolution_that_gives_another_value_stops(value):
+    made = made_for()
+    (found,) = judged(made, node2={"ranks": [spoken(made, 1, convolution=value)]})
+    assert (found["code"], found["level"], found["nodes"]) == (
+        "rehearsal.wrong_convolution",
+        "stop",
+        ["node2"],
+    )
+    assert f"gave {value} on rank 1; it must be 27" in found["text"]
