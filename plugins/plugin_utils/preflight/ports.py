@@ -25,6 +25,30 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.suites import la
 # An older release's is netprobe.py.
 CHECK = re.compile(r"/yardcheck-[0-9a-z]+/(?:agent\.pyz listen|netprobe\.py)( |\Z)")
 
+# On the host HCCL listens on 16 ports from HCCL_IF_BASE_PORT on, by default from 60000, and the
+# kernel has to reserve them (CANN's reference of environment variables, HCCL_IF_BASE_PORT). With
+# HCCL_HOST_SOCKET_PORT_RANGE it takes others. Port 16666 (HCCL_NPU_SOCKET_PORT_RANGE) is of the
+# devices' own network, which a socket of the host says nothing about. Untested on hardware.
+HCCL_BASE = "HCCL_IF_BASE_PORT"
+HCCL_RANGE = "HCCL_HOST_SOCKET_PORT_RANGE"
+HCCL_DEFAULT = 60000
+HCCL_COUNT = 16
+HCCL_LIMITS = (1024, 65520)
+
+
+def hccl_ports(accelerator: str, ranks: int, env: Mapping[str, str]) -> list[int]:
+    """Return the ports on which HCCL's ranks listen on each host, [] where they are not known.
+
+    ranks: of the job. One rank has no other to meet. env: of the job and the site.
+    """
+    if accelerator != "ascend" or ranks < 2 or env.get(HCCL_RANGE):
+        return []
+    base = str(env.get(HCCL_BASE) or HCCL_DEFAULT)
+    lowest, highest = HCCL_LIMITS
+    if not re.fullmatch("[0-9]{1,5}", base) or not lowest <= int(base) <= highest:
+        return []
+    return list(range(int(base), int(base) + HCCL_COUNT))
+
 
 def port_needs(
     launcher: str, accelerator: str, nodes: int, rendezvous: str | None, start: int, count: int
@@ -67,7 +91,10 @@ def ports_to_probe(
         start,
         len(nodes[0]["devices"]),
     )
-    return sorted(port for port in _all_ports(need) if port <= 65535)
+    devices = len(nodes[0]["devices"])
+    env = {**site.get("env", {}), **job.get("env", {})}
+    hccl = hccl_ports(nodes[0]["accelerator"], len(nodes) * devices, env)
+    return sorted(port for port in _all_ports(need).union(hccl) if port <= 65535)
 
 
 def _is_inside(port: int, ranges: Sequence[Sequence[int]]) -> bool:
@@ -119,8 +146,11 @@ def judge(
         plan["launcher"]["name"], plan["accelerator"], len(nodes), rendezvous, start, count
     )
     span = len(_all_ports(need))
-    if not states or not span:
+    if not states:
         return []
+    hccl_findings = _hccl_findings(plan, states)
+    if not span:
+        return hccl_findings
     better = find_start_port(start, span, list(states.values()))
     remedy = "no other one is near; give start_port in the job"
     if better:
@@ -137,6 +167,52 @@ def judge(
         findings += _pool_findings(name, states[name], need["pool"], count, remedy)
     if first_name in states:
         findings += _ephemeral_findings(first_name, states[first_name], start, better)
+    return findings + hccl_findings
+
+
+def _hccl_findings(
+    plan: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]]
+) -> list[Finding]:
+    """Return warnings about the ports on which HCCL's ranks listen on each host.
+
+    states: {node name: answer of sockets.look}. No more than warnings: which of the ports a release
+    takes, and whether it goes on to the next one, is not known here.
+    """
+    wanted = hccl_ports(plan["accelerator"], len(plan["ranks"]), plan["env"])
+    if not wanted:
+        return []
+    first, last = wanted[0], wanted[-1]
+    own = {"used": range(plan["ports"]["start"], plan["ports"]["start"] + HCCL_COUNT), "taken": []}
+    others = [*states.values(), {**own, "ephemeral": []}]
+    better = find_start_port(first, HCCL_COUNT, others)
+    advice = f"let {HCCL_BASE} in the site's trainyard_env name 16 others"
+    if better:
+        advice = f"{HCCL_BASE}: {better} in the site's trainyard_env is free on all nodes"
+    findings, open_to_all = [], []
+    for name, state in states.items():
+        for item in state["taken"]:
+            if item["port"] in wanted:
+                text = (
+                    f"port {int(item['port'])}: {owner_words(item)}; HCCL's ranks listen on"
+                    f" {first} to {last} of every node (else EJ0003)"
+                )
+                remedy = f"end what has it, or {advice}"
+                findings.append(finding("port.hccl_taken", text, remedy, name, "warn"))
+        if any(
+            _is_inside(port, state["ephemeral"]) and not _is_inside(port, state["reserved"])
+            for port in wanted
+        ):
+            open_to_all.append(name)
+    if open_to_all:
+        text = (
+            f"HCCL's ranks listen on {first} to {last}, and the kernel gives these ports to any"
+            " connection, so one can be taken at any moment"
+        )
+        remedy = (
+            f"as root: sysctl -w net.ipv4.ip_local_reserved_ports={first}-{last} (beside what it"
+            f" has), and the same in /etc/sysctl.d; or {advice}"
+        )
+        findings.append(finding("port.hccl_ephemeral", text, remedy, open_to_all, "warn"))
     return findings
 
 

@@ -69,6 +69,7 @@ def test_the_ports_that_each_launcher_listens_on(launcher, kind, nodes, meeting,
     chosen = [{"accelerator": kind, "devices": ["0", "1"]}] * nodes
     assert ports.ports_to_probe(job, {"start_port": START}, chosen) == sorted(
         set(need["listened"] + need["others"] + need["pool"])
+        | set(HCCL if kind == "ascend" else ())
     )
 
 
@@ -306,3 +307,82 @@ def test_another_checks_listener_is_left_to_the_networks_proof_which_waits_for_i
     assert [item["level"] for item in ports.judge(alone, {"node1": told["node1"]}, {})] == ["stop"]
     told["node1"]["ports"]["taken"][0]["command"] = f"python {program}"
     assert [item["level"] for item in ports.judge(compiled(count=2), told, {})] == ["stop"]
+
+
+# --- HCCL's ports on the host: CANN's reference of environment variables, HCCL_IF_BASE_PORT
+
+HCCL = list(range(60000, 60016))
+RESERVED = {"reserved": [[60000, 60015]]}
+
+
+def of_ascend(count=2, devices=2, env=None):
+    plan = compiled(count=count, devices=devices, accelerator="ascend", job={"launcher": "msrun"})
+    plan["env"].update(env or {})
+    return plan
+
+
+@pytest.mark.parametrize(
+    "kind, ranks, env, expected",
+    [
+        ("ascend", 2, {}, HCCL),
+        ("ascend", 16, {"HCCL_IF_BASE_PORT": "50000"}, list(range(50000, 50016))),
+        ("ascend", 2, {"HCCL_IF_BASE_PORT": "65520"}, list(range(65520, 65536))),
+        ("ascend", 2, {"HCCL_IF_BASE_PORT": "65521"}, []),  # CANN refuses it
+        ("ascend", 2, {"HCCL_IF_BASE_PORT": "1023"}, []),
+        ("ascend", 2, {"HCCL_IF_BASE_PORT": "many"}, []),
+        ("ascend", 2, {"HCCL_HOST_SOCKET_PORT_RANGE": "auto", "HCCL_IF_BASE_PORT": "50000"}, []),
+        ("ascend", 1, {}, []),
+        ("gpu", 16, {}, []),
+        ("cpu", 16, {"HCCL_IF_BASE_PORT": "50000"}, []),
+    ],
+)
+def test_the_ports_that_hccl_listens_on(kind, ranks, env, expected):
+    assert ports.hccl_ports(kind, ranks, env) == expected
+    nodes = [{"accelerator": kind, "devices": ["0"]}] * ranks
+    site = {"start_port": START, "env": {"HCCL_IF_BASE_PORT": "40000"}}
+    for job_env, site_env in ((env, site["env"] if "HCCL_IF_BASE_PORT" in env else {}), ({}, env)):
+        job = {"launcher": "rank_table", "start_port": None, "env": job_env}
+        assert ports.ports_to_probe(job, {**site, "env": site_env}, nodes) == expected
+
+
+def test_a_taken_port_of_hccl_is_named_with_16_others_that_are_free_everywhere():
+    # 61000 is the first one above the range of which the kernel gives ports to connections
+    second = {"taken": [taken(60007), taken(60015)], "used": [61003], **RESERVED}
+    found = judged(RESERVED, second, made=of_ascend())
+    assert [(item["code"], item["level"], item["nodes"]) for item in found] == [
+        ("port.hccl_taken", "warn", ["node2"])
+    ] * 2
+    assert found[0]["text"].startswith("port 60007: taken by pid 7 of ann: ")
+    assert "HCCL_IF_BASE_PORT: 61004 " in found[0]["remedy"]
+    for port in (59999, 60016, 16666):
+        assert judged(RESERVED, {"taken": [taken(port)], **RESERVED}, made=of_ascend()) == []
+    other = of_ascend(env={"HCCL_IF_BASE_PORT": "20000"})
+    assert judged({}, {"taken": [taken(60007)]}, made=other) == []
+    found = judged({}, {"taken": [taken(20015)]}, made=other)
+    assert [item["code"] for item in found] == ["port.hccl_taken"]
+
+
+def test_ports_of_hccl_that_are_offered_are_not_the_jobs_own():
+    made = of_ascend(env={"HCCL_IF_BASE_PORT": str(START - 16)})
+    (found,) = judged({"taken": [taken(START - 1)]}, made=made)
+    assert f"HCCL_IF_BASE_PORT: {START + 16} " in found["remedy"]
+
+
+def test_ports_of_hccl_that_the_kernel_gives_to_any_connection():
+    (found,) = judged({}, {}, made=of_ascend())
+    assert (found["code"], found["level"], found["nodes"]) == (
+        "port.hccl_ephemeral",
+        "warn",
+        ["node1", "node2"],
+    )
+    assert "ip_local_reserved_ports=60000-60015" in found["remedy"]
+    (found,) = judged(RESERVED, {"reserved": [[60000, 60014]]}, made=of_ascend())
+    assert found["nodes"] == ["node2"]
+    assert judged(RESERVED, {"ephemeral": [[32768, 59999]]}, made=of_ascend()) == []
+
+
+def test_a_launcher_without_ports_of_its_own_is_judged_for_hccl_all_the_same():
+    made = of_ascend(count=1)
+    made["launcher"]["name"] = "rank_table"
+    facts = {"node1": {"ports": dict(FREE, taken=[taken(60000)], **RESERVED)}}
+    assert [item["code"] for item in ports.judge(made, facts, {})] == ["port.hccl_taken"]
