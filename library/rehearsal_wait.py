@@ -91,6 +91,11 @@ refused:
   description: Why it did not start here.
   type: str
   returned: success
+without_peers:
+  description: "Of a second try of one node's GPUs with NCCL_P2P_DISABLE=1 after a hang: hung and
+    ranks (rank, stage, sum), or null."
+  type: raw
+  returned: success
 left:
   description: What could not be removed, or empty.
   type: str

@@ -236,6 +236,20 @@ def test_what_ranks_say_in_a_rehearsal_is_judged():
     )
 
 
+def test_what_gpus_say_in_a_second_rehearsal_is_judged():
+    made = made_for(count=1, devices=2, accelerator="gpu")
+    (result,) = results_of(made).values()
+    for rank in result["ranks"]:
+        rank["stage"] = "joined"
+    second = [{"rank": rank, "stage": "ended", "sum": 3.0} for rank in (0, 1)]
+    result.update(hung=True, without_peers={"hung": False, "ranks": second})
+    every(
+        "rehearsal_wait",
+        result,
+        lambda lied: findings.lines(outcome.judge(made, {"node1": lied}, {})),
+    )
+
+
 def test_a_rank_that_says_half_of_itself_is_refused_by_the_gate_and_by_the_judge():
     made = made_for(2)
     results = results_of(made)

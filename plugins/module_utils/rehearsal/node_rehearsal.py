@@ -15,7 +15,7 @@ import time
 from ..attempts import attempt_dir, mesh_credential, status
 from ..base import safe_open
 from ..base.sanitize import printable, printable_data, secrets_of
-from . import outcome
+from . import outcome, second_try
 
 LOG_LINES = 12
 LINE_CHARACTERS = 300
@@ -149,27 +149,61 @@ def remove(run, base, run_id, now):
     return ""
 
 
+def _wait_or_stop(run, path, run_id, seconds):
+    """Wait for a rehearsal's end, or stop it after so many seconds.
+
+    Returns whether it has ended.
+    """
+    unit = attempt_dir.unit_name(run_id, outcome.NUMBER)
+    ended = wait(run, unit, seconds)
+    if not ended:
+        # `peer`: the other nodes have a bound of their own and need no message.
+        attempt_dir.stop(run, path, unit, "peer", "the end of the rehearsal")
+    return ended
+
+
+def _try_without_peers(run, base, run_id, node, seconds):
+    """Rehearse once more without traffic from GPU to GPU.
+
+    Returns {hung, ranks} with number, stage and sum of each rank, or None where it cannot start.
+    """
+    path = attempt_dir.attempt_dir(base, run_id, outcome.NUMBER)
+    try:
+        prepared = second_try.prepare(path)
+        if remove(run, base, run_id, time.time()):
+            return None
+        second_try.start(run, base, run_id, node, prepared)
+    except (attempt_dir.AttemptError, OSError, ValueError):
+        return None  # the hang is a finding as it is
+    ended = _wait_or_stop(run, path, run_id, seconds)
+    ranks = read(path, node)["ranks"]
+    names = ("rank", "stage", "sum")
+    return {
+        "hung": not ended,
+        "ranks": [{name: rank[name] for name in names if name in rank} for rank in ranks],
+    }
+
+
 def finish(run, base, run_id, node, seconds, refused, alone):
     """Wait for the rehearsal's end, read it, remove it.
 
     Returns the module's result. seconds: the bound. refused: why this node did not start, or ''.
     alone: True if another node did not start, so that there is nothing to wait for.
     """
-    unit = attempt_dir.unit_name(run_id, outcome.NUMBER)
     path = attempt_dir.attempt_dir(base, run_id, outcome.NUMBER)
     began = time.monotonic()
     if refused or alone:
         seconds = 0
-    ended = wait(run, unit, seconds)
-    if not ended:
-        # `peer`: the other nodes have a bound of their own and need no message.
-        attempt_dir.stop(run, path, unit, "peer", "the end of the rehearsal")
+    ended = _wait_or_stop(run, path, run_id, seconds)
     result = dict(
         read(path, node),
         refused=refused,
         hung=not ended and not (refused or alone),
         seconds=time.monotonic() - began,
+        without_peers=None,
     )
+    if result["hung"] and second_try.is_useful(status.read_json(path, "plan.json") or {}, result):
+        result["without_peers"] = _try_without_peers(run, base, run_id, node, seconds)
     # The start that follows opens its own credential. After check.yml nothing does.
     mesh_credential.close(os.path.expanduser("~"), run_id, None, node)
     result["left"] = remove(run, base, run_id, time.time())

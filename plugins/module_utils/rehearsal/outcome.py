@@ -50,6 +50,10 @@ CONVOLUTION = (
     " (LD_LIBRARY_PATH of the site's trainyard_env, the nvidia-cudnn wheels) and which one this"
     " build of the framework needs"
 )
+# Stages in which a rank waits for others, and the variable that keeps NCCL from direct traffic
+# between GPUs.
+WAITING = ("imported", "joined", "added")
+NO_PEERS = "NCCL_P2P_DISABLE"
 # Remedies for known texts in a rank's error.
 KNOWN = (
     (
@@ -452,13 +456,58 @@ def _judge_hang(plan, results, allowed):
             " these nodes; preflight_rehearsal_seconds sets the bound"
         )
         return [finding("rehearsal.slow", text, remedy, hung, "warn")]
+    second = _judge_second_try(plan, results, text)
+    if second:
+        return second
     faces = named([f"{node['address']} on {node['interface']}" for node in plan["nodes"]])
     remedy = (
         f"the ranks reach each other by TCP at {faces}, from port {plan['ports']['start']} on and"
         " at the ephemeral ones: look for a firewall between them, and for variables of the site"
         " or the job that name another interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
     )
+    if plan["accelerator"] == "gpu" and len(plan["nodes"]) < len(plan["ranks"]):
+        remedy += _advice_about_peers(plan, results)
     return [finding("rehearsal.hung", text, remedy, hung)]
+
+
+def _judge_second_try(plan, results, text):
+    """Return the finding about GPUs that hang with direct traffic and pass without it, or [].
+
+    text: of the hang.
+    """
+    (name, *others) = [node["name"] for node in plan["nodes"]]
+    second = results[name].get("without_peers")
+    if others or not second or second["hung"]:
+        return []
+    done = {rank["rank"]: rank for rank in second["ranks"]}
+    expected = _expected_sum(plan)
+    for rank in plan["ranks"]:
+        found = done.get(rank["rank"]) or {}
+        if found.get("stage") != "ended" or found.get("sum") != expected:
+            return []
+    text = f"{text}. With {NO_PEERS}=1 all ranks came to their end"
+    remedy = (
+        f'set {NO_PEERS}: "1" in the site\'s trainyard_env, which is slower; for good turn the'
+        " IOMMU and PCI access control (ACS) off in the firmware, or start the kernel with iommu=pt"
+    )
+    return [finding("rehearsal.hung_peer_to_peer", text, remedy, name)]
+
+
+def _advice_about_peers(plan, results):
+    """Return what to do besides about a hang of nodes with several GPUs."""
+    if len(plan["nodes"]) > 1:
+        return (
+            "; or it is the traffic between the GPUs of one node: check.yml -e nodes=1 rehearses"
+            f" one node alone, and again with {NO_PEERS}=1 if that hangs"
+        )
+    if results[plan["nodes"][0]["name"]].get("without_peers"):
+        return f"; it is not the traffic between the GPUs: {NO_PEERS}=1 did not help"
+    return ""
+
+
+def _expected_sum(plan):
+    """Return 1 + ... + N for the plan's N ranks."""
+    return len(plan["ranks"]) * (len(plan["ranks"]) + 1) / 2.0
 
 
 def _stage_of(number, result):
@@ -501,7 +550,7 @@ def _judge_absent_ranks(plan, results):
 
 def sums(plan, results):
     """Return findings about ranks for which the all-reduce did not give 1 + ... + N."""
-    expected = len(plan["ranks"]) * (len(plan["ranks"]) + 1) / 2.0
+    expected = _expected_sum(plan)
     remedy = (
         "the gradients would be added up as wrongly: compare framework, driver and NCCL of the"
         " nodes, and try without the fast network"

@@ -24,6 +24,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import comp
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import (
     node_rehearsal,
     outcome,
+    second_try,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 from core_support import ROOT, RUN, gang
@@ -69,7 +70,7 @@ def results_of(made, **nodes):
         found[node["name"]] = dict(
             {"ranks": ranks, "events": [ended], "hung": False, "halted": False, "seconds": 4.0,
             "console": [], "logs": {}, "transports": {},
-             "refused": "", "left": ""},
+             "refused": "", "left": "", "without_peers": None},
             **nodes.get(node["name"], {}),
         )  # fmt: skip
     return found
@@ -725,3 +726,196 @@ def test_a_convolution_that_gives_another_value_stops(value):
         ["node2"],
     )
     assert f"gave {value} on rank 1; it must be 27" in found["text"]
+
+
+# --- GPUs that hang with direct traffic between them
+
+# A stand-in for what cannot be had here: the all-reduce never ends while NCCL may use peer-to-peer.
+HANGS = (
+    "import os, time; [time.sleep(1) for _ in iter(lambda: os.environ.get('NCCL_P2P_DISABLE'),"
+    " '1')]; values[0] = {sum}"
+)
+
+
+class GpuNode:
+    """A user's systemd whose unit is the ranks' real processes, as the launcher starts them."""
+
+    def __init__(self, place, paddle, refuses=False):
+        self.place, self.paddle, self.refuses = place, paddle, refuses
+        self.ranks, self.starts = [], []
+        self.start()
+
+    def start(self):
+        plan = status.read_json(self.place, "plan.json")
+        work = os.path.join(self.place, "work")
+        with open(os.path.join(work, "tools", "paddle.py"), "w", encoding="ascii") as handle:
+            handle.write(self.paddle)
+        self.starts.append(plan["env"].get("NCCL_P2P_DISABLE"))
+        count = len(plan["ranks"])
+        for rank in range(count):
+            environment = dict(
+                plan["env"], PADDLE_TRAINER_ID=str(rank), PADDLE_TRAINERS_NUM=str(count)
+            )
+            self.ranks.append(
+                subprocess.Popen(
+                    [sys.executable, plan["script"][0]],
+                    cwd=work,
+                    env=environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+
+    def __call__(self, argv):
+        if argv[0] == "systemd-run" and any(word.startswith("--unit=trainyard") for word in argv):
+            if self.refuses:
+                return 1, "", "no"
+            self.start()
+        if argv[2] == "stop":
+            self.end()
+        if argv[2] == "list-units":
+            return 0, "", ""
+        active = any(process.poll() is None for process in self.ranks)
+        return 0, "active\n" if active else "inactive\n", ""
+
+    def end(self):
+        for process in self.ranks:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def gpu_node(tmp_path):
+    """Return a function that prepares a rehearsal of one node's GPUs and starts it.
+
+    It returns (node, base, plan).
+    """
+    nodes = []
+
+    def begin(paddle_reduce=HANGS, devices=2, count=1, refuses=False, env=None, container=False):
+        made = made_for(count=count, devices=devices, accelerator="gpu")
+        made["env"].update(env or {})
+        if container:
+            made["environment"]["container"] = {"image": "x"}
+        base = tmp_path / "base"
+        for node in made["nodes"]:
+            node["base"] = str(base)
+        tools = base / "code" / made["code"]["digest"][:16] / "tools"
+        tools.mkdir(parents=True)
+        (tools / "train.py").write_text("raise SystemExit(9)\n", encoding="ascii")
+        found = outcome.plan_of(made, SCRIPT, 60)
+        text = compiler.canonical_bytes(found).decode("ascii")
+        place = attempt_dir.attempt_dir(str(base), RUN, 0)
+        archive = {attempt_dir.ARCHIVE: b"archive"}
+        begun = {"start": "token", "by": "ann@here"}
+        attempt_dir.prepare(place, text, compiler.sha256(found), "node1", RUN, 0, archive, begun)
+        world = len(made["ranks"])
+        # a stand-in of the rank's own number: each process knows the sum
+        reduce = paddle_reduce.format(sum=world * (world + 1) / 2.0)
+        paddle = PADDLE.replace(
+            "return 1", "return int(__import__('os').environ['PADDLE_TRAINER_ID'])"
+        )
+        paddle = paddle.replace("return 2", f"return {world}")
+        nodes.append(GpuNode(place, paddle.format(reduce=reduce, convolve=CONVOLVE), refuses))
+        return nodes[-1], str(base), made
+
+    yield begin
+    for node in nodes:
+        node.end()
+
+
+def finished(node, base, seconds=4.0):
+    result = node_rehearsal.finish(node, base, RUN, "node1", seconds, "", False)
+    return answer_gate.validate(
+        "rehearsal_wait", json.loads(json.dumps(dict(result, changed=False))), {}
+    )
+
+
+def test_gpus_that_hang_are_tried_again_without_peer_to_peer(gpu_node):
+    node, base, made = gpu_node()
+    answer = finished(node, base)
+    assert node.starts == [None, "1"] and answer["hung"]
+    assert answer["without_peers"] == {
+        "hung": False,
+        "ranks": [{"rank": rank, "stage": "ended", "sum": 3.0} for rank in (0, 1)],
+    }
+    assert not os.path.exists(node.place) and answer["left"] == ""
+    (found,) = outcome.judge(made, {"node1": answer}, {"rehearsal_seconds": 4})
+    assert (found["code"], found["level"], found["nodes"]) == (
+        "rehearsal.hung_peer_to_peer",
+        "stop",
+        ["node1"],
+    )
+    assert "waits in the first all-reduce" in found["text"]
+    assert "NCCL_P2P_DISABLE" in found["remedy"] and "firewall" not in found["remedy"]
+
+
+def test_gpus_that_hang_without_peer_to_peer_too_are_no_matter_of_it(gpu_node):
+    node, base, made = gpu_node("import time; time.sleep(60)")
+    answer = finished(node, base, 2.0)
+    assert node.starts == [None, "1"] and answer["without_peers"]["hung"]
+    (found,) = outcome.judge(made, {"node1": answer}, {})
+    assert found["code"] == "rehearsal.hung" and "did not help" in found["remedy"]
+
+
+def test_a_second_try_that_cannot_start_leaves_the_hang_as_it_is(gpu_node):
+    node, base, made = gpu_node(refuses=True)
+    answer = finished(node, base, 2.0)
+    assert answer["without_peers"] is None and not os.path.exists(node.place)
+    (found,) = outcome.judge(made, {"node1": answer}, {})
+    assert found["code"] == "rehearsal.hung" and "did not help" not in found["remedy"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"env": {"NCCL_P2P_DISABLE": "0"}},  # the site decides
+        {"container": True},  # the variable would not enter it
+        {"devices": 1},
+        {"count": 2},
+    ],
+)
+def test_where_a_second_try_shows_nothing_there_is_none(gpu_node, given):
+    node, base, _made = gpu_node("import time; time.sleep(60)", **given)
+    assert finished(node, base, 2.0)["without_peers"] is None
+    assert len(node.starts) == 1
+
+
+@pytest.mark.parametrize("stage, useful", [("joined", True), ("imported", True), ("added", True),
+                                           ("started", False), ("measured", False)])  # fmt: skip
+def test_ranks_that_wait_for_no_other_are_not_tried_again(stage, useful):
+    made = made_for(count=1, devices=2, accelerator="gpu")
+    ranks = [spoken(made, 0, stage="joined"), spoken(made, 1, stage=stage)]
+    assert second_try.is_useful(made, {"ranks": ranks}) is useful
+    assert not second_try.is_useful(made, {"ranks": ranks[:1]})
+    assert not second_try.is_useful(dict(made, accelerator="cpu"), {"ranks": ranks[:1] * 2})
+
+
+@pytest.mark.parametrize("changes", [{"stage": "joined"}, {"sum": 7.0}, {"rank": 5}, {"rank": 0}])
+def test_a_second_try_that_was_not_whole_says_nothing(changes):
+    made = made_for(count=1, devices=2, accelerator="gpu")
+    stuck = [spoken(made, rank, stage="joined") for rank in (0, 1)]
+    second = [dict({"rank": rank, "stage": "ended", "sum": 3.0}) for rank in (0, 1)]
+    told = {"ranks": stuck, "hung": True, "without_peers": {"hung": False, "ranks": second}}
+    (found,) = judged(made, node1=told)
+    assert found["code"] == "rehearsal.hung_peer_to_peer"
+    second[1].update(changes)
+    (found,) = judged(made, node1=told)
+    assert found["code"] == "rehearsal.hung"
+    whole = [{"rank": rank, "stage": "ended", "sum": 3.0} for rank in (0, 1)]
+    told["without_peers"] = {"hung": True, "ranks": whole}
+    (found,) = judged(made, node1=told)
+    assert found["code"] == "rehearsal.hung"
+
+
+def test_several_nodes_with_several_gpus_are_told_to_rehearse_one():
+    made = made_for(count=2, devices=2, accelerator="gpu")
+    stuck = {
+        node: {"ranks": [spoken(made, rank, stage="joined") for rank in ranks], "hung": True}
+        for node, ranks in (("node1", (0, 1)), ("node2", (2, 3)))
+    }
+    (found,) = judged(made, **stuck)
+    assert "check.yml -e nodes=1" in found["remedy"] and "firewall" in found["remedy"]
+    single = made_for(count=2, devices=1, accelerator="gpu")
+    (found,) = judged(single, node1={"ranks": [spoken(single, 0, stage="joined")], "hung": True})
+    assert "nodes=1" not in found["remedy"]
