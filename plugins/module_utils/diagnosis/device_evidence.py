@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What devices, kernels and NCCL's RAS say about the end of an attempt, and whom it blames.
+"""Reports of devices, kernels and NCCL's RAS about the end of an attempt, and whom they blame.
 
 Pure. A device or a node is blamed only on evidence of its own (docs/runbooks/verdict.md, "When a
 device or a node is blamed"). The numbers of Xid events are those of NVIDIA's Xid catalogue. The

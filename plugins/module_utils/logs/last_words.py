@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the end of a process is the one that an error in its log announces.
+"""Comparison of the end of a process with the end that an error in its log announces.
 
 An uncaught exception ends with exit code 1, argparse with 2, a shell's `Killed` belongs to the code
 137, and what a signal from outside ended had gone on until then. An error that the end contradicts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node's login shell prints before any program does.
+"""The text that a node's login shell prints before any program does.
 
 rsync and the stream of logs read a program's output over a plain connection of SSH. Text that a
 file such as ~/.bashrc prints there makes that output unreadable, while Ansible's own tasks mostly

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well a verdict is founded, and which of two verdicts on one attempt stays. Pure.
+"""The foundation of a verdict, and which of two verdicts on one attempt stays. Pure.
 
 A later look may see less than an earlier one: a node is gone, its attempt was removed, or the
 controller is cut off. It may also lack what only the earlier look could see: that a node did not
