@@ -20,7 +20,8 @@ TEXTS = (
     "3.11", "SIGTERM", "0700", "127", "code/" + "a" * 16, "SHA256:aaaa", "ssh-ed25519 " + "A" * 68,
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43,
     ".pruning-x", "best", "last", "", "lower", "12", "TERM", "02:00", "a" * 40, "Linux 6",
-    "checkpoint.cut_off", "20261120-190935-raise-1b3e-" + "a" * 16, "0000:3b:00",
+    "checkpoint.cut_off", "20261120-190935-raise-1b3e-" + "a" * 16, "0000:3b:00", "iommu=pt",
+    ":".join(["fe80"] + 7 * ["0000"]),
 )  # fmt: skip
 NUMBERS = (0, 1, 7, 12, 1.5)
 HEX = re.compile(r"[0-9a-f]*")
