@@ -11,8 +11,10 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils import rehearsal
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
     read_json,
     write_json,
@@ -35,9 +37,9 @@ def proof_keys(
 ) -> dict[str, str]:
     """Return {kind: key} for a plan.
 
-    The network's key depends on nodes, addresses and ports, the rehearsal's on the whole plan but
-    for the checkpoint. plan: the plan. allowed: the limits of the site. Another floor of the
-    bandwidth, or all pairs instead of a ring, is another test of the network.
+    The network's key depends on nodes, addresses and ports, the rehearsal's on its own code and on
+    the whole plan but for the checkpoint. plan: the plan. allowed: the limits of the site. Another
+    floor of the bandwidth, or all pairs instead of a ring, is another test of the network.
     """
     limits = {name: str((allowed or {}).get(name)) for name in ("bandwidth", "matrix")}
     boots = {node["name"]: facts[node["name"]].get("boot") for node in plan["nodes"]}
@@ -54,8 +56,15 @@ def proof_keys(
     }
     return {
         "network": _digest([wires, plan["ports"], boots, limits]),
-        "rehearsal": _digest([digest, boots, software]),
+        "rehearsal": _digest([digest, boots, software, _rehearsal_digest()]),
     }
+
+
+def _rehearsal_digest() -> str:
+    """Return the sha256 of the rehearsal's own code: what it tries is a part of what it proves."""
+    folder = Path(rehearsal.__file__).parent
+    files = [*sorted(folder.glob("*.py")), folder.with_name("agent") / "rehearsal_rank.py"]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def _software(installed: Mapping[str, Any]) -> list[Any]:

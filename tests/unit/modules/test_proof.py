@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.findings import finding
@@ -12,6 +14,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import comp
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import proof_cache
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.start import proof_verdict
 from core_support import gang
+
+PLUGINS = Path(__file__).resolve().parents[3] / "plugins"
 
 
 @pytest.fixture
@@ -52,6 +56,24 @@ def test_a_proof_is_kept_only_where_nothing_stops_and_the_look_was_full(
     ]
     assert kept(given, tmp_path)["result"]["findings"][0]["check"] == "mtu"
     assert (os.stat(tmp_path / "proofs").st_mode & 0o777) == 0o700
+
+
+def test_another_rehearsal_script_makes_another_proof(monkeypatch, tmp_path, given):
+    keys = proof_cache.proof_keys(given["plan"], given["facts"])
+    folder = tmp_path / "module_utils"
+    shutil.copytree(PLUGINS / "module_utils/rehearsal", folder / "rehearsal")
+    script = folder / "agent" / "rehearsal_rank.py"
+    script.parent.mkdir()
+    shutil.copy(PLUGINS / "module_utils/agent/rehearsal_rank.py", script)
+    monkeypatch.setattr(
+        proof_cache.rehearsal, "__file__", str(folder / "rehearsal" / "__init__.py")
+    )
+    assert proof_cache.proof_keys(given["plan"], given["facts"]) == keys
+    for path in (script, folder / "rehearsal" / "outcome.py"):
+        path.write_text(path.read_text() + "\n")
+        changed = proof_cache.proof_keys(given["plan"], given["facts"])
+        assert changed["rehearsal"] != keys["rehearsal"] and changed["network"] == keys["network"]
+        keys = changed
 
 
 def test_every_stop_is_said_however_many_there_are(run_action, monkeypatch, tmp_path, given):
