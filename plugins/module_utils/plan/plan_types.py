@@ -101,7 +101,7 @@ class Plan(TypedDict):
     code: dict[str, str]  # digest, path
     placed: dict[str, PlannedPath]
     data: dict[str, str]  # {data set: digest}
-    weights: dict[str, dict[str, str]]  # {config key: {digest, file, url}}
+    weights: dict[str, dict[str, Any]]  # {config key: {digest, file, url, bytes}}
     links: dict[str, str]  # {path below the working directory: target}
     files: dict[str, str]  # {path below the working directory: text}
     scheduler: Scheduler | None

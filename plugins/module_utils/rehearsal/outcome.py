@@ -601,10 +601,26 @@ def _summarize(plan, results):
             f"all-reduce of {slowest['bytes'] / 1e6:.1f} MB"
             f" at {slowest['bandwidth'] / 1e6:.0f} MB/s ({slowest['backend']}, {interfaces})"
         )
+        parts += _gradients(plan, slowest["bandwidth"])
     if connections:
         pairs = [f"{transport} x {count}" for transport, count in sorted(connections.items())]
         parts.append(f"NCCL: {', '.join(pairs)}")
     return finding("rehearsal.passed", "; ".join(parts), level="note")
+
+
+def _gradients(plan, bandwidth):
+    """Return the sentence about the gradients of a job with pretrained weights, as a list.
+
+    A gradient has the size of its weight. Weights of a part of the model only say what the
+    gradients need at least. bandwidth: bytes a second of the slowest rank.
+    """
+    size = max((item.get("bytes") or 0 for item in plan["weights"].values()), default=0)
+    if not size:
+        return []
+    return [
+        f"the gradients, {size / 1e6:.1f} MB or more by the pretrained weights, take"
+        f" {size / bandwidth:.2f} s a step at that rate"
+    ]
 
 
 # --- texts

@@ -393,18 +393,18 @@ def describe_weights(
         folder = sources.weight_folder(params["cache_dir"], url)
         if not local and check_mode and not os.path.isdir(folder):
             _validate_url(params, key, url)
-            result["weights"][key] = _weights_entry("0" * 64, sources.weight_name(url), url)
+            result["weights"][key] = _weights_entry("0" * 64, sources.weight_name(url), url, 0)
             continue
         if not local and _fetch_weights(params, key, url, open_url):
             result["fetched"].append(url)
         tree, file = _weights_tree(params, key, url, local)
         result["trees"].append(tree)
-        result["weights"][key] = _weights_entry(tree["digest"], file, url)
+        result["weights"][key] = _weights_entry(tree["digest"], file, url, tree["bytes"])
     return result
 
 
-def _weights_entry(digest: str, file: str, url: str) -> dict[str, str]:
-    return {"digest": digest, "file": file, "url": url}
+def _weights_entry(digest: str, file: str, url: str, size: int) -> dict[str, Any]:
+    return {"digest": digest, "file": file, "url": url, "bytes": size}
 
 
 def _placed_weights(params: Mapping[str, Any], path: str) -> PlacedInput:

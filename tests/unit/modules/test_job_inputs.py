@@ -316,10 +316,14 @@ def test_weights_are_fetched_once_and_shipped_as_a_tree(run_action, given, web):
     assert (first["changed"], again["changed"]) == (True, False) and web[1] == ["/m.pdparams"]
     weights = first["weights"]["pretrain_weights"]
     tree = first["trees"][-1]
-    assert (
-        weights == {"digest": tree["digest"], "file": "m.pdparams", "url": web[0] + "/m.pdparams"}
-        and tree["kind"] == "weights"
-    )
+    url = web[0] + "/m.pdparams"
+    assert tree["kind"] == "weights" and tree["bytes"] > 0
+    assert weights == {
+        "digest": tree["digest"],
+        "file": "m.pdparams",
+        "url": url,
+        "bytes": tree["bytes"],
+    }
     assert os.listdir(tree["source"]) == ["m.pdparams"] and again["weights"] == first["weights"]
 
 
