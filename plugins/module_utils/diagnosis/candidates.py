@@ -174,7 +174,9 @@ class _RankEvidence:
         )
         is_mistake = is_primary and not self.is_crash
         self.is_passing = is_mistake and (error.get("handled") or error.get("survived"))
-        self.is_own_error = is_mistake and not self.is_passing
+        # Last words without an event of their own weigh no more than an end without words.
+        self.is_closing = is_mistake and bool(error.get("closing"))
+        self.is_own_error = is_mistake and not self.is_passing and not self.is_closing
 
     def is_error_of_stop(self):
         """Return whether the log holds an error that stopping the attempt may have made."""
@@ -225,6 +227,10 @@ class _RankEvidence:
     def is_failed_by_itself(self):
         """Return whether the rank ended with an exit code or aborted."""
         return self.code or self.signal == "SIGABRT"
+
+    def has_closing_words(self):
+        """Return whether only the last lines of the log say why the rank ended."""
+        return self.is_closing
 
     def is_without_log(self):
         """Return whether the rank failed without a cause outside and has no log."""
@@ -295,6 +301,13 @@ _RANK_RULES = (
     ),
     _Rule(_RankEvidence.has_passing_error, DOUBTFUL, _PASSING, LATE, _PASSING),
     _rule(_RankEvidence.has_shared_error, SHARED, "met a condition that all ranks share"),
+    _Rule(
+        _RankEvidence.has_closing_words,
+        SILENT,
+        "ended, and the last lines of its log say why, first on its node",
+        LATE,
+        "ended, and the last lines of its log say why",
+    ),
     _rule(_RankEvidence.is_without_log, LATE, "ended, and its log is not there to say why"),
     _rule(_RankEvidence.is_secondary, SECONDARY, "lost its peers or was told to stop"),
     _Rule(

@@ -756,6 +756,8 @@ def _quote_error(error):
     quote = error["kind"]
     if error["text"]:
         quote = f"{error['kind']}: {error['text']}"
+    if error.get("closing") and error.get("origin") == "line":
+        quote = error["text"]
     verb = {"python": "raised ", "cpp": "stopped with "}.get(error.get("origin"), "said ")
     return verb + quote.split("\n")[0][:300]
 

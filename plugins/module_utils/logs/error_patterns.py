@@ -23,7 +23,7 @@ LITERALS = (
     "can't open file",
     "No module named",
     ": error: ",
-    "NCCL WARN",
+    " WARN ",
     "Check failed",
     "Exception ignored in",
     "Exception in thread",
@@ -76,6 +76,7 @@ LITERALS = (
     "failed to TCP connect",
     "cudaGetLastError",
     "It looks like MPI_INIT",
+    "An MPI communication peer",
     "An error occurred in MPI_",
     "Failed, ",
     "Assertion ",
@@ -83,10 +84,16 @@ LITERALS = (
     "ib_mlx5_log",
     "Find timeout",
     "cannot be set as true",
+    "received by PID",
+    "(SeqNum=",
+    "watchdog thread",
 )
 
 # What launchers and libraries put before the lines of a rank.
-PREFIX = re.compile(r"^(?:\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?)")
+PREFIX = re.compile(
+    r"^(?:\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?"
+    r"|\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?)"
+)
 
 SUMMARY = "Error Message Summary:"
 TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):")
@@ -118,7 +125,8 @@ RECORD_BYTES = (
 # lines of the runtimes' threads, of a launcher and of a worker process.
 _FOREIGN = re.compile(
     r"^(?:\s|\[|\(|[-=*#+|]|[IWEF]\d{4} |E[A-Z0-9]\d{4}: |\d+\.|\S+\.(?:cc|cu|cpp|h|so)\b"
-    r"|\S+\.py\b(?!:\d+: \w*Warning: )|\S*(?:resource_tracker|ResourceWarning)|Process \S+:"
+    r"|\S+:\d+:\d+ \[\d+\] |\S+\.py\b(?!:\d+: \w*Warning: )"
+    r"|\S*(?:resource_tracker|ResourceWarning)|Process \S+:"
     r"|Current thread|Thread 0x|(?:The above|During handling)|LAUNCH )"
 )
 # Exceptions whose message is one line by the way in which the interpreter makes it.
@@ -224,7 +232,12 @@ SINGLE = (
         "line",
     ),
     (re.compile(r"^[\w.-]+: error: (?P<text>.*)"), "usage error", "line"),
-    (re.compile(r"NCCL WARN (?P<text>.*)"), "NCCL WARN", "cpp"),
+    # Before NCCL 2.3 the line does not name it.
+    (
+        re.compile(r"(?:NCCL|\S+\.(?:h|cc|cu):\d+) WARN (?P<text>.*)"),
+        "NCCL WARN",
+        "cpp",
+    ),
     # Paddle 2.4 prints it and exits.
     (re.compile(r"^Failed, (?P<text>(?i:nccl|cuda|hccl) error .*)"), "Failed", "cpp"),
     (
@@ -251,6 +264,31 @@ SINGLE = (
         re.compile(r"(?P<text>Config use_\w+ cannot be set as true while you are using .*)"),
         "check",
         "line",
+    ),
+    # A check of C in a library, after which the C library aborts.
+    (
+        re.compile(r"^[\w.-]+: (?P<text>\S+:\d+: .{0,300}: Assertion `.*' failed\.)"),
+        "Assertion",
+        "cpp",
+    ),
+    # The handlers of older versions of Paddle, and of glog.
+    (re.compile(r"^\*\*\* (?P<kind>SIG[A-Z]+) (?P<text>\(@\w+\) received by .*)"), None, "cpp"),
+    # The thread of PyTorch that watches collective operations, for NCCL and for HCCL.
+    (
+        re.compile(
+            r"^(?! *what\(\)).*?(?P<text>(?:Watchdog caught collective operation timeout: )?"
+            r"Work\w+\(SeqNum=.*"
+            r"(?:before timing out|timed out in blocking wait).*)"
+        ),
+        "watchdog",
+        "cpp",
+    ),
+    (
+        re.compile(
+            r"^(?! *what\(\)).*watchdog thread terminated with exception: (?P<text>(?!\[Rank).+)"
+        ),
+        "watchdog",
+        "cpp",
     ),
     # glog ends the process after a line of its level F.
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
@@ -281,7 +319,8 @@ SINGLE = (
     (
         re.compile(
             r"^(?P<text>(?:MPI_ABORT was invoked on rank|mpirun was unable to|\S+ has detected that"
-            r" a required daemon terminated during|It looks like MPI_INIT failed).*)"
+            r" a required daemon terminated during|It looks like MPI_INIT failed"
+            r"|An MPI communication peer process has unexpectedly disconnected).*)"
         ),
         "Open MPI",
         "line",
@@ -355,6 +394,11 @@ def is_one_line(error):
     return bool(_ONE_LINE.match(f"{error['kind']}: {error['text']}"))
 
 
+def is_known(kind):
+    """Return whether the name of a class ends as those of Python's exceptions do."""
+    return bool(_KNOWN.search(kind.rsplit(".", 1)[-1]))
+
+
 def is_final(match):
     """Return whether a match of FINAL ends a traceback.
 
@@ -365,7 +409,7 @@ def is_final(match):
     name = kind.rsplit(".", 1)[-1]
     if kind in _NOT_KINDS:
         return False
-    if _KNOWN.search(name):
+    if is_known(kind):
         return True
     # A user's own exception class (`BadSample: ...`) has its colon, and looks like a class or a
     # path to one.

@@ -25,6 +25,7 @@ KEEP = 16  # errors kept before training goes on or the log ends
 CONTEXT_BEFORE = 6
 CONTEXT_AFTER = 4
 CONTEXT_CHARS = 400
+MAX_PID = 1 << 22  # Linux, PID_MAX_LIMIT
 OUTLIVED = 2  # plain lines below a message of one line from which on the process had gone on
 
 
@@ -43,6 +44,7 @@ class ErrorScan:
         self.thread_error = None
         # The launcher's lines about its children: see error_patterns.note_child.
         self.containers = []
+        self.last_line = 0  # number of the last line of an event
         self._pending = False  # whether `errors` has an exception that seems to be uncaught
         self._state = None  # the method that reads the lines of the open event
         self._error = None  # the error whose following lines are being read
@@ -83,6 +85,8 @@ class ErrorScan:
             self._outlive()
         if self._state is None or not self._state(number, text):
             self._open(number, text)
+        if self._state is not None:
+            self.last_line = number  # what follows an error may be of its message
 
     def progress(self):
         """Note a training step: no error before it ended this rank."""
@@ -96,6 +100,11 @@ class ErrorScan:
             self.thread_error = next((error for error in self.errors if error["thread"]), None)
         self.errors = []
         self._pending = False
+
+    def resume_traceback(self, number):
+        """Begin inside a traceback whose first lines are missing, before a line of this number."""
+        self._start_traceback(number, "", False)
+        self._frame = {"file": None, "line": None}
 
     def _outlive(self):
         """Note that the main thread went on: nothing that ends a process was among its errors.
@@ -411,11 +420,16 @@ class ErrorScan:
 
 
 def _signal_fields(match):
-    """Return {signal, sender} or {time} of a line. Digits become whole numbers."""
+    """Return {signal, sender} or {time} of a line. Digits become whole numbers.
+
+    Where a signal has no sender Paddle prints a number that no process has.
+    """
     fields = match.groupdict()
     for name, value in fields.items():
         if value.isdigit():
             fields[name] = int(value)
+    if (fields.get("sender") or 0) > MAX_PID:
+        fields["sender"] = None
     return fields
 
 

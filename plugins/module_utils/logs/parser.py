@@ -27,6 +27,7 @@ import re
 import stat
 from typing import Any
 
+from . import closing_lines
 from .error_patterns import LITERALS, RECORD_BYTES, any_of
 from .error_scanner import ErrorScan
 from .last_words import End
@@ -37,6 +38,7 @@ MAX_LINE = 8192
 KEEP_SAVED = 20
 LARGEST = 1e300  # the largest number in an answer of a node; a larger one counts as infinite
 TAIL = 65536
+CLOSING = 8192  # bytes of a log's end in which its last words are looked for
 # Bytes that tail_status reads to find a step line when the last TAIL bytes have none.
 TAIL_LIMIT = 1 << 20
 
@@ -213,14 +215,14 @@ class LogScan:
             self._sha = hashlib.sha256()
         self._numbered = line_numbers
         self._rest = b""  # the beginning of the line that the last chunk broke off
-        self._last = b""
+        self._tail = b""
 
     def feed(self, chunk: bytes) -> None:
         """Read the next bytes."""
         if not chunk:
             return
         self.bytes += len(chunk)
-        self._last = chunk[-1:]
+        self._tail = (self._tail + chunk[-CLOSING:])[-CLOSING:]
         if self._sha is not None:
             self._sha.update(chunk)
         end = chunk.rfind(b"\n")
@@ -348,7 +350,7 @@ class LogScan:
         if self._rest:
             self.number += 1
             self._line(self._rest)
-        if self.bytes and self._last != b"\n":
+        if self.bytes and not self._tail.endswith(b"\n"):
             count += 1
         digest = None
         if self._sha is not None:
@@ -356,7 +358,7 @@ class LogScan:
         end = None
         if ended:
             end = End(*ended, lines=count)
-        error = self.errors.finish(end)
+        error = self._explain(end)
         if not self._numbered:
             count = None
             if error:
@@ -376,6 +378,18 @@ class LogScan:
             "errors": self.errors.count,
             "containers": self.errors.containers,
         }
+
+    def _explain(self, end):
+        """Return the error that best explains the end of the process, or None."""
+        error = self.errors.finish(end)
+        if not end or (error and not (error["handled"] or error["survived"])):
+            return error
+        step = 0
+        if self._latest is not None:
+            step = self._latest[0] or 0
+        tail = self._tail.replace(b"\0", b"").decode("utf-8", "replace").splitlines()
+        begin = max(self.errors.last_line, step) + 1
+        return closing_lines.find(tail, end.lines, begin, end) or error
 
 
 def scan(descriptor, table, ended=None):

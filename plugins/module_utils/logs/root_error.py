@@ -10,11 +10,20 @@ import re
 
 from . import error_patterns as lines
 from .failure_catalogue import classify, entry_of
-from .last_words import TEARDOWN, is_contradicted, is_mere_warning
+from .last_words import (
+    LAST_WORDS,
+    TEARDOWN,
+    is_apart,
+    is_contradicted,
+    is_mere_warning,
+    lines_below,
+)
 
 _INTERNAL = frozenset(("soft", "direct", "partial", "last", "loader", "plain", "begin"))
-_ORDER = {"primary": 0, "shared": 1, "secondary": 2}
+GRADES = {"primary": 0, "shared": 1, "secondary": 2}
 _VAGUE = frozenset(("python_exception", "cpp_exception", "unknown"))
+# These say which library failed, and not why.
+GENERAL = _VAGUE | {"accelerator_call", "collective_error"}
 # An exception that was raised during the handling of one of these is its consequence. A missing
 # file is not among them: it is often expected and handled well.
 _DEEP = frozenset(
@@ -32,6 +41,12 @@ _DEEP = frozenset(
 # What native code fails with where Python called it. Its words are vague as often as the library
 # has said before what happened.
 _NATIVE = frozenset(("RuntimeError", "OSError", "SystemError", "EnforceNotMet", "DistBackendError"))
+# A heading of a part of MindSpore's message, except that of the places in its own code.
+_HEADING = re.compile(r"- (?!C\+\+ Call).*:\s*$")
+# Threads of libraries whose words stand above the exception that they lead to.
+_WARNERS = frozenset(("NCCL WARN", "watchdog"))
+# No message, or MindSpore's that a kernel failed, of whatever it failed.
+_SAYS_NOTHING = re.compile(r"\W*(?:Launch kernel failed\b.*)?$", re.DOTALL)
 _KILLED_BY = re.compile(r"killed by signal: (Bus|Segmentation|Floating|Killed|Terminated|Aborted)")
 _OF_WORKERS = frozenset(("worker_died", "killed"))
 NEAR = 3  # lines between the words of native code and the exception that they belong to
@@ -58,12 +73,34 @@ def finished(error):
     if address:
         result["peer_address"] = next(filter(None, address.groups()))
     entry = classify(result["kind"], result["text"], result["origin"], result["file"])
+    if entry["cause"] in GENERAL and _is_native(error) and not error["handled"]:
+        for detail in _details(error):
+            told = classify("", detail)
+            if told["cause"] not in GENERAL:
+                result["text"] += f" [{detail.strip()[:300]}]"
+                return dict(result, **told)
     if entry["cause"] in _VAGUE and result["root"]:
         root_entry = _root_cause(result["root"], error["direct"])
         if root_entry:
             entry = root_entry
             result["text"] += " [after {}]".format(result["root"].strip()[:200])
     return dict(result, **entry)
+
+
+def _is_native(error):
+    """Return whether an exception is one with which native code fails where Python called it."""
+    return error["origin"] == "python" and error["kind"].rsplit(".", 1)[-1] in _NATIVE
+
+
+def _details(error):
+    """Return the lines below an exception that explain it: indented, or under a heading."""
+    below = lines_below(error)
+    heads = [index for index, line in enumerate(below) if _HEADING.match(line)]
+    return [
+        line
+        for index, line in enumerate(below)
+        if line[:1] in " \t" or (heads and index > heads[0])
+    ]
 
 
 def _root_cause(root, is_direct):
@@ -88,15 +125,7 @@ def choose(errors, survived=None, thread_error=None, end=None):
     None where it may still run.
     """
     if end:
-        kept, passed = _part(errors, end)
-        if passed and not survived:
-            clearest = _clearest(errors) or passed[0]
-            survived = dict(clearest, survived=True, contradicted=True)
-        errors = kept
-        if survived and not survived["loader"]:
-            survived = dict(survived, thread=False)
-        if thread_error and not thread_error["loader"]:
-            thread_error = None
+        errors, survived, thread_error = _hold_against_end(errors, survived, thread_error, end)
     # A torn traceback does not say what ended its thread.
     threads = [error for error in errors if error["thread"] and error["kind"] != "Traceback"]
     errors = _without_outlived([error for error in errors if not error["thread"]])
@@ -104,7 +133,7 @@ def choose(errors, survived=None, thread_error=None, end=None):
     thread = None
     if thread_error or threads:
         thread = finished(thread_error or threads[0])
-    _excuse_workers(pool, thread)
+    _excuse_workers(pool, thread, end)
     causes = _primary_errors(pool, errors, thread)
     if causes:
         error = min(causes, key=_vagueness)
@@ -116,12 +145,26 @@ def choose(errors, survived=None, thread_error=None, end=None):
     # A line that only calls itself an error comes after one that ends a process. The error that
     # explains most comes first.
     if fatal:
-        return _with_peer(min(fatal, key=lambda error: _ORDER[error["grade"]]), fatal)
+        return _with_peer(min(fatal, key=lambda error: GRADES[error["grade"]]), fatal)
     if survived:
         pool.insert(0, finished(survived))
-    if not pool:
-        return None
-    return next((error for error in pool if error["grade"] == "primary"), pool[0])
+    return min(pool, key=lambda error: error["grade"] != "primary", default=None)
+
+
+def _hold_against_end(errors, survived, thread_error, end):
+    """Return (errors, survived, thread_error) as they are after the end of the process is known.
+
+    What cannot have made this end becomes an error that was survived.
+    """
+    kept, passed = _part(errors, end)
+    if passed and not survived:
+        clearest = _clearest(errors) or passed[0]
+        survived = dict(clearest, survived=True, contradicted=True)
+    if survived and not survived["loader"]:
+        survived = dict(survived, thread=False)
+    if thread_error and not thread_error["loader"]:
+        thread_error = None
+    return kept, survived, thread_error
 
 
 def _clearest(errors):
@@ -182,25 +225,32 @@ def _without_outlived(errors):
     """Return the errors without those that another one shows to be handled.
 
     An interpreter prints one uncaught exception of its main thread, the last. A C++ exception of
-    the main thread after it shows the same, except right after it, while the interpreter ends.
+    the main thread after it shows the same, except right after it, while the interpreter ends. UCX
+    takes another transport where one fails, so that an exception after its words shows the same.
     """
     result = []
     for index, error in enumerate(errors):
-        if not ends_process(error) or not any(_outlives(later, error) for later in errors[index:]):
+        may_pass = ends_process(error) or error["kind"] == "UCX"
+        if not may_pass or not any(_outlives(later, error) for later in errors[index:]):
             result.append(error)
     return result
 
 
-def _excuse_workers(pool, thread):
+def _excuse_workers(pool, thread, end=None):
     """Mark what a loader worker said as handled where its parent reports no failure after it.
 
-    A loader that starts its workers again goes on. Its thread may have died of another thing.
+    It is not where nothing stands below it in the log. A loader that starts its workers again goes
+    on. Its thread may have died of another thing.
     """
-    is_explained = thread and thread["cause"] not in _OF_WORKERS
+    is_report = bool(thread) and thread["kind"].endswith("Empty")  # its queue stays empty
+    is_explained = thread and thread["cause"] not in _OF_WORKERS and not is_report
     for index, error in enumerate(pool):
         if error["kind"] == "DataLoader" and error["origin"] == "line":
-            error["handled"] = bool(is_explained) or not any(
-                _reports_worker(later, error) for later in pool[index + 1 :]
+            is_last = end and end.code and not is_apart(error, end, LAST_WORDS)
+            error["handled"] = bool(is_explained) or not (
+                is_last
+                or is_report
+                or any(_reports_worker(later, error) for later in pool[index + 1 :])
             )
 
 
@@ -221,6 +271,8 @@ def _outlives(later, error):
     """Return whether an error shows that the main thread went on after an exception."""
     if later is error or error["kind"] == "Traceback" or QUOTES.search(error["text"]):
         return False
+    if error["kind"] == "UCX":
+        return is_uncaught(later) and "MPI" not in f"{later['kind']}: {later['text']}"
     if error["origin"] == later["origin"] == "line":
         return later["last"]
     if not is_uncaught(error):
@@ -272,14 +324,19 @@ def _primary_errors(pool, errors, thread):
 def _library_line(error, pool, errors):
     """Return the tagged line of a library that says what a vague native exception does not.
 
-    It stands above the exception. The result is None where there is no such line.
+    It stands above the exception. That a peer was lost explains an exception without words only.
+    The result is None where there is no such line.
     """
-    if error["cause"] not in _VAGUE or error["kind"].rsplit(".", 1)[-1] not in _NATIVE:
+    is_torn = error["kind"] == "Traceback"
+    is_wordless = is_torn or bool(_SAYS_NOTHING.match(error["text"]))
+    is_native = _is_native(error) or (error["origin"] == "cpp" and is_wordless)
+    if error["cause"] not in GENERAL or not (is_torn or is_native):
         return None
     for line, raw in zip(pool, errors):
         if line is error:
             return None
-        if raw["soft"] and line["grade"] != "secondary":
+        is_told = (raw["soft"] or line["kind"] in _WARNERS) and line["cause"] not in GENERAL
+        if is_told and (is_wordless or line["grade"] != "secondary"):
             return line
     return None
 

@@ -42,12 +42,12 @@ CATALOGUE = (
     + MACHINE
     + PROCESS
     + _with_words(LATE)
-    + LOST
+    + _with_words(LOST)
     + _with_words(LAST)
 )
 FIELDS = ("cause", "grade", "meaning", "remedy", "source")
 # A tagged line ([ERROR] and the like) is an error only with one of these causes: many lines are
-# called an error and end nothing.
+# called an error and end nothing. An entry of another cause says of itself that it is `tagged`.
 _TAGGED = frozenset(entry["cause"] for entry in FABRIC) | {
     "device_out_of_memory",
     "device_error",
@@ -96,7 +96,7 @@ def tagged(text):
     Only causes that the catalogue accepts from a mere line count.
     """
     entry = _find(text, None)
-    if entry and entry["cause"] in _TAGGED:
+    if entry and (entry["cause"] in _TAGGED or entry.get("tagged")):
         return entry["cause"]
     return None
 

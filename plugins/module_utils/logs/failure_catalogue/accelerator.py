@@ -35,8 +35,8 @@ _XID = r"\bXid\b(?: ?\([^)]*\))?:? ?(?:%s)\b"
 _LOCKED = r"(?:ibv|mlx5dv)_(?:reg_\w*mr\w*|create_\w+|alloc_\w+)"
 # A line of NCCL about RDMA. It goes on after the excluded ones.
 _NET_IB = (
-    r"NET/IBP?(?:/\w+)? ?:(?!.{0,60}(?:non-fatal|table changed|unknown event|is out of range|ignor"
-    r"|OOO RQ))"
+    r"NET/IBP?(?:/\w+)? ?:(?!.*collective mismatch)(?!.{0,60}(?:non-fatal|table changed"
+    r"|unknown event|is out of range|ignor|OOO RQ))"
 )
 
 EARLY = (
@@ -53,6 +53,7 @@ EARLY = (
         "pattern": (
             _LOCKED + r".{0,160}Cannot allocate memory|max locked memory|failed to create \w+ QP"
             r".{0,160}Cannot allocate memory|NCCL WARN.{0,60}Thread creation failed"
+            r"|NET/OFI Unable to register memory"
         ),
         "source": "NVIDIA/nccl-tests#206, openucx/ucx#6264, #8229: the limit of locked memory",
     },
@@ -67,7 +68,7 @@ EARLY = (
             + _NUMBER % "2"
             + r"\)|"
             + _BLAS % "3"
-            + "|"
+            + r"|\[devmm\]\[\w*alloc\w* \d+\]<errno:12\b|"
             + _RESULT % "200000|207001|207018|245000|245002"
         ),
         "source": f"{_CUDA}; {_RT}; NVIDIA/nccl#1235; candle-org/MindAct#1761",
@@ -84,6 +85,7 @@ EARLY = (
             + "|"
             + _RESULT % "507010|507053|507054"
             + r"|Device\[\d+\] lost heartbeat|(?:reason=|scheduler )\[?lost heartbeat"
+            r"|\bdevice\(\d+\) is not working|error_type: \d+, multi-bit ECC"
             r"|HBM (?:[Mm]ulti.?[Bb]it )?ECC|(?i:hbm multi bit ecc error)|\bUCE ERROR\b"
         ),
         "meaning": "The accelerator failed: it or its driver reported a fault of the device.",
@@ -103,7 +105,7 @@ EARLY = (
     {
         "cause": "import_error",
         "pattern": (
-            r"Cannot load cudnn shared library|Could not load library lib\w+"
+            r"Cannot load cudnn shared library|Could not load library lib\w+(?!.*undefined symbol)"
             r"|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"
         ),
         "source": "PaddlePaddle/PaddleOCR#7300; cuDNN 8, its own loader",
@@ -112,7 +114,7 @@ EARLY = (
         "cause": "version_mismatch",
         "pattern": (
             r"CUDNN_STATUS_(?:NOT_INITIALIZED|(?:SUBLIBRARY_)?VERSION_MISMATCH|ARCH_MISMATCH"
-            r"|RUNTIME_PREREQUISITE_MISSING)|Driver/library version mismatch"
+            r"|RUNTIME_PREREQUISITE_MISSING)|[Dd]river/library version mismatch"
             r"|(?:CUBLAS|CUSOLVER|CUSPARSE|CUFFT)_STATUS_(?:NOT_INITIALIZED|ARCH_MISMATCH)"
             r"|CUDA driver version is insufficient|invalid device function"
             r"|unsupported display driver|unsupported toolchain"
@@ -144,11 +146,19 @@ EARLY = (
         "source": "mindspore, hccl_context.cc and ascend_communication_group.cc; HCCL, EI0004",
     },
     {
+        # All ranks have the same table, and each says it.
+        "cause": "rank_table",
+        "grade": "shared",
+        "pattern": r"(?i:same super_?device_?id|super_?device_?id.{0,40}is invalid|_by_sdid fail)",
+        "source": "HCCL, topoinfo_exchange_server.cc and HCCP, rs.c (CANN 8)",
+    },
+    {
         "cause": "cluster_setting",
         "grade": "shared",
         "pattern": (
             r"Role name '[^']*' is invalid|(?i:environment variable).{0,40}\bMS_(?:ROLE|SCHED_\w+"
             r"|WORKER_NUM)\b"
+            r"|(?i:environment variables? ['\"]?rank_(?:id|size)\b.{0,20}not been exported)"
         ),
         "meaning": "The launcher did not give MindSpore's processes their roles in the cluster.",
         "remedy": "start with the launcher that the script expects (`launcher` in the job)",
@@ -174,7 +184,7 @@ EARLY = (
         "pattern": (
             _NET_IB + r"|\bibv_\w+.{0,200}failed|Transport retry count exceeded|ib_mlx5_log"
             r"|mlx5dv_\w+.{0,20}failed|[Ll]ocal QP operation|RDMA_CM_EVENT_"
-            r"|\brdma: remote operation error|[Rr]emote access error"
+            r"|\brdma: remote operation error|[Rr]emote access error|\bEI0013\b"
         ),
         "meaning": "A transfer by RDMA failed between two adapters, or an adapter refused it.",
         "remedy": (
@@ -187,7 +197,8 @@ EARLY = (
     {
         "cause": "collective_mismatch",
         "pattern": (
-            r"Message truncated : received|Mismatched collective detected|Bootstrap Root : mismatch"
+            r"[Mm]essage truncated : receiv|Mismatched collective detected"
+            r"|Bootstrap Root : mismatch"
             r"|parameters of operator \S+ are inconsistent between ranks"
             r"|(?i:cmd information.{0,300}check fail)"
         ),
@@ -207,7 +218,7 @@ EARLY = (
         "cause": "collective_timeout",
         "pattern": (
             r"Cluster Exception Location.*Stuck Occurred|Task run failed, base information"
-            r"|(?:event|notify) wait timeout occurred"
+            r"|(?:event|notify) wait timeout occurred|hccl fftsplus task timeout"
             r"|task_type=\d+\((?:EVENT|NOTIFY)_WAIT\)|reason=\[task timeout\]|"
             + _RESULT
             % "107020|507046|507047|507048"
@@ -226,8 +237,11 @@ EARLY = (
             r"system not yet initialized|no CUDA-capable device|invalid device ordinal"
             r"|cudaErrorNoDevice|cudaErrorInvalidDevice|Unable to determine the device handle"
             r"|No CUDA GPUs are available|Found no NVIDIA driver|(?i:driver not loaded)"
-            r"|Device id must be less than|NVIDIA-SMI has failed|NVLink SHARP"
+            r"|could not select device driver|Device id must be less than|NVIDIA-SMI has failed"
+            r"|NVLink SHARP"
             r"|cannot be performed in the present state|halDeviceOpen failed"
+            r"|TsdOpen failed|tsd client wait response fail|drvGetDevNum\b.{0,20}=87\b"
+            r"|halGetDeviceInfo failed: drvRet=87\b"
             r"|(?i:no (?:npu|gpu|cuda)?s? ?(?:devices?)? ?(?:is |are )?(?:found(?! matching| after)"
             r"|available|detected))|"
             + _NUMBER % "10|38|100|101|401|802|80[5-9]"
@@ -266,7 +280,7 @@ EARLY = (
             r"illegal memory access|unspecified launch failure|misaligned address|illegal"
             r" instruction was encountered|the launch timed out|cudaErrorIllegalAddress"
             r"|cudaErrorLaunchFailure|" + _XID % "13|31|43|45|68|69" + "|"
-            r"CU(?:DNN|BLAS)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)|"
+            r"CU(?:DNN|BLAS)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR)|"
             + _NUMBER % "4|6|73|74|75|76|77|700|701|702|715|716|717|718|719|720"
             + "|"
             + _BLAS % "11|13|14"
@@ -288,7 +302,9 @@ LATE = (
         "cause": "device_setting",
         "grade": "primary",
         "pattern": (
-            r"\bEE1\d{3}\b(?!.{0,80}context (?:pointer|is a) null)|\bEH0\d{3}\b"
+            r"Compile operator failed, cause: Template constraint"
+            r"|[Cc]an ?not (?:find|select) any (?:available|valid) kernel info"
+            r"|\bEE1\d{3}\b(?!.{0,80}context (?:pointer|is a) null)|\bEH0\d{3}\b"
             r"|\bEK0\d{3}\b|\bE[12][0-8]\d{3}\b|\bEZ3\d{3}\b|ASCEND_RT_VISIBLE_DEVICES"
             r"|CUDNN_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|INVALID_VALUE)"
             r"|CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED)|invalid configuration argument|"
@@ -314,10 +330,10 @@ LATE = (
     {
         "cause": "kernel_error",
         "pattern": (
-            r"\b(?i:ai ?core|aivec|vector core|aicpu)\b.{0,60}(?:abnormal|exception|error|time)"
-            r"|\bE[0-9A-HKMZ]9999\b|\bE[EZ3]\d{4}\b|"
-            + _RESULT
-            % r"50000\d|5070(?:0[01]|1[1-9]|3[4-9]|4[0-57-9]|50)|5610\d\d|5611\d\d"
+            r"\b(?i:ai ?core|aivec(?:tor)?|vector core|aicpu)\b"
+            r".{0,60}(?:abnormal|exception|error|fail|time)|\btimeout or trap error\b"
+            r"|exception occurred during AICPU execution|Task execute failed, base info"
+            r"|\bE[EZ3](?!9999)\d{4}\b|" + _RESULT % r"5070(?:0[01]|1[1-9]|3[4-9]|4[0-57-9]|50)"
         ),
         "source": f"{_CUDA}; {_RT}; {_HIASCEND}; Ascend/pytorch#66; mindspore-lab/mindocr#615",
     },
@@ -367,7 +383,7 @@ LATE = (
             r"The Inner error is reported as above"
             r"|(?i:\b(?:CUDA(?: driver)?|CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|HIP) error)|cudaError"
             r"|\bCU\w+_STATUS_|\bNVMLError|(?i:npu function error|acl (?:stream )?error)"
-            r"|\bERR\d{5}\b"
+            r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR\d{5}\b|\bE[0-9A-HKMZ]9999\b"
             r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail)|\bEL\d{4}\b|"
             + _ACL
             + _RESULT % r"[1-5][04][0-9]\d{3}"

@@ -26,6 +26,7 @@ SEEN = (
         "pattern": (
             r"Distributed job exited with exception|Container failed !!!|mpi(?:run|exec) noticed"
             r" that"
+            r"|[Ww]orker exits with exception|Scheduler process \d+ exit with exception"
             r"|(?:mpi(?:run|exec)|prterun) (?:detected that one or more processes exited|has exited"
             r" due to process rank)"
         ),
@@ -129,8 +130,9 @@ FABRIC = (
         "cause": "rank_table",
         "grade": "primary",
         "pattern": (
-            r"\bEI00(?:04|14|17)\b|\bEJ0004\b|(?i:invalid rank ?table)|(?i:the rank ?table or rank"
-            r" is invalid)"
+            r"\bEI00(?:04|14|17)\b|\bEJ0004\b|in the ranktable is inconsistent"
+            r"|is invalid in ranktable|(?i:invalid rank ?table)"
+            r"|(?i:the rank ?table or rank is invalid)"
         ),
         "meaning": (
             "The rank table does not fit the devices, their addresses or the number of ranks."
@@ -174,6 +176,7 @@ FABRIC = (
             r"\bEJ0001\b|(?i:failed to initialize the HCCP process)|\bEL0005\b|(?i:CUDA-capable"
             r" devices?(?:\(s\))? (?:is|are|is/are) busy)|(?i:device already in use)"
             r"|(?i:cuda error:?)\s?\(?(?:46|216)\b|device may be occupied by other processes"
+            r"|failed, because the device is used"
         ),
         "meaning": (
             "The device is still held by another process, most often by an earlier training that"
@@ -189,9 +192,10 @@ FABRIC = (
         "cause": "hccl_link",
         "grade": "shared",
         "pattern": (
-            r"\bEI00(?:06|09|10|12|13|15|18)\b|(?i:getting socket times out)|wait socket establish"
-            r" timeout|get socket timeout"
-            r"|(?i:transport init error)"
+            r"\bEI00(?:06|09|10|12|15|18)\b|\bEJ0002\b|(?i:getting socket times out)"
+            r"|wait socket establish timeout|get socket timeout"
+            r"|(?i:transport init error)|tlsStatus are inconsistent|LINK_ERROR_INFO"
+            r"|\| +(?:server|client) +\| +no connect\b"
         ),
         "meaning": "The NPUs of the ranks could not connect to each other in time.",
         "remedy": (
@@ -209,8 +213,9 @@ FABRIC = (
         "pattern": (
             r"\bEI0002\b|(?i:the wait execution of the notify register times out)|(?i:collective"
             r" operation timeout)"
-            r"|NCCL.{0,60}(?i:time(?:d )?out)|Timed out waiting \d+ ?ms for (?:recv|send|\w+)"
-            r" operation"
+            r"|NCCL.{0,60}(?<!Connection )(?i:time(?:d )?out)"
+            r"|Work\w+\(SeqNum=.*(?:timed|timing) out"
+            r"|Timed out waiting \d+ ?ms for (?:recv|send|\w+) operation"
         ),
         "meaning": (
             "A collective operation did not finish in time: at least one rank did not take part"
@@ -274,8 +279,8 @@ FABRIC = (
         "cause": "nccl_system_error",
         "grade": "shared",
         "pattern": (
-            r"(?i:nccl error).{0,300}(?:unhandled system error|internal"
-            r" error)|ncclSystemError|ncclInternalError"
+            r"(?i:nccl error).{0,300}(?:unhandled system error|internal error"
+            r"|Resource temporarily unavailable)|ncclSystemError|ncclInternalError"
         ),
         "meaning": "NCCL's sockets, shared memory or network device failed between ranks.",
         "remedy": (
@@ -370,7 +375,8 @@ FABRIC = (
             r"|(?i:process group).{0,80}(?i:time(?:d )?out|timeout)"
             r"|[Ww]ait timeout for key|[Tt]imeout waiting for key|store->get\("
             r"|(?i:rendezvous.{0,40}time(?:d )?out)"
-            r"|Socket Timeout|TCPStore.{0,60}[Tt]ime(?:d )?out|network \S+ cannot be obtained"
+            r"|client socket has timed out after|Socket Timeout|TCPStore.{0,60}[Tt]ime(?:d )?out"
+            r"|network \S+ cannot be obtained"
         ),
         "meaning": (
             "The ranks did not meet: rank 0's store was not reached, or not all ranks came to it in"

@@ -16,7 +16,7 @@ MACHINE = (
         "pattern": (
             r"[Bb]us error|BUS error|SIGBUS|Access to an undefined portion of a memory"
             r" object|/dev/shm|shared memory|unable to mmap"
-            r"|shm_open.{0,60}failed"
+            r"|shm_open.{0,60}failed|insufficient shm\b|shm size is"
         ),
         "meaning": (
             "A page of memory was not to be had: most often shared memory (/dev/shm) ran out, by"
@@ -80,8 +80,8 @@ MACHINE = (
             r"|NPU|HIP) out of memory"
             r"|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
             r"|\bEL0004\b|\bEI0011\b|Malloc memory failed"
-            r"|Memory not enough: (?:current free|alloc) |rtMalloc.{0,20}fail|more than total mem"
-            r" size"
+            r"|enforce allocating <= available failed|Memory not enough: (?:current free|alloc) "
+            r"|rtMalloc.{0,20}fail|more than total mem size"
             r"|(?i:out of memory.{0,40}(?:GPU|NPU) ?\d)"
         ),
         "meaning": "The accelerator's own memory ran out.",
@@ -100,7 +100,8 @@ MACHINE = (
         "pattern": (
             r"MemoryError|NCCL WARN:? Failed to malloc|[Oo]ut of memory|ResourceExhausted"
             r"|std::bad_alloc|Cannot allocate memory|Errno 12\b"
-            r"|Unable to allocate .{1,40}for an array|\bOOM\b|DefaultCPUAllocator: can't allocate"
+            r"|\d oom-kill event|Unable to allocate .{1,40}for an array|\bOOM\b"
+            r"|DefaultCPUAllocator: can't allocate"
         ),
         "meaning": (
             "The node's memory ran out, or the limit that the training's unit or container has."
@@ -136,6 +137,15 @@ MACHINE = (
 # `secondary` accuse no rank.
 LOST = (
     {
+        # The exception of this one has no words, so that a mere line has to do.
+        "cause": "connection_lost",
+        "tagged": True,
+        "pattern": (
+            r"Ring (?:ReduceScatter|AllGather) (?:send|wait (?:sending|receiving))\b.*failed"
+        ),
+        "source": "mindspore 2.7.0, ps/core/collective_ops_impl.cc",
+    },
+    {
         "cause": "connection_lost",
         "grade": "secondary",
         "pattern": (
@@ -144,7 +154,8 @@ LOST = (
             r" (?:reset|closed|aborted|refused|timed out)"
             r"|[Bb]roken pipe|Connection was (?:likely )?closed"
             r"|DistNetworkError|Socket (?:closed|[Tt]imeout)|tcp_store\.|tcp_utils\.|No route to"
-            r" host|Network is unreachable"
+            r" host|Network is unreachable|Transport endpoint is not connected"
+            r"|MPI communication peer process has unexpectedly disconnected"
             r"|remote (?:process|peer) (?:exited|closed|disconnected)|heartbeat"
             r" .{0,40}(?:lost|timed? ?out)|[Hh]eartbeat [Ll]ost"
             r"|(?i:the collective communication is disabled|communication lib(?:rary)?"
@@ -175,7 +186,8 @@ LOST = (
         "cause": "aborted",
         "grade": "secondary",
         "pattern": (
-            r"Process abort signal|SIGABRT|^Aborted\b|terminate called without an active exception"
+            r"Process abort signal|SIGABRT|^Aborted\b"
+            r"|terminate called:? without an active exception"
         ),
         "meaning": "The rank's native code ended it by abort, as it does when a peer has gone.",
         "remedy": (

@@ -27,7 +27,7 @@ PROCESS = (
             r" mismatch|unsupported pickle protocol"
             r"|dynamic library \(lib\S+\) that Paddle depends on is not configured|cuda version \S+"
             r" does(?: not|n't) match"
-            r"|\w+ is incompatible with numpy"
+            r"|\w+ is incompatible with numpy|PY_SSIZE_T_CLEAN macro must be defined"
         ),
         "meaning": (
             "Two parts of this node's software do not fit: numpy, the C++ runtime, Paddle or"
@@ -61,6 +61,7 @@ PROCESS = (
         "pattern": (
             r"URLError|HTTPSConnectionPool|HTTPConnectionPool|MaxRetryError|Name or service not"
             r" known|Temporary failure in name resolution"
+            r"|LocalEntryNotFoundError|OfflineModeIsEnabled|[Cc]ouldn't connect to 'https?://"
             r"|Retry limit reached|getaddrinfo failed|Downloading from \S+ failed"
         ),
         "meaning": (
@@ -82,7 +83,7 @@ PROCESS = (
         "pattern": (
             r"UnpicklingError|pickle data was truncated|Ran out of input|invalid load"
             r" key|(?i:failed to (?:read|parse|load) the checkpoint)"
-            r"|checkpoint file \S+.{0,40}(?:damaged|incomplete|failed to be"
+            r"|checkpoint file:? \S+.{0,40}(?:damaged|corrupted|incomplete|failed to be"
             r" parsed)|'load_checkpoint', the crc check"
             r"|protobuf\.message\.DecodeError|paddle\.load` can not parse the file"
         ),
@@ -109,7 +110,7 @@ PROCESS = (
             r"|!_?\w{2,6}\.empty\(\)|(?i:decode.{0,40}image.{0,40}failed|imdecode failed|failed to"
             r" decode"
             r"|image decode failed|load image failed)"
-            r"|(?i:the image (?:may be|is) broken)"
+            r"|(?i:the image (?:may be|is) broken)|not the mnist (?:image|label) file"
         ),
         "meaning": (
             "A data file is there but cannot be read: an image, an annotation or an archive is"
@@ -175,7 +176,8 @@ PROCESS = (
         "pattern": (
             r"unrecognized arguments|the following arguments are required|invalid choice|^usage"
             r" error|please check your running command"
-            r"|Invalid option .{1,200} is not in config"
+            r"|Invalid option .{1,200} is not in config|Could not override '"
+            r"|^Key '\S+' is not in struct"
         ),
         "meaning": "The training script or the launcher does not know a word of its command line.",
         "remedy": (

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error that the last lines of a log name where no event in it is one.
+
+Libraries print one line and exit, `sys.exit("...")` prints its text, and a log that was cut begins
+in the middle of a traceback. Such lines weigh as little as an end without words (candidates.py).
+They say what it was, or that the rank only met what others met.
+"""
+
+from __future__ import annotations
+
+import re
+
+from . import error_patterns as lines
+from .error_scanner import ErrorScan
+from .failure_catalogue import classify, entry_of
+from .root_error import GENERAL, GRADES, finished
+
+REACH = 14  # lines from the end of a log in which its last words are looked for
+CHARS = 400
+_SPEAKING = frozenset((1, 134, 255))  # exit codes: an uncaught exception, an abort, exit(-1)
+MOST_PLAIN = 2  # lines of the program's own below last words
+# A line of CANN's own log. Those of its libraries between the ranks accuse no rank.
+_TAG = re.compile(r"\[ERROR\] ?(?:(?P<fabric>HCC[LP]\w*)|[A-Z]{2,})\(\d+,")
+_UNTOLD = frozenset(("unknown", "python_exception", "cpp_exception"))
+# What a number of an error or the end of an allocation says. Other words say more.
+_LESS_CLEAR = GENERAL | {"kernel_error", "device_setting", "out_of_memory", "seen_by_launcher"}
+# What calls itself an error, and what says that it is none.
+_ALARM = re.compile(
+    r"(?i)err(?:or|no)?\b|fail|fatal|critical|\bwarn\b|time[ds]?[ -]?out|abort|den(?:ied|y)|refused"
+    r"|unable|can ?not|can't|could not|exceed|exception|invalid|mismatch|inconsistent|unexpected"
+    r"|not (?:found|match|exist|enough|support|available|allowed)|no such|\bbusy\b|insufficient"
+    r"|uncorrectable|\bXid\b|\blost\b|already|undefined symbol|fallen off"
+    r"|not (?:working|responding|ready)"
+)
+_CALM = re.compile(r"\b(?:INFO|DEBUG|EVENT|WARNING)\b|\w*Warning\b|(?i:retry|ignor)")
+
+
+def find(tail, count, begin, end):
+    """Return the error that the last lines of a log name, or None.
+
+    tail: the last lines, in order. count: lines of the whole log. begin: the first line, by its
+    number, that neither an event nor a step has. end: the End of the process. What says why it ends
+    does so with an exit code of _SPEAKING or aborts.
+    """
+    if end.code not in _SPEAKING and end.signal != "SIGABRT":
+        return None
+    tail = tail[-REACH:]
+    first = count - len(tail) + 1
+    tail = [lines.PREFIX.sub("", text, count=1) for text in tail[max(0, begin - first) :]]
+    first = count - len(tail) + 1
+    error = _exception(tail, first, end) or _named_line(tail, first)
+    if error:
+        error["closing"] = True
+    return error
+
+
+def _exception(tail, first, end):
+    """Return the error of an exception whose header is missing, or None.
+
+    first: the number of the first line of the tail.
+    """
+    for index, line in enumerate(tail):
+        final = lines.FINAL.match(line)
+        if final and _is_exception(final):
+            scan = ErrorScan()
+            scan.resume_traceback(first + index)
+            for number, text in enumerate(tail[index:], first + index):
+                scan.line(number, text)
+            error = scan.finish(end)
+            if error and not (error["handled"] or error["survived"]):
+                return error
+            return None
+    return None
+
+
+def _is_exception(final):
+    """Return whether a match of FINAL is an exception's with a message, and no warning's."""
+    kind = final.group("kind")
+    is_named = lines.is_final(final) and lines.is_known(kind) and not kind.endswith("Warning")
+    return is_named and bool(final.group("text"))
+
+
+def _named_line(tail, first):
+    """Return the error of the line that names the clearest cause, or None."""
+    found = []
+    for index, line in enumerate(tail):
+        text = line.strip()
+        below = tail[index + 1 :]
+        if _ALARM.search(text) and not _CALM.search(text):
+            entry = classify("", text)
+            tag = _TAG.match(text)
+            if entry["cause"] == "unknown" and tag:
+                entry = entry_of("accelerator_call")
+                if tag.group("fabric"):
+                    entry = entry_of("collective_error")
+            # A word too many about the others accuses nobody.
+            is_told = entry["grade"] != "primary" or not _goes_on(below)
+            if is_told and entry["cause"] not in _UNTOLD:
+                found.append(_describe(text, first + index, entry, tail[index:]))
+    return min(found, key=_clearness, default=None)
+
+
+def _goes_on(below):
+    """Return whether lines show that the program went on: a record, or several lines of its own."""
+    plain = [text for text in below if lines.is_plain(text) and not _ALARM.search(text)]
+    return len(plain) > MOST_PLAIN or any(map(lines.RECORD.match, below))
+
+
+def _clearness(error):
+    """Return the key that sorts the clearest line of several first."""
+    return (error["cause"] in _LESS_CLEAR, GRADES[error["grade"]])
+
+
+def _describe(text, number, entry, below):
+    """Return the error of a line, in the form of a library's event."""
+    event = {
+        "kind": "last words",
+        "text": text[:CHARS],
+        "line": number,
+        "origin": "line",
+        "file": None,
+        "file_line": None,
+        "context": [line[:CHARS] for line in below if line.strip()],
+        "handled": False,
+        "survived": False,
+        "thread": False,
+        "direct": False,
+        "root": None,
+        "signal": None,
+        "sender": None,
+        "time": None,
+    }
+    return dict(finished(event), **entry)
