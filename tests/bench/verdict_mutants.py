@@ -50,12 +50,20 @@ class Module(typing.NamedTuple):
 WEIGHING = (f"{CORE}/diagnosis/candidates.py", f"{CORE}/diagnosis/verdict.py")
 MODULES = (
     Module(WEIGHING[0], WEIGHING[1:], DIAGNOSIS, True),
+    Module(f"{CORE}/diagnosis/rank_rules.py", WEIGHING, DIAGNOSIS, True),
+    Module(f"{CORE}/diagnosis/clocks.py", WEIGHING, DIAGNOSIS, True),
     Module(f"{CORE}/diagnosis/handled_errors.py", WEIGHING, DIAGNOSIS, True),
     Module(f"{CORE}/diagnosis/named_peers.py", WEIGHING, DIAGNOSIS, True),
     Module(WEIGHING[1], (), DIAGNOSIS, True),
     Module(
         f"{CORE}/logs/root_error.py",
         (f"{CORE}/logs/error_scanner.py", f"{CORE}/logs/parser.py", f"{CORE}/attempts/evidence.py"),
+        LOGS,
+        False,
+    ),
+    Module(
+        f"{CORE}/logs/closing_lines.py",
+        (f"{CORE}/logs/parser.py", f"{CORE}/attempts/evidence.py"),
         LOGS,
         False,
     ),
@@ -99,8 +107,8 @@ class Mutant(typing.NamedTuple):
 EQUIVALENT: dict[tuple[str, str], str] = {
     ("named_peers.py", "without `not address`"): "no rank is at the address None",
     (
-        "candidates.py",
-        "_RANK_RULES: _rule(_RankEvidence.has_shared_error, SHARED, 'met a condition that all"
+        "rank_rules.py",
+        "RANK_RULES: _rule(RankEvidence.has_shared_error, SHARED, 'met a condition that all"
         " ranks sh one earlier",
     ): "an error that was handled is primary, so none is both",
     (

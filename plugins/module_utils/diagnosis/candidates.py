@@ -18,35 +18,29 @@ from ..attempts.evidence import is_child
 from ..base.folding import FOLD, list_ranks
 from ..logs.failure_catalogue import entry_of
 from . import named_peers
+from .clocks import BEFORE, BEFORE_ELSEWHERE, CLOCKS_APART, measure_clocks
 from .device_evidence import oom_pids
 from .handled_errors import set_handled_apart
-
-PRIMARY = 100
-LAUNCHER = 95
-OOM = 90
-KILLED = 80
-DOUBTFUL = 70
-LAUNCHER_LATER = 62
-TERMINATED = 61
-SILENT = 60
-DECIDES = 60  # from this weight on a candidate is named as the beginning of the failure
-LATE = 40
-SHARED = 30
-SECONDARY = 20
-STOPPED = 5
-_FATAL = frozenset(
-    ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGSYS", "SIGXCPU", "SIGXFSZ")
+from .rank_rules import FATAL, RANK_RULES, RankEvidence
+from .weights import (
+    DECIDES,
+    DOUBTFUL,
+    KILLED,
+    LATE,
+    LAUNCHER,
+    LAUNCHER_LATER,
+    OOM,
+    PRIMARY,
+    SECONDARY,
+    SHARED,
+    SILENT,
+    STOPPED,
+    TERMINATED,
 )
+
 # Causes that say of an exception only that there was one: two of them are one failure only where
 # they say the same.
 _VAGUE_CAUSES = frozenset(("python_exception", "cpp_exception", "unknown"))
-# seconds between two nodes' clocks from which times are corrected; less is the time it takes to ask
-# them
-CLOCKS_APART = 10.0
-STARTS_APART = 30.0  # seconds within which the launchers of one attempt are started
-# seconds by which one death must precede another on the same node to be the earlier one
-BEFORE = 0.5
-BEFORE_ELSEWHERE = 3.0  # the same between two nodes, whose clocks are not quite one
 GOING_DOWN = 5.0  # seconds that a process may take to end after its traceback
 MESSAGE = 20  # lines that a message of a library and of a handler of SIGTERM may have
 FULL = 1 << 20  # bytes free below which a log that breaks off did so because the disk was full
@@ -68,79 +62,6 @@ def has_succeeded(unit, node):
     return well and not unit.get("stopped_by")
 
 
-def measure_clocks(answers):
-    """Return {node: seconds that its clock is ahead of the middle one}.
-
-    Differences that asking the nodes explains count as 0.
-    answers: {node: what rank_logs_info returned}.
-    """
-    ahead = _compare_clocks(answers)
-    _excuse_late_answers(answers, ahead)
-    _correct_stopped_nodes(answers, ahead)
-    return ahead
-
-
-def _compare_clocks(answers):
-    """Return {node: seconds ahead of the middle clock} as the nodes' answers show it."""
-    now = {name: node["now"] for name, node in answers.items() if node.get("now") is not None}
-    middle = _lower_median(now.values())
-    ahead = {}
-    for name, value in now.items():
-        ahead[name] = 0.0
-        if abs(value - middle) >= CLOCKS_APART:
-            ahead[name] = value - middle
-    return ahead
-
-
-def _lower_median(values):
-    """Return the middle one of some numbers, the lower one of two, 0 of none."""
-    if not values:
-        return 0.0
-    return sorted(values)[(len(values) - 1) // 2]
-
-
-def _excuse_late_answers(answers, ahead):
-    """Set the clocks to 0 that only seem to be wrong because the node was asked late.
-
-    Nodes beyond Ansible's forks are asked later. Launchers are started all at once: where they
-    agree, it is the question that came late.
-    """
-    starts = {name: (node.get("launcher") or {}).get("started") for name, node in answers.items()}
-    middle = _lower_median([when for when in starts.values() if when is not None])
-    for name in ahead:
-        start = starts.get(name)
-        if start is not None and abs(start - middle - ahead[name]) >= STARTS_APART:
-            ahead[name] = 0.0
-
-
-def _correct_stopped_nodes(answers, ahead):
-    """Correct the clocks of nodes that seem to be stopped too early.
-
-    They seem to be stopped before the peer that stopped them ended. Such a clock is behind by at
-    least the difference.
-    """
-    for name in ahead:
-        delay = _delay_after_peer(answers, ahead, name)
-        if delay < -1.0:
-            ahead[name] += delay
-
-
-def _delay_after_peer(answers, ahead, name):
-    """Return the seconds from a peer's end to the stop that it asked for.
-
-    It is 0 where that is unknown.
-    """
-    unit = answers[name].get("exit") or {}
-    peer = (answers.get(unit.get("stopped_from")) or {}).get("exit") or {}
-    # A guard stops the peers before its own node ends.
-    if unit.get("stopped_by") != "peer" or peer.get("stopped_by") == "guard":
-        return 0.0
-    if unit.get("stopped_at") is None or peer.get("time") is None:
-        return 0.0
-    peer_ahead = ahead.get(unit["stopped_from"], 0.0)
-    return unit["stopped_at"] - ahead[name] - peer["time"] + peer_ahead
-
-
 def signature(candidate):
     """Return what two candidates of one failure have in common.
 
@@ -155,114 +76,6 @@ def signature(candidate):
     return (error["cause"], text)
 
 
-class _RankEvidence:
-    """The evidence about one rank that ended badly, as the rules ask for it."""
-
-    def __init__(self, weighing, rank, error):
-        self.weighing = weighing
-        self.rank = rank
-        self.error = error
-        self.code = rank.get("exit_code")
-        self.signal = rank.get("signal")
-        ended = rank.get("ended")
-        self.is_first = ended is None or ended - weighing.firsts[rank["node"]] < BEFORE
-        is_primary = bool(error) and error["grade"] == "primary"
-        # Paddle's handler and faulthandler print a signal, which is no mistake in the code or the
-        # data.
-        self.is_crash = is_primary and (
-            error["kind"] == "FatalError" or error["cause"] == "segfault"
-        )
-        is_mistake = is_primary and not self.is_crash
-        self.is_passing = is_mistake and (error.get("handled") or error.get("survived"))
-        # Last words without an event of their own weigh no more than an end without words.
-        self.is_closing = is_mistake and bool(error.get("closing"))
-        self.is_own_error = is_mistake and not self.is_passing and not self.is_closing
-
-    def is_error_of_stop(self):
-        """Return whether the log holds an error that stopping the attempt may have made."""
-        stopped_at = self.weighing.stopped.get(self.rank["node"], {}).get("stopped_at")
-        return (
-            self.is_own_error
-            and stopped_at is not None
-            and all(
-                self.rank.get(key) is None or self.rank[key] >= stopped_at
-                for key in ("ended", "mtime")
-                if key == "ended" or self.code is not None or self.signal
-            )
-        )
-
-    def is_later_worker_death(self):
-        """Return whether loader workers died after another rank of the node."""
-        return self.is_own_error and self.error["cause"] == "worker_died" and not self.is_first
-
-    def has_own_error(self):
-        """Return whether the log holds an error of the rank itself that ended it."""
-        return self.is_own_error
-
-    def is_stopped_by_product(self):
-        """Return whether the rank was stopped with the attempt.
-
-        An error in a thread that did not end its process counts all the same.
-        """
-        return self.weighing.is_stop_of_attempt(self.rank) and not (
-            self.is_passing and self.error.get("thread")
-        )
-
-    def is_out_of_memory(self):
-        """Return whether the kernel killed the rank because memory ran out."""
-        return self.weighing.is_killed_for_memory(self.rank)
-
-    def is_killed(self):
-        """Return whether a signal ended the rank and no other error explains it."""
-        return self.is_crash or (self.signal in _FATAL and (self.is_passing or not self.error))
-
-    def has_passing_error(self):
-        """Return whether the log holds an error that was handled or that steps followed."""
-        return self.is_passing
-
-    def has_shared_error(self):
-        """Return whether the log holds a condition that all ranks share."""
-        return self.error and self.error["grade"] == "shared"
-
-    def is_failed_by_itself(self):
-        """Return whether the rank ended with an exit code or aborted."""
-        return self.code or self.signal == "SIGABRT"
-
-    def has_closing_words(self):
-        """Return whether only the last lines of the log say why the rank ended."""
-        return self.is_closing
-
-    def is_without_log(self):
-        """Return whether the rank failed without a cause outside and has no log."""
-        return not self.error and self.rank.get("bytes") is None and self.is_failed_by_itself()
-
-    def is_secondary(self):
-        """Return whether the rank only reacted to its peers or to a stop."""
-        return self.error or not self.is_failed_by_itself()
-
-    def is_silent(self):
-        """Return True: a rank to which no other rule applies ended without a message."""
-        return True
-
-
-class _Rule(typing.NamedTuple):
-    """One kind of end, with its weight and words.
-
-    The first end on a node may weigh another than a later one.
-    """
-
-    applies: typing.Callable
-    weight: int
-    why: str
-    later_weight: int
-    later_why: str
-
-
-def _rule(applies, weight, why):
-    """Return a rule that is the same for the first end on a node and for later ones."""
-    return _Rule(applies, weight, why, weight, why)
-
-
 _EARLY = "ended with exit code 0, and the others lost contact with it after that"
 # What ranks say that wait for one that has gone.
 LOST_CONTACT = frozenset(
@@ -275,48 +88,6 @@ LOST_CONTACT = frozenset(
         "hccl_link",
         "cluster_timeout",
     )
-)
-_PASSING = "its log holds an error, but one that was handled or that steps followed"
-# The first rule that applies to a rank's end decides its weight.
-_RANK_RULES = (
-    _rule(
-        _RankEvidence.is_error_of_stop,
-        DOUBTFUL,
-        "its log holds an error, but one that stopping it may have made",
-    ),
-    _rule(
-        _RankEvidence.is_later_worker_death,
-        LATE,
-        "its loader workers died, after another rank of its node",
-    ),
-    _rule(_RankEvidence.has_own_error, PRIMARY, "its log holds an error of its own"),
-    _rule(_RankEvidence.is_stopped_by_product, STOPPED, "was stopped with the attempt"),
-    _rule(_RankEvidence.is_out_of_memory, OOM, "the kernel killed it because memory was short"),
-    _Rule(
-        _RankEvidence.is_killed,
-        KILLED,
-        "died of a signal, first on its node",
-        LATE,
-        "died of a signal, not first on its node",
-    ),
-    _Rule(_RankEvidence.has_passing_error, DOUBTFUL, _PASSING, LATE, _PASSING),
-    _rule(_RankEvidence.has_shared_error, SHARED, "met a condition that all ranks share"),
-    _Rule(
-        _RankEvidence.has_closing_words,
-        SILENT,
-        "ended, and the last lines of its log say why, first on its node",
-        LATE,
-        "ended, and the last lines of its log say why",
-    ),
-    _rule(_RankEvidence.is_without_log, LATE, "ended, and its log is not there to say why"),
-    _rule(_RankEvidence.is_secondary, SECONDARY, "lost its peers or was told to stop"),
-    _Rule(
-        _RankEvidence.is_silent,
-        SILENT,
-        "ended without a message, first on its node",
-        LATE,
-        "ended without a message",
-    ),
 )
 
 
@@ -342,7 +113,7 @@ class _LauncherEvidence:
             return SECONDARY
         if not self.started:
             return LAUNCHER
-        if self.error or self.signal in _FATAL:
+        if self.error or self.signal in FATAL:
             return LAUNCHER_LATER
         return LATE
 
@@ -627,8 +398,8 @@ class Weighing:
             return None
         if rank["node"] in self.fine and not code and not signal:
             return None
-        evidence = _RankEvidence(self, rank, error)
-        rule = next(rule for rule in _RANK_RULES if rule.applies(evidence))
+        evidence = RankEvidence(self, rank, error)
+        rule = next(rule for rule in RANK_RULES if rule.applies(evidence))
         if evidence.is_first:
             return self._build_candidate(rank, rule.weight, rule.why, error)
         return self._build_candidate(rank, rule.later_weight, rule.later_why, error)

@@ -17,21 +17,11 @@ from ..base import folding
 from ..gate.isolation import judge_apart
 from ..logs.failure_catalogue import classify, entry_of
 from . import named_peers
-from .candidates import (
-    BEFORE,
-    BEFORE_ELSEWHERE,
-    DECIDES,
-    KILLED,
-    LOST_CONTACT,
-    OOM,
-    PRIMARY,
-    SHARED,
-    TERMINATED,
-    Weighing,
-    signature,
-)
+from .candidates import LOST_CONTACT, Weighing, signature
+from .clocks import BEFORE, BEFORE_ELSEWHERE
 from .device_evidence import DeviceEvidence
 from .handled_errors import NAMES_A_THING, ends_log
+from .weights import DECIDES, KILLED, OOM, PRIMARY, SHARED, TERMINATED
 
 _SIGNAL_CAUSES = {
     "SIGSEGV": "segfault",

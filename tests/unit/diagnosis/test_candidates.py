@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import (
     candidates,
+    clocks,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis.candidates import DECIDES
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis.weights import DECIDES
 from unit.diagnosis.test_verdict import (
     BAD,
     GLOO,
@@ -1149,16 +1150,16 @@ def test_a_stop_that_no_failed_peer_asked_for_tells_nothing_of_a_clock(unit):
         "node1": {"now": NOW, "exit": dict(BAD, time=T + 10)},
         "node2": {"now": NOW, "exit": dict(unit, time=T + 5)},
     }
-    assert candidates.measure_clocks(answers) == {"node1": 0.0, "node2": 0.0}
+    assert clocks.measure_clocks(answers) == {"node1": 0.0, "node2": 0.0}
 
 
 def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock():
     failed, told_so = dict(BAD, time=T + 10), dict(stopped(at=4), time=T + 5)
-    assert candidates.measure_clocks(
+    assert clocks.measure_clocks(
         {"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": told_so}}
     ) == {"node1": 0.0, "node2": -6.0}
     later = dict(told_so, stopped_at=T + 12)
-    assert candidates.measure_clocks(
+    assert clocks.measure_clocks(
         {"node1": {"now": NOW, "exit": failed}, "node2": {"now": NOW, "exit": later}}
     ) == {"node1": 0.0, "node2": 0.0}
 
@@ -1174,7 +1175,7 @@ def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock(
     ],
 )
 def test_clocks(times, ahead):
-    assert candidates.measure_clocks({name: {"now": now} for name, now in times.items()}) == ahead
+    assert clocks.measure_clocks({name: {"now": now} for name, now in times.items()}) == ahead
 
 
 def test_a_node_that_was_asked_late_has_no_wrong_clock():
@@ -1185,6 +1186,6 @@ def test_a_node_that_was_asked_late_has_no_wrong_clock():
         name: {"now": 1000.0 + late, "launcher": {"started": 500.0}}
         for name, late in (("node1", 0), ("node2", 0), ("node3", 120))
     }
-    assert candidates.measure_clocks(asked) == {"node1": 0.0, "node2": 0.0, "node3": 0.0}
+    assert clocks.measure_clocks(asked) == {"node1": 0.0, "node2": 0.0, "node3": 0.0}
     asked["node3"]["launcher"]["started"] = 620.0
-    assert candidates.measure_clocks(asked)["node3"] == 120.0
+    assert clocks.measure_clocks(asked)["node3"] == 120.0
