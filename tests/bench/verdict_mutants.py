@@ -55,6 +55,7 @@ MODULES = (
     Module(f"{CORE}/diagnosis/handled_errors.py", WEIGHING, DIAGNOSIS, True),
     Module(f"{CORE}/diagnosis/named_peers.py", WEIGHING, DIAGNOSIS, True),
     Module(WEIGHING[1], (), DIAGNOSIS, True),
+    Module(f"{CORE}/diagnosis/wording.py", WEIGHING[1:], DIAGNOSIS, True),
     Module(
         f"{CORE}/logs/root_error.py",
         (f"{CORE}/logs/error_scanner.py", f"{CORE}/logs/parser.py", f"{CORE}/attempts/evidence.py"),
@@ -84,9 +85,9 @@ CORPUS = (
 SAMPLE = {"TRAINYARD_WIDE": "160", "TRAINYARD_NOISE_ONE_OF": "400"}
 # Functions that choose words and decide nothing.
 WORDS = frozenset(
-    """_count _describe_exit _describe_times _end_key _evidence _group_line _line _list
-    _list_candidates _log _memory_lines _name_voters _nan_lines _not_asked _publish _quote_error
-    _ranks _same_error_lines _stop_line _voters_line _what _who evidence_lines""".split()
+    """_describe_times _evidence _line _list_candidates _log _memory_lines _name_voters _nan_lines
+    _not_asked _publish _quote_error _ranks _same_error_lines _voters_line count_of describe_end
+    describe_exit end_key evidence_lines group_line list_names name_of stop_line""".split()
 )
 SECONDS = 120  # for the tests of one mutant; one that runs longer is killed by them
 

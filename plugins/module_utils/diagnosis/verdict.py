@@ -8,31 +8,31 @@ a rank, and put into words. Where nothing decides, the verdict says so and lists
 
 from __future__ import annotations
 
-import re
 import typing
 
 from ..attempts import guard_findings
 from ..attempts.states import Outcome
 from ..base import folding
 from ..gate.isolation import judge_apart
-from ..logs.failure_catalogue import classify, entry_of
+from ..logs.failure_catalogue import entry_of
 from . import named_peers
-from .candidates import LOST_CONTACT, Weighing, signature
+from .candidates import LOST_CONTACT, Weighing
 from .clocks import BEFORE, BEFORE_ELSEWHERE
 from .device_evidence import DeviceEvidence
-from .handled_errors import NAMES_A_THING, ends_log
-from .weights import DECIDES, KILLED, OOM, PRIMARY, SHARED, TERMINATED
+from .weights import DECIDES, KILLED, PRIMARY, SHARED, TERMINATED
+from .wording import (
+    count_of,
+    describe_end,
+    describe_exit,
+    end_key,
+    group_line,
+    is_blamed,
+    list_names,
+    name_of,
+    silent_cause,
+    stop_line,
+)
 
-_SIGNAL_CAUSES = {
-    "SIGSEGV": "segfault",
-    "SIGILL": "segfault",
-    "SIGFPE": "segfault",
-    "SIGBUS": "bus_error",
-    "SIGABRT": "aborted",
-    "SIGTERM": "sigterm",
-    "SIGXCPU": "resource_limit",
-    "SIGXFSZ": "resource_limit",
-}
 # What the kernel's memory killer leaves in logs; where its counter says that it was there, it is
 # the cause.
 _OF_OOM = frozenset(("killed", "worker_died", "silent_end"))
@@ -191,7 +191,7 @@ class _Case:
     def _no_end_recorded(self, names):
         """Return the verdict that units of some nodes recorded no end."""
         text = (
-            f"UNKNOWN: {_list(names)} recorded no end: the unit still runs there, or the"
+            f"UNKNOWN: {list_names(names)} recorded no end: the unit still runs there, or the"
             " node was restarted"
         )
         return self._build_verdict(
@@ -211,7 +211,7 @@ class _Case:
         if len(names) > 1:
             verb = "were"
         text = (
-            f"LOST: {_list(names)} {verb} restarted while the attempt ran there, with"
+            f"LOST: {list_names(names)} {verb} restarted while the attempt ran there, with"
             f" {folding.list_ranks(ranks)}; remedy: {entry['remedy']}"
         )
         return self._build_verdict(
@@ -283,15 +283,15 @@ class _Case:
             note = f"; evidence: {fault.text} (devices.{fault.node}.json)"
         log = self._log(best)
         error = line = None
-        if _is_blamed(best):
+        if is_blamed(best):
             error = best["error"]
             line = error["line"]
         location = log
         if line:
             location = f"{log}:{line}"
         text = (
-            f"FAILED: {_who(best)} {_what(best)} ({_describe_exit(best)}){note}; log {location};"
-            f" remedy: {entry['remedy']}{self._not_asked(self.missing)}"
+            f"FAILED: {name_of(best)} {describe_end(best)} ({describe_exit(best)}){note}; log"
+            f" {location}; remedy: {entry['remedy']}{self._not_asked(self.missing)}"
         )
         return self._build_verdict(
             "verdict.named",
@@ -307,8 +307,8 @@ class _Case:
 
     def _cause_entry(self, best):
         """Return the catalogue's entry for a candidate's failure."""
-        cause = _silent_cause(best)
-        if _is_blamed(best) and best["weight"] != TERMINATED:
+        cause = silent_cause(best)
+        if is_blamed(best) and best["weight"] != TERMINATED:
             cause = best["error"]["cause"]
         entry = entry_of(cause)
         counted = (self.units.get(best["node"]) or {}).get("oom_kills")
@@ -320,18 +320,18 @@ class _Case:
         """Return the end of a text that names the nodes that did not answer, '' for none."""
         if not names:
             return ""
-        return f"; not asked: {_list(names)}"
+        return f"; not asked: {list_names(names)}"
 
     def _stopped(self, user_stops):
         """Return the verdict that a user stopped the attempt."""
         units = user_stops.values()
         stoppers = sorted({str(unit["stopped_by"]) for unit in units})
         sources = sorted({str(unit["stopped_from"]) for unit in units if unit.get("stopped_from")})
-        text = f"STOPPED: by the {_list(stoppers)}"
+        text = f"STOPPED: by the {list_names(stoppers)}"
         if sources:
-            text += f" ({_list(sources)})"
+            text += f" ({list_names(sources)})"
         if self.best:
-            text += f"; around then {_who(self.best)} {_what(self.best)}"
+            text += f"; around then {name_of(self.best)} {describe_end(self.best)}"
         return self._build_verdict(
             "verdict.stopped",
             Outcome.STOPPED,
@@ -362,15 +362,15 @@ class _Case:
     def _device_failed(self, fault):
         """Return the verdict that a device failed, where no log names its rank."""
         entry, fields = entry_of("device_error"), {"node": fault.node}
-        who = f"a device of {fault.node}"
+        device = f"a device of {fault.node}"
         if fault.device is not None:
-            who = f"device {fault.device} of {fault.node}"
+            device = f"device {fault.device} of {fault.node}"
         planned = _rank_of(self.plan_ranks, fault.rank)
         if planned:
             fields.update((key, planned[key]) for key in ("rank", "local_rank"))
-            who += f" (rank {fault.rank})"
+            device += f" (rank {fault.rank})"
         text = (
-            f"FAILED: {who} failed: {fault.text} (devices.{fault.node}.json); remedy:"
+            f"FAILED: {device} failed: {fault.text} (devices.{fault.node}.json); remedy:"
             f" {entry['remedy']}{self._not_asked(self.missing)}"
         )
         return self._build_verdict(
@@ -450,7 +450,7 @@ class _Case:
         return self._build_verdict(
             "verdict.unreachable",
             Outcome.LOST,
-            f"LOST: {_list(self.missing)} did not answer ({reasons}), with"
+            f"LOST: {list_names(self.missing)} did not answer ({reasons}), with"
             f" {folding.list_ranks(ranks)}; {explanation}; remedy: {remedy}",
             node=node,
             cause="unreachable",
@@ -464,14 +464,14 @@ class _Case:
         if unstarted:
             return self._rank_missing(unstarted[0])
         text = (
-            f"COMPLETED: {_count(self.plan_ranks, 'rank')} on {_count(self.answers, 'node')} ended"
-            " with exit code 0"
+            f"COMPLETED: {count_of(self.plan_ranks, 'rank')} on {count_of(self.answers, 'node')}"
+            " ended with exit code 0"
         )
         if any(rank.get("exit_code") != 0 for rank in self.ranks):
             text += " (some seen by their unit only)"
         swept = [name for name, unit in self.units.items() if unit.get("swept")]
         if swept:
-            text += f"; what the training left behind on {_list(swept)} was ended after that"
+            text += f"; what the training left behind on {list_names(swept)} was ended after that"
         diverged = self._diverged()
         if not diverged:
             return self._build_verdict("verdict.completed", Outcome.COMPLETED, text)
@@ -488,7 +488,7 @@ class _Case:
         """Return the verdict that a rank was never started."""
         remedy = entry_of("rank_missing")["remedy"]
         text = (
-            f"FAILED: {_who(rank)} was never started although its launcher ended well; remedy:"
+            f"FAILED: {name_of(rank)} was never started although its launcher ended well; remedy:"
             f" {remedy}"
         )
         return self._build_verdict(
@@ -527,12 +527,14 @@ class _Case:
         elif "connection_lost" in causes and causes <= _LOST_CONTACT:
             cause = "connection_lost"
             reason = "the ranks lost contact with each other and none shows an error of its own"
-            remedy = f"look at the network between {_list(self.answers)}, then at each rank's log"
+            remedy = (
+                f"look at the network between {list_names(self.answers)}, then at each rank's log"
+            )
         if self.stopped and not self.failed:
             verb = "were"
             if len(self.stopped) == 1:
                 verb = "was"
-            reason = f"{_list(self.stopped)} {verb} stopped by a peer, and no node says why"
+            reason = f"{list_names(self.stopped)} {verb} stopped by a peer, and no node says why"
         return self._list_candidates("verdict.undecided", reason, self.candidates, cause, remedy)
 
     def _has_suspect(self):
@@ -541,8 +543,8 @@ class _Case:
 
     def _list_candidates(self, code, reason, candidates, cause, remedy):
         """Return the verdict `failed` that names no candidate and lists them."""
-        groups = folding.group(candidates, _end_key)
-        listed = "; ".join(_group_line(group) for group in groups[:MANY]) or "none"
+        groups = folding.group(candidates, end_key)
+        listed = "; ".join(group_line(group) for group in groups[:MANY]) or "none"
         text = f"FAILED: {reason}; candidates: {listed}; remedy: {remedy}"
         return self._build_verdict(code, Outcome.FAILED, text, cause=cause, remedy=remedy)
 
@@ -586,16 +588,16 @@ class _Case:
     def _evidence(self):
         """Return the lines of evidence."""
         begin = min((c["when"] for c in self.candidates if c["when"] is not None), default=None)
-        groups = folding.group(self.candidates, _end_key)
+        groups = folding.group(self.candidates, end_key)
         return [
-            *(_group_line(group, begin) for group in groups[:MANY]),
+            *(group_line(group, begin) for group in groups[:MANY]),
             *self._same_error_lines(groups[:MANY]),
             *named_peers.evidence_lines(self.ranks, self.plan_ranks),
             *self._nan_lines(),
             *self._memory_lines(),
             *guard_findings.evidence_lines(self.answers),
             *self.devices.lines(),
-            *(_stop_line(name, unit) for name, unit in self.stopped.items()),
+            *(stop_line(name, unit) for name, unit in self.stopped.items()),
             *(f"{name} was not asked: {reason}" for name, reason in self.missing.items()),
             *(
                 f"the clock of {name} is {ahead:+.0f} s off; its times were corrected"
@@ -646,180 +648,3 @@ class _Case:
 def _rank_of(ranks, number):
     """Return the mapping of a rank from a list of them, or None."""
     return next((rank for rank in ranks if rank["rank"] == number), None)
-
-
-def _stop_line(name, unit):
-    """Return the line of evidence about a unit that was stopped."""
-    stopper = unit["stopped_by"]
-    if stopper == "guard":
-        stopper = f"its guard: {unit.get('stop_reason')},"
-    return f"{name} was stopped by {stopper} {unit.get('stopped_from') or ''}".rstrip()
-
-
-def _who(rank):
-    """Return the words for a rank, launcher, scheduler or agent and its node."""
-    if rank["rank"] is None:
-        return f"the {rank.get('who', 'launcher')} on {rank['node']}"
-    return f"rank {rank['rank']} on {rank['node']} (local rank {rank['local_rank']})"
-
-
-def _is_killed_agent(candidate):
-    """Return whether something killed the agent, whose launcher and ranks ran on."""
-    return candidate.get("who") == "agent" and candidate["signal"] == "SIGKILL"
-
-
-def _is_unobserved(candidate):
-    """Return whether nothing saw a candidate's exit code or signal."""
-    return candidate["exit_code"] is None and candidate["signal"] is None
-
-
-def _silent_cause(candidate):
-    """Return the cause of a candidate's end where its log does not show it."""
-    if candidate["weight"] == OOM:
-        return "out_of_memory"
-    if candidate["rank"] is None:
-        if _is_killed_agent(candidate):
-            return "killed"
-        return "launcher_failed"
-    if _is_unobserved(candidate):
-        return "silent_end"
-    if candidate["exit_code"] == 0:
-        return "ended_early"
-    if candidate["signal"]:
-        return _SIGNAL_CAUSES.get(candidate["signal"], "killed")
-    return _classify_last_line(candidate)
-
-
-def _describe_exit(candidate):
-    """Return the words for a candidate's exit code or signal."""
-    text = f"exit code {candidate['exit_code']}"
-    if candidate["signal"]:
-        text = f"signal {candidate['signal']}"
-    elif _is_unobserved(candidate):
-        text = "exit code not observed"
-    if candidate.get("observed") == "launcher":
-        text += " as the launcher says"
-    return text
-
-
-def _is_blamed(candidate):
-    """Return whether the error in its log is what ended a rank.
-
-    SIGKILL leaves none, so what stands there came before. What was handled, or outlived by steps,
-    counts only as the last thing in the log.
-    """
-    error = candidate["error"]
-    if not error:
-        return False
-    passing = error.get("handled") or error.get("survived")
-    if candidate["signal"] == "SIGKILL":
-        return not passing
-    return not (passing and not ends_log(candidate, error)) or bool(error.get("thread"))
-
-
-def _what(candidate):
-    """Return the words for a candidate's end, as the predicate of a sentence."""
-    if _is_blamed(candidate):
-        return _quote_error(candidate["error"])
-    if candidate["weight"] == OOM and candidate["signal"] == "SIGKILL":
-        # a launcher's weight may stand for a child of it
-        return "was killed by the kernel because memory was short"
-    if _is_killed_agent(candidate):
-        return "was killed by SIGKILL while the training went on; systemd ended the training then"
-    if candidate["rank"] is None:
-        if candidate.get("started"):
-            return "ended after its ranks had started"
-        return "ended before any rank started"
-    if candidate["signal"]:
-        return f"was killed by {candidate['signal']} without a message"
-    if candidate["exit_code"] is None:
-        return candidate["why"]
-    if candidate["exit_code"] == 0:
-        return "ended before the training was complete"
-    if _classify_last_line(candidate) != "silent_exit":
-        return f"exited; the last line of its log: {candidate['last_line'][:300]}"
-    return "exited without a message"
-
-
-def _quote_error(error):
-    """Return the words for a rank that printed an error."""
-    quote = error["kind"]
-    if error["text"]:
-        quote = f"{error['kind']}: {error['text']}"
-    if error.get("closing") and error.get("origin") == "line":
-        quote = error["text"]
-    verb = {"python": "raised ", "cpp": "stopped with "}.get(error.get("origin"), "said ")
-    return verb + quote.split("\n")[0][:300]
-
-
-def _classify_last_line(candidate):
-    """Return the cause that the last line of a log names.
-
-    It counts for a rank that ended with 1. sys.exit("...") prints its text and nothing else.
-    """
-    cause = classify("", candidate.get("last_line") or "")["cause"]
-    if candidate["exit_code"] == 1 and cause in NAMES_A_THING:
-        return cause
-    return "silent_exit"
-
-
-def _end_key(candidate):
-    """Return what makes the ends of ranks equal, None for a launcher or scheduler."""
-    if candidate["rank"] is None:
-        return None
-    keys = ("exit_code", "signal", "why")
-    return (*(candidate[key] for key in keys), bool(candidate["error"]), signature(candidate))
-
-
-def _describe_times(candidates, begin):
-    """Return the words for when candidates ended, after the first end at `begin`."""
-    times = sorted({f"+{c['when'] - begin:.1f}" for c in candidates if c["when"] is not None})
-    if len(times) > 1:
-        times = sorted(times, key=float)
-        return f" at {times[0]} s to {times[-1]} s"
-    return "".join(f" at {when} s" for when in times)
-
-
-def _group_line(candidates, begin=None):
-    """Return one line about candidates with the same end. The first one is quoted.
-
-    begin: the time of the first end, in unix seconds.
-    """
-    candidate = candidates[0]
-    end = candidate["signal"]
-    if not end:
-        end = "end not observed"
-        if candidate["exit_code"] is not None:
-            end = f"exit code {candidate['exit_code']}"
-    if begin is not None:
-        end += _describe_times(candidates, begin)
-    error = candidate["error"]
-    quote = ""
-    if error:
-        quote = f"; {error['kind']}: {error['text'][:120]}"
-    elif candidate.get("handled"):
-        quote = "; before that it handled {kind}: {text:.120}".format_map(candidate["handled"])
-    elif candidate.get("last_line"):
-        quote = f"; the last line of its log: {candidate['last_line'][:160]}"
-    location = candidate["home"]
-    if error and error["line"]:
-        location = f"{candidate['home']}:{error['line']}"
-    who, why = _who(candidate), candidate["why"]
-    if len(candidates) > 1:
-        who, why = folding.name_ranks(candidates), re.sub("^was ", "were ", why)
-    return f"{who}, {end}: {why}{quote} ({location})"
-
-
-def _list(names):
-    """Return names as "a", "a and b" or "a, b and c"."""
-    names = list(names)
-    if len(names) == 1:
-        return names[0]
-    return ", ".join(names[:-1]) + " and " + names[-1]
-
-
-def _count(items, word):
-    """Return "1 word" or "2 words"."""
-    if len(items) == 1:
-        return f"1 {word}"
-    return f"{len(items)} {word}s"
