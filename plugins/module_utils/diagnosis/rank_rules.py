@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that weigh the end of one rank by itself.
+"""The rules that weigh the end of one rank, apart from the others.
 
 The first rule that applies decides. candidates.py compares the ranks then.
 """

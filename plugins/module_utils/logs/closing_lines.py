@@ -24,7 +24,7 @@ _TAG = re.compile(r"\[ERROR\] ?(?:(?P<fabric>HCC[LP]\w*)|[A-Z]{2,})\(\d+,")
 _UNTOLD = frozenset(("unknown", "python_exception", "cpp_exception"))
 # What a number of an error or the end of an allocation says. Other words say more.
 _LESS_CLEAR = GENERAL | {"kernel_error", "device_setting", "out_of_memory", "seen_by_launcher"}
-# What calls itself an error, and what says that it is none.
+# Words of errors, and words of lines that report no error of their own.
 _ALARM = re.compile(
     r"(?i)err(?:or|no)?\b|fail|fatal|critical|\bwarn\b|time[ds]?[ -]?out|abort|den(?:ied|y)|refused"
     r"|unable|can ?not|can't|could not|exceed|exception|invalid|mismatch|inconsistent|unexpected"
