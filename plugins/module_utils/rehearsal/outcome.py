@@ -612,14 +612,17 @@ def _gradients(plan, bandwidth):
     """Return the sentence about the gradients of a job with pretrained weights, as a list.
 
     A gradient has the size of its weight. Weights of a part of the model only say what the
-    gradients need at least. bandwidth: bytes a second of the slowest rank.
+    gradients need at least. bandwidth: bytes a second that the wire of the slowest rank carries, of
+    which a ring over n ranks takes 2 (n - 1) / n of the gradients' size.
     """
     size = max((item.get("bytes") or 0 for item in plan["weights"].values()), default=0)
     if not size:
         return []
+    ranks = len(plan["ranks"])
+    seconds = size * 2.0 * (ranks - 1) / ranks / bandwidth
     return [
         f"the gradients, {size / 1e6:.1f} MB or more by the pretrained weights, take"
-        f" {size / bandwidth:.2f} s a step at that rate"
+        f" {seconds:.2f} s a step at that rate"
     ]
 
 

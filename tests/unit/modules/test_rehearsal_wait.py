@@ -149,15 +149,16 @@ def test_all_as_planned_is_a_note():
     assert " s a step" not in found["text"]
 
 
-def test_the_time_of_the_gradients_follows_from_the_largest_pretrained_weights():
-    made = made_for()
+@pytest.mark.parametrize("count, seconds", [(2, "0.50"), (4, "0.75")])
+def test_the_time_of_the_gradients_follows_from_the_largest_pretrained_weights(count, seconds):
+    made = made_for(count)
     made["weights"] = {
         "pretrain_weights": {"digest": "a" * 64, "file": "x.pdparams", "url": "u", "bytes": 10**8},
         "teacher": {"digest": "b" * 64, "file": "y.pdparams", "url": "v", "bytes": 2 * 10**7},
         "of an older run": {"digest": "c" * 64, "file": "z.pdparams", "url": "w"},
     }
     (found,) = judged(made)
-    assert "100.0 MB or more" in found["text"] and "take 0.50 s a step" in found["text"]
+    assert "100.0 MB or more" in found["text"] and f"take {seconds} s a step" in found["text"]
 
 
 def test_a_single_rank_has_no_bandwidth():

@@ -251,7 +251,7 @@ FABRIC = (
         "cause": "nccl_usage",
         "grade": "primary",
         "pattern": (
-            r"(?i:nccl error).{0,300}invalid argument|ncclInvalidArgument"
+            r"(?i:[nr]ccl error).{0,300}invalid argument|ncclInvalidArgument"
             r"|NCCL WARN:? \w+ ?: (?:invalid (?:root|type|reduction)|.{0,60}(?:is not a valid"
             r" pointer|mismatchs with NCCL device|argument is NULL))"
             r"|(?:Invalid|improper) (?:rank|device|usage of nccl).{0,40}(?:requested|nranks)"
@@ -267,7 +267,7 @@ FABRIC = (
         # All ranks say it of one device that two have, and of two versions.
         "cause": "nccl_usage",
         "grade": "shared",
-        "pattern": r"(?i:nccl error).{0,300}invalid usage|ncclInvalidUsage",
+        "pattern": r"(?i:[nr]ccl error).{0,300}invalid usage|ncclInvalidUsage",
         "meaning": "NCCL refuses how it was called; most often two ranks use one device.",
         "remedy": (
             "read the NCCL WARN line above it (NCCL_DEBUG=WARN); check that each rank has a device"
@@ -279,7 +279,7 @@ FABRIC = (
         "cause": "nccl_system_error",
         "grade": "shared",
         "pattern": (
-            r"(?i:nccl error).{0,300}(?:unhandled system error|internal error"
+            r"(?i:[nr]ccl error).{0,300}(?:unhandled system error|internal error"
             r"|Resource temporarily unavailable)|ncclSystemError|ncclInternalError"
         ),
         "meaning": "NCCL's sockets, shared memory or network device failed between ranks.",

@@ -149,7 +149,7 @@ LOST = (
         "cause": "connection_lost",
         "grade": "secondary",
         "pattern": (
-            r"gloo::(?!EnforceNotMet)|gloo/transport|(?i:nccl error)|ncclRemoteError|NCCL WARN"
+            r"gloo::(?!EnforceNotMet)|gloo/transport|(?i:[nr]ccl error)|ncclRemoteError|NCCL WARN"
             r"|Connection(?:Reset|Refused|Aborted)Error|BrokenPipeError|Connection"
             r" (?:reset|closed|aborted|refused|timed out)"
             r"|[Bb]roken pipe|Connection was (?:likely )?closed"
