@@ -75,6 +75,7 @@ def decide(folder, unreachable=None, clocks=None):
         pass_gate(node)
     for node in nodes:
         node["now"] = (clocks or {}).get(node["node"], node["now"])
+        node["epochs"] = plan.get("epochs")  # as record_attempt gives them
     nodes += [{"node": node, "unreachable": reason} for node, reason in (unreachable or {}).items()]
     return judge_nodes(plan, nodes)
 

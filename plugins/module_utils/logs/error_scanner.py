@@ -335,8 +335,8 @@ class ErrorScan:
         elif _is_detail(error, text):
             if text.strip() and not text.startswith("-"):
                 error["text"] += f" [{text.strip()}]"
-        elif self._opens_event(number, text):
-            self._state = None
+        elif self._opens_event(number, text) or (error["handled"] and lines.TAGGED.search(text)):
+            self._state = None  # a library's own line is not of what the training handled
             return False
         elif any(pattern.search(text) for pattern, _kind, _origin in lines.SINGLE):
             return False
