@@ -244,6 +244,8 @@ class Weighing:
 
     def _is_rival(self, best, other):
         """Return whether a candidate may as well be the beginning as the best one."""
+        if best["weight"] == SILENT and _excuses_itself(other) and not self.precedes(best, other):
+            return True
         if (
             other["weight"] < DECIDES
             or self.precedes(best, other)
@@ -650,6 +652,12 @@ def _is_ended_by_others(candidate):
         and candidate["weight"] <= LATE
         and (not error or error["cause"] == "terminated")
     )
+
+
+def _excuses_itself(candidate):
+    """Return whether only the last lines of its log say that a candidate followed others."""
+    error = candidate["error"] or {}
+    return bool(error.get("closing")) and error["grade"] != "primary"
 
 
 def _says_lost(candidate):

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import re
 
-from ..logs.error_patterns import FINAL, PREFIX, RECORD, is_final, is_one_line, is_plain
+from ..logs.closing_lines import is_calm
+from ..logs.error_patterns import (
+    FINAL,
+    PREFIX,
+    RECORD,
+    is_final,
+    is_one_line,
+    is_plain,
+    unquote,
+)
 from ..logs.failure_catalogue import classify
 from ..logs.last_words import CRASHES, LAST_WORDS, End, is_contradicted, lines_below
 
@@ -106,14 +115,14 @@ def _has_other_last_words(rank):
         return False
     if not is_one_line(error) or ends_log(rank, error) or not _is_said(last):
         return False
-    cause = classify("", last)["cause"]
+    cause = classify("", unquote(last))["cause"]
     return cause in NAMES_A_THING and cause != error["cause"]
 
 
 def _is_said(line):
     """Return whether a line is one that a program prints of itself, and no exception's."""
     final = FINAL.match(line)
-    return is_plain(line) and not (final and is_final(final))
+    return is_plain(line) and not is_calm(line) and not (final and is_final(final))
 
 
 def set_handled_apart(ranks):

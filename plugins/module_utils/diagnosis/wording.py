@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 
 from ..base import folding
+from ..logs.closing_lines import is_calm
+from ..logs.error_patterns import unquote
 from ..logs.failure_catalogue import classify
 from .candidates import signature
 from .handled_errors import NAMES_A_THING, ends_log
@@ -132,8 +134,9 @@ def _classify_last_line(candidate):
 
     It counts for a rank that ended with 1. sys.exit("...") prints its text and nothing else.
     """
-    cause = classify("", candidate.get("last_line") or "")["cause"]
-    if candidate["exit_code"] == 1 and cause in NAMES_A_THING:
+    line = candidate.get("last_line") or ""
+    cause = classify("", unquote(line))["cause"]
+    if candidate["exit_code"] == 1 and cause in NAMES_A_THING and not is_calm(line):
         return cause
     return "silent_exit"
 

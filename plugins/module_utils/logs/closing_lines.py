@@ -12,7 +12,7 @@ import re
 
 from . import error_patterns as lines
 from .error_scanner import ErrorScan
-from .failure_catalogue import classify, entry_of
+from .failure_catalogue import EVERYDAY, classify, entry_of
 from .root_error import GENERAL, GRADES, finished
 
 REACH = 14  # lines from the end of a log in which its last words are looked for
@@ -32,7 +32,25 @@ _ALARM = re.compile(
     r"|uncorrectable|\bXid\b|\blost\b|already|undefined symbol|fallen off"
     r"|not (?:working|responding|ready)"
 )
-_CALM = re.compile(r"\b(?:INFO|DEBUG|EVENT|WARNING)\b|\w*Warning\b|(?i:retry|ignor)")
+_CALM = re.compile(
+    r"\b(?:INFO|DEBUG|EVENT|WARNING)\b|Warning\b|(?i:retry|ignor|\bskip|fall(?:ing)? ?back"
+    r"|\binstead\b(?! of)|going offline|\bwarn(?:ing)?:|\bif you|refer to|\bFAQ\b|\boff$"
+    r"|[:=|] *(?:0|no|ok)\s*[|]?$)|^\+ |^\|"
+)
+# A line of a tool that a script called, or of a helper that goes on without its service.
+_TOOL = re.compile(
+    r"(?:rm|ls|cp|mv|chown|chmod|(?:ba|z)?sh|nice|kill|git|wandb|mlflow|E|tensorboard|ulimit): "
+)
+# What another rank is quoted with.
+_OF_A_PEER = re.compile(
+    r"(?i)\b(?:peer|(?:an)?other rank|rank:? ?\d+)\b.{0,40}"
+    r"\b(?:says?|said|failed|aborted|died|killed|report(?:s|ed)?)\b"
+)
+_NAMED_EXCEPTION = re.compile(r"(?:^|\s)(?:\w{1,40}\.){1,6}[A-Z]\w{1,60}Error: ")
+# Words that end as exceptions do.
+_WORDS = frozenset(
+    "Iteration Empty Full Group Timeout timeout Exit Interrupt Error Exception".split()
+)
 
 
 def find(tail, count, begin, end):
@@ -61,7 +79,10 @@ def _exception(tail, first, end):
     """
     for index, line in enumerate(tail):
         final = lines.FINAL.match(line)
-        if final and _is_exception(final):
+        is_torn = tail[index - 1][:1] in (" ", "\t")
+        if index == 0:
+            is_torn = first == 1
+        if final and is_torn and _is_exception(final):
             scan = ErrorScan()
             scan.resume_traceback(first + index)
             for number, text in enumerate(tail[index:], first + index):
@@ -76,7 +97,8 @@ def _exception(tail, first, end):
 def _is_exception(final):
     """Return whether a match of FINAL is an exception's with a message, and no warning's."""
     kind = final.group("kind")
-    is_named = lines.is_final(final) and lines.is_known(kind) and not kind.endswith("Warning")
+    is_word = kind.endswith("Warning") or kind.rsplit(".", 1)[-1] in _WORDS
+    is_named = lines.is_final(final) and lines.is_known(kind) and not is_word
     return is_named and bool(final.group("text"))
 
 
@@ -86,18 +108,31 @@ def _named_line(tail, first):
     for index, line in enumerate(tail):
         text = line.strip()
         below = tail[index + 1 :]
-        if _ALARM.search(text) and not _CALM.search(text):
-            entry = classify("", text)
-            tag = _TAG.match(text)
-            if entry["cause"] == "unknown" and tag:
-                entry = entry_of("accelerator_call")
-                if tag.group("fabric"):
-                    entry = entry_of("collective_error")
+        if _ALARM.search(text) and not is_calm(text) and not _OF_A_PEER.search(text):
+            entry = _entry_of_line(text)
             # A word too many about the others accuses nobody.
             is_told = entry["grade"] != "primary" or not _goes_on(below)
             if is_told and entry["cause"] not in _UNTOLD:
                 found.append(_describe(text, first + index, entry, tail[index:]))
     return min(found, key=_clearness, default=None)
+
+
+def is_calm(line):
+    """Return whether a line says itself that nothing ended, or is one of a tool."""
+    return bool(_CALM.search(line) or _TOOL.match(line))
+
+
+def _entry_of_line(text):
+    """Return the catalogue's entry of a line, that of `unknown` where it may mean anything."""
+    entry = classify("", lines.unquote(text))
+    tag = _TAG.match(text)
+    if entry["cause"] in EVERYDAY and not (tag or _NAMED_EXCEPTION.search(text)):
+        return entry_of("unknown")
+    if entry["cause"] != "unknown" or not tag:
+        return entry
+    if tag.group("fabric"):
+        return entry_of("collective_error")
+    return entry_of("accelerator_call")
 
 
 def _goes_on(below):

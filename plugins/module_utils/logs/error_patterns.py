@@ -234,7 +234,7 @@ SINGLE = (
     (re.compile(r"^[\w.-]+: error: (?P<text>.*)"), "usage error", "line"),
     # Before NCCL 2.3 the line does not name it.
     (
-        re.compile(r"(?:NCCL|\S+\.(?:h|cc|cu):\d+) WARN (?P<text>.*)"),
+        re.compile(r"(?:NCCL|\[\d+\] [\w./]{1,80}\.(?:h|cc|cu):\d+) WARN (?P<text>.*)"),
         "NCCL WARN",
         "cpp",
     ),
@@ -248,7 +248,7 @@ SINGLE = (
     (re.compile(r"^\[\S+:\d+\] +(?P<text>ib_mlx5_log\.c:\d+ .*)"), "UCX", "cpp"),
     (
         re.compile(
-            r"UCX +(?:ERROR|FATAL) +(?P<text>.*(?:ibv_|mlx5|rdma|RDMA|\bQP\b|connect\("
+            r"UCX +(?:ERROR|FATAL) +(?P<text>.{0,400}(?:ibv_|mlx5|rdma|RDMA|\bQP\b|connect\("
             r"|active messages).*)"
         ),
         "UCX",
@@ -268,7 +268,7 @@ SINGLE = (
     # A check of C in a library, after which the C library aborts.
     (
         re.compile(r"^[\w.-]+: (?P<text>\S+:\d+: .{0,300}: Assertion `.*' failed\.)"),
-        "Assertion",
+        "C assertion",
         "cpp",
     ),
     # The handlers of older versions of Paddle, and of glog.
@@ -285,7 +285,8 @@ SINGLE = (
     ),
     (
         re.compile(
-            r"^(?! *what\(\)).*watchdog thread terminated with exception: (?P<text>(?!\[Rank).+)"
+            r"^(?! *what\(\))(?=.{0,200}(?:\[Rank |ProcessGroup)).{0,400}"
+            r"watchdog thread terminated with exception: (?P<text>(?!\[Rank).+)"
         ),
         "watchdog",
         "cpp",
@@ -361,6 +362,14 @@ CHILDREN = (
     (re.compile(r"^\s+Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"), True),
 )
 EXIT_CODE = re.compile(r"^\s+Exit code:\s+(?P<code>\d+)")
+
+
+_QUOTED = re.compile(r"'[^']{0,400}'|`[^`]{0,400}`|\"[^\"]{0,400}\"|\{[^}]{0,400}\}")
+
+
+def unquote(text):
+    """Return a text without what stands in it between quotes or braces: names, and values."""
+    return _QUOTED.sub("''", text)
 
 
 def any_of(words):

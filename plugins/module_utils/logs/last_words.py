@@ -35,6 +35,9 @@ _THROWN = re.compile(r"(?:[A-Z][A-Za-z]+Error|Error Message Summary)\Z")
 # These end a process by a signal, which a shell and a launcher give as a code of 128 and more.
 _FATAL = "Fatal Python error"
 _ABORTS = re.compile(rf"::|^(?:{_FATAL}|terminate called|FatalError|Check failed)\Z")
+# Lines of native code after which its process ends, unless it was the process of a helper, or the
+# code goes on in another way.
+_OF_A_PROCESS = re.compile(r"(?:C assertion|SIG[A-Z]+|Failed|ACL|UCX|check)\Z")
 FIRST_OF_SIGNALS = 128
 _PLACE = re.compile(r"\(at \S+:\d+\)\s*$")
 
@@ -58,6 +61,8 @@ def is_contradicted(error, end):
         # It comes before an error of its own, and ends nothing.
         return end.signal in _ENDS_THE_LIVING
     origin = error.get("origin")
+    if _OF_A_PROCESS.match(error["kind"]) and (end.lines or 0) - (error["line"] or 0) > TEARDOWN:
+        return True
     if origin == "line":
         return _is_of_a_child(error, end)
     if origin == "python":

@@ -387,9 +387,17 @@ class LogScan:
         step = 0
         if self._latest is not None:
             step = self._latest[0] or 0
-        tail = self._tail.replace(b"\0", b"").decode("utf-8", "replace").splitlines()
         begin = max(self.errors.last_line, step) + 1
-        return closing_lines.find(tail, end.lines, begin, end) or error
+        return closing_lines.find(self._last_lines(), end.lines, begin, end) or error
+
+    def _last_lines(self):
+        """Return the last whole lines of the log, of a progress bar its last drawing."""
+        tail = self._tail.replace(b"\0", b"").decode("utf-8", "replace").split("\n")
+        if not tail[-1]:
+            tail.pop()
+        if self.bytes > len(self._tail):
+            tail = tail[1:]
+        return [line.rstrip("\r").rpartition("\r")[2] for line in tail]
 
 
 def scan(descriptor, table, ended=None):

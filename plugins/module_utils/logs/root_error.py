@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 from . import error_patterns as lines
-from .failure_catalogue import classify, entry_of
+from .error_patterns import unquote
+from .failure_catalogue import EVERYDAY, classify, entry_of
 from .last_words import (
     LAST_WORDS,
     TEARDOWN,
@@ -43,6 +44,8 @@ _DEEP = frozenset(
 _NATIVE = frozenset(("RuntimeError", "OSError", "SystemError", "EnforceNotMet", "DistBackendError"))
 # A heading of a part of MindSpore's message, except that of the places in its own code.
 _HEADING = re.compile(r"- (?!C\+\+ Call).*:\s*$")
+# Lines that name what may have been, or what is at another place.
+_ADVICE = re.compile(r"\s*(?:[-*#]|\d+\.|(?i:hint|note|solution|possible|if )|File \")")
 # Threads of libraries whose words stand above the exception that they lead to.
 _WARNERS = frozenset(("NCCL WARN", "watchdog"))
 # No message, or MindSpore's that a kernel failed, of whatever it failed.
@@ -75,8 +78,8 @@ def finished(error):
     entry = classify(result["kind"], result["text"], result["origin"], result["file"])
     if entry["cause"] in GENERAL and _is_native(error) and not error["handled"]:
         for detail in _details(error):
-            told = classify("", detail)
-            if told["cause"] not in GENERAL:
+            told = classify("", unquote(detail))
+            if told["cause"] not in GENERAL | EVERYDAY:
                 result["text"] += f" [{detail.strip()[:300]}]"
                 return dict(result, **told)
     if entry["cause"] in _VAGUE and result["root"]:
@@ -99,7 +102,7 @@ def _details(error):
     return [
         line
         for index, line in enumerate(below)
-        if line[:1] in " \t" or (heads and index > heads[0])
+        if (line[:1] in " \t" or (heads and index > heads[0])) and not _ADVICE.match(line)
     ]
 
 
@@ -138,7 +141,7 @@ def choose(errors, survived=None, thread_error=None, end=None):
     if causes:
         error = min(causes, key=_vagueness)
         return _library_line(error, pool, errors) or _with_handled_cause(error, pool)
-    fatal = [error for error in pool if not error["handled"]]
+    fatal = _fatal_errors(pool, errors)
     if thread and not _has_own_words(pool, errors):
         # With `the data reader raises an exception` it did end the rank.
         return dict(thread, survived=not any(e["cause"] == "worker_died" for e in fatal))
@@ -149,6 +152,21 @@ def choose(errors, survived=None, thread_error=None, end=None):
     if survived:
         pool.insert(0, finished(survived))
     return min(pool, key=lambda error: error["grade"] != "primary", default=None)
+
+
+def _fatal_errors(pool, errors):
+    """Return the errors that nothing handled, without tagged lines far above an exception."""
+    ends = [raw["begin"] for raw in errors if is_uncaught(raw)]
+    return [
+        error
+        for error, raw in zip(pool, errors)
+        if not error["handled"] and not (raw["soft"] and ends and _is_far(raw, ends[-1]))
+    ]
+
+
+def _is_far(error, line):
+    """Return whether an error stands too far above a line to be of what ended there."""
+    return line - error["line"] > TEARDOWN
 
 
 def _hold_against_end(errors, survived, thread_error, end):
@@ -230,7 +248,7 @@ def _without_outlived(errors):
     """
     result = []
     for index, error in enumerate(errors):
-        may_pass = ends_process(error) or error["kind"] == "UCX"
+        may_pass = ends_process(error) or error["origin"] == "cpp"
         if not may_pass or not any(_outlives(later, error) for later in errors[index:]):
             result.append(error)
     return result
@@ -246,7 +264,8 @@ def _excuse_workers(pool, thread, end=None):
     is_explained = thread and thread["cause"] not in _OF_WORKERS and not is_report
     for index, error in enumerate(pool):
         if error["kind"] == "DataLoader" and error["origin"] == "line":
-            is_last = end and end.code and not is_apart(error, end, LAST_WORDS)
+            is_down = any(map(is_uncaught, pool[:index]))
+            is_last = end and end.code and not is_down and not is_apart(error, end, LAST_WORDS)
             error["handled"] = bool(is_explained) or not (
                 is_last
                 or is_report
@@ -271,6 +290,8 @@ def _outlives(later, error):
     """Return whether an error shows that the main thread went on after an exception."""
     if later is error or error["kind"] == "Traceback" or QUOTES.search(error["text"]):
         return False
+    if error["origin"] == "cpp" and is_uncaught(later) and _is_far(error, later["begin"]):
+        return True
     if error["kind"] == "UCX":
         return is_uncaught(later) and "MPI" not in f"{later['kind']}: {later['text']}"
     if error["origin"] == later["origin"] == "line":
@@ -328,6 +349,7 @@ def _library_line(error, pool, errors):
     The result is None where there is no such line.
     """
     is_torn = error["kind"] == "Traceback"
+    begin = errors[pool.index(error)]["begin"]
     is_wordless = is_torn or bool(_SAYS_NOTHING.match(error["text"]))
     is_native = _is_native(error) or (error["origin"] == "cpp" and is_wordless)
     if error["cause"] not in GENERAL or not (is_torn or is_native):
@@ -336,6 +358,7 @@ def _library_line(error, pool, errors):
         if line is error:
             return None
         is_told = (raw["soft"] or line["kind"] in _WARNERS) and line["cause"] not in GENERAL
+        is_told = is_told and not _is_far(raw, begin)
         if is_told and (is_wordless or line["grade"] != "secondary"):
             return line
     return None

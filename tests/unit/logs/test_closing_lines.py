@@ -9,13 +9,18 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.logs import clos
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.error_scanner import (
     AFTER_ERROR,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.logs.parser import LogScan, Table
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.parser import (
+    CLOSING,
+    LogScan,
+    Table,
+)
 
 TABLE = Table({"step": {"has": "Epoch", "line": r"Epoch: \[(?P<epoch>\d+)\]"}})
 TORN = (
     '  File "train.py", line 9, in main\n    step()\nOSError: [Errno 28] No space left on device\n'
 )
 LIBRARY = "[ERROR] HCCP(7,python):2026-01-21-16:59:39.962.565 [ra_host.c:480]tid:9,"
+ECC = "CUDA error: uncorrectable ECC error encountered\n"
 FULL = "write failed: No space left on device\n"
 
 
@@ -35,14 +40,15 @@ def cause(log, code=1, signal=None):
     "log, expected",
     [
         (TORN, "disk_full"),
-        ("[rank1]: ValueError: bad anchors\n", "python_exception"),
-        (FULL, "disk_full"),
+        (ECC, "device_error"),
         ("shards lost: Keys [0/1] are not ready\n", "store_timeout"),
+        ("worker: botocore.exceptions.FullError: No space left on device\n", "disk_full"),
         (LIBRARY + "ra_x(1) : a thing that no entry knows\n", "collective_error"),
         (LIBRARY.replace("HCCP", "RUNTIME") + "X:a thing failed\n", "accelerator_call"),
+        (LIBRARY.replace("HCCP", "GE") + "open failed: Permission denied\n", "permission"),
         # a word about the thing says more than a code, and than a condition of all
-        ("ACL error, the error code is : 507011\n" + FULL, "disk_full"),
-        ("Timeout waiting for key: 0/0\n" + FULL, "disk_full"),
+        ("ACL error, the error code is : 507011\n" + ECC, "device_error"),
+        ("Timeout waiting for key: 0/0\n" + ECC, "device_error"),
     ],
 )
 def test_the_last_words_are_found(log, expected):
@@ -57,14 +63,28 @@ def test_the_last_words_are_found(log, expected):
         "nothing to see\n",
         "all done, no errors\n",
         "DeprecationWarning: an old name, not found in the next version\n",
-        "[INFO] retried, the error was: No space left on device\n",
-        "the cache is off, ignored: No space left on device\n",
+        "[INFO] it was CUDA error: out of memory\n",
+        "CUDA error: out of memory, ignored\n",
+        "CUDA error: out of memory, skipping the batch\n",
+        "cuda: out of memory, failed, taking the CPU instead\n",
+        "wandb: ERROR Failed: CUDA out of memory\n",
+        "rank 0 died (uncorrectable ECC error), I fail as well\n",
+        "uncorrectable ECC errors: 0\n",
+        "[ERROR] no label for 'uncorrectable ECC error.jpg'\n",
         "Architecture.Backbone.name: this bundle has SmallConv\n",
+        # words that any text may hold
+        FULL,
+        "cp: cannot stat 'x': No such file or directory\n",
+        # no exceptions
+        "ValueError: bad anchors\n",
+        "  indented\nTimeout: 1800, CUDA out of memory\n".replace("CUDA out of memory", "on"),
+        # of a progress bar only its last drawing stands there
+        "CUDA error: out of memory\r 100%\n",
         # the training went on
-        FULL + "[2026-11-20 23:52:38] mindocr INFO - going on\n",
-        FULL + "working\nworking\nworking\n",
-        FULL + "Epoch: [3]\n",
-        FULL + "\n" * closing_lines.REACH,
+        ECC + "[2026-11-20 23:52:38] mindocr INFO - going on\n",
+        ECC + "working\nworking\nworking\n",
+        ECC + "Epoch: [3]\n",
+        ECC + "\n" * closing_lines.REACH,
     ],
 )
 def test_other_lines_are_no_last_words(log):
@@ -79,10 +99,10 @@ def test_words_about_other_ranks_count_even_where_lines_follow():
 @pytest.mark.parametrize(
     "code, signal, expected",
     [
-        (1, None, "disk_full"),
-        (134, None, "disk_full"),
-        (255, None, "disk_full"),
-        (None, "SIGABRT", "disk_full"),
+        (1, None, "device_error"),
+        (134, None, "device_error"),
+        (255, None, "device_error"),
+        (None, "SIGABRT", "device_error"),
         (0, None, None),
         (3, None, None),
         (137, None, None),
@@ -91,12 +111,13 @@ def test_words_about_other_ranks_count_even_where_lines_follow():
     ],
 )
 def test_only_some_ends_leave_words(code, signal, expected):
-    assert cause(FULL, code, signal) == expected
+    assert cause(ECC, code, signal) == expected
 
 
 def test_an_exception_without_its_header_needs_the_exit_code_of_one():
-    assert cause("BadSample\nValueError: bad anchors\n", 1) == "python_exception"
-    assert cause("BadSample\nValueError: bad anchors\n", 134) is None
+    assert cause(TORN, 1) == "disk_full"
+    assert cause(TORN, 134) is None
+    assert explained("ValueError: bad anchors\n")["closing"]  # the first line of a log
 
 
 def test_lines_of_an_event_are_no_last_words():
@@ -107,14 +128,13 @@ def test_lines_of_an_event_are_no_last_words():
     )
     error = explained(caught)
     assert error["handled"] and not error.get("closing")
-    below = "data.yml: Permission denied\n"
-    assert cause(caught + below) == "disk_full"  # which may be of its message
-    assert cause(caught + "\n" * AFTER_ERROR + below) == "permission"
+    assert cause(caught + ECC) == "disk_full"  # which may be of its message
+    assert cause(caught + "\n" * AFTER_ERROR + ECC) == "device_error"
 
 
 def test_last_words_weigh_as_little_as_silence(tmp_path):
     """Of a rank that has them and one that has none no one is named. A real event beats both."""
-    silent, words = "working\n", "working\n" + FULL
+    silent, words = "working\n", "working\n" + ECC
     for name, logs, first, rank, said in (
         ("first", [silent, words], 1, None, "unknown"),
         ("later", [silent, words], 0, None, "unknown"),
@@ -125,9 +145,17 @@ def test_last_words_weigh_as_little_as_silence(tmp_path):
         assert (decided["rank"], decided["cause"]) == (rank, said), decided["text"]
 
 
-def test_last_words_about_the_others_accuse_nobody(tmp_path):
-    line_cases.lay(tmp_path, ["Keys [0/1] are not ready, timed out\n", line_cases.LOST], 0)
+@pytest.mark.parametrize("peer", [line_cases.LOST, "working\n"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_last_words_about_the_others_accuse_nobody(tmp_path, peer, first):
+    """Neither their own rank, nor a silent one that did not surely end before it."""
+    line_cases.lay(tmp_path, ["Keys [0/1] are not ready, timed out\n", peer], first)
     assert line_cases.corpus.decide(tmp_path)["rank"] is None
+
+
+def test_half_a_line_is_no_last_word():
+    assert explained("x" * CLOSING + " CUDA error: uncorrectable ECC error\n") is None
+    assert explained("x" * CLOSING + "\n" + ECC)["closing"]
 
 
 def test_a_sender_that_no_process_can_be_is_none():

@@ -56,6 +56,28 @@ _TAGGED = frozenset(entry["cause"] for entry in FABRIC) | {
     *(entry["cause"] for entry in (*EARLY, *LATE) if "meaning" in entry),
 }
 
+# Causes whose words a text of any kind may hold: a hint, a name, a line of a tool. What only a
+# library says of its device or of its peers is believed sooner.
+EVERYDAY = frozenset(
+    (
+        "bad_argument",
+        "bad_config",
+        "bus_error",
+        "checkpoint_damaged",
+        "data_corrupt",
+        "data_missing",
+        "disk_full",
+        "download_failed",
+        "import_error",
+        "nan",
+        "out_of_memory",
+        "permission",
+        "read_only",
+        "resource_limit",
+        "segfault",
+    )
+)
+
 _COMPILED = tuple(
     (re.compile(entry["pattern"]), re.compile(entry.get("where", "")), entry) for entry in CATALOGUE
 )

@@ -61,9 +61,9 @@ EARLY = (
         "cause": "device_out_of_memory",
         "pattern": (
             r"(?i:cuda.{0,60}out of memory)|memory isn't enough and alloc failed|Out of memory!!!"
-            r"|(?i:(?:malloc|alloc\w*).{0,40}(?:memory pool|device memory|hbm).{0,60}fail)"
+            r"|(?i:alloc.{0,60}(?:memory pool|device memory|hbm).{0,60}fail)"
             r"|NCCL WARN:? Failed to CUDA \w*alloc"
-            r"|CU\w+_STATUS_(?:\w+_)?ALLOC(?:ATION)?_FAILED|cudaErrorMemoryAllocation"
+            r"|CU\w{1,12}_STATUS_(?:\w{1,12}_)?ALLOC(?:ATION)?_FAILED|cudaErrorMemoryAllocation"
             r"|(?i:hccl).{0,200}error code is 24\b|\bERR00006\b|"
             + _NUMBER % "2"
             + r"\)|"

@@ -200,8 +200,8 @@ LOST = (
         "cause": "segfault",
         "grade": "primary",
         "pattern": (
-            r"SIGSEGV|[Ss]egmentation fault|SIGILL|Illegal instruction|SIGFPE|Erroneous arithmetic"
-            r" operation"
+            r"SIGSEGV|[Ss]egmentation fault|Unexpected floating-point exception|SIGILL"
+            r"|Illegal instruction|SIGFPE|Erroneous arithmetic operation"
         ),
         "meaning": "Native code of the training crashed.",
         "remedy": (

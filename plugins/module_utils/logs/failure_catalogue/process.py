@@ -27,7 +27,7 @@ PROCESS = (
             r" mismatch|unsupported pickle protocol"
             r"|dynamic library \(lib\S+\) that Paddle depends on is not configured|cuda version \S+"
             r" does(?: not|n't) match"
-            r"|\w+ is incompatible with numpy|PY_SSIZE_T_CLEAN macro must be defined"
+            r"|\w is incompatible with numpy|PY_SSIZE_T_CLEAN macro must be defined"
         ),
         "meaning": (
             "Two parts of this node's software do not fit: numpy, the C++ runtime, Paddle or"
