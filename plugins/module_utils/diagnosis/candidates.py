@@ -249,7 +249,7 @@ class Weighing:
         if (
             other["weight"] < DECIDES
             or self.precedes(best, other)
-            or signature(best) == signature(other)
+            or (signature(best) == signature(other) and not _is_mute(best))
         ):
             return False
         if other["weight"] == best["weight"]:
@@ -652,6 +652,11 @@ def _is_ended_by_others(candidate):
         and candidate["weight"] <= LATE
         and (not error or error["cause"] == "terminated")
     )
+
+
+def _is_mute(candidate):
+    """Return whether a candidate's end says nothing: exit code 1, which any failure makes."""
+    return not (candidate["error"] or candidate["signal"]) and candidate["exit_code"] == 1
 
 
 def _excuses_itself(candidate):

@@ -1087,6 +1087,7 @@ TIED = {
     ),
     "two silent exits with two codes": ([(0, 5, 0), (3, 7, 1)], True),
     "two silent exits with one code": ([(0, 5, 0), (3, 5, 1)], False),
+    "two silent exits with the code of any failure": ([(0, 1, 0), (3, 1, 1)], True),
 }
 
 
