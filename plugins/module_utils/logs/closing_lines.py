@@ -103,7 +103,13 @@ def _is_exception(final):
 
 
 def _named_line(tail, first):
-    """Return the error of the line that names the clearest cause, or None."""
+    """Return the error of the line that names the clearest cause, or None.
+
+    A very last line that names a thing is what `sys.exit` printed, and the verdict quotes it
+    (wording.py). Nothing above it counts.
+    """
+    if tail and _is_own_word(tail[-1]):
+        return None
     found = []
     for index, line in enumerate(tail):
         text = line.strip()
@@ -120,6 +126,12 @@ def _named_line(tail, first):
 def is_calm(line):
     """Return whether a line says itself that nothing ended, or is one of a tool."""
     return bool(_CALM.search(line) or _TOOL.match(line))
+
+
+def _is_own_word(line):
+    """Return whether a line of the program's own names a thing that any text may name."""
+    names_thing = classify("", lines.unquote(line))["cause"] in EVERYDAY and not is_calm(line)
+    return names_thing and lines.is_plain(line) and _entry_of_line(line)["cause"] == "unknown"
 
 
 def _entry_of_line(text):

@@ -83,6 +83,8 @@ def test_the_last_words_are_found(log, expected):
         # the training went on
         ECC + "[2026-11-20 23:52:38] mindocr INFO - going on\n",
         ECC + "working\nworking\nworking\n",
+        # what sys.exit prints
+        ECC + "labels.json does not exist\ndata/labels.json: No such file or directory\n",
         ECC + "Epoch: [3]\n",
         ECC + "\n" * closing_lines.REACH,
     ],
