@@ -105,7 +105,8 @@ EARLY = (
     {
         "cause": "import_error",
         "pattern": (
-            r"Cannot load cudnn shared library|Could not load library lib\w+(?!.*undefined symbol)"
+            r"Cannot load cudnn shared library|failed to open libnvrtc"
+            r"|Could not load library lib\w+(?!.*undefined symbol)"
             r"|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"
         ),
         "source": "PaddlePaddle/PaddleOCR#7300; cuDNN 8, its own loader",
@@ -142,6 +143,7 @@ EARLY = (
             r"|MINDSPORE_HCCL_CONFIG_PATH).{0,120}"
             r"(?i:invalid|not (?:exist|set|found)|failed|illegal)"
             r"|(?i:get rank table file failed|parse the ranktable)"
+            r"|\[RanktableConfig\].{0,60}path \S+ is not a valid real path"
         ),
         "source": "mindspore, hccl_context.cc and ascend_communication_group.cc; HCCL, EI0004",
     },
@@ -219,6 +221,7 @@ EARLY = (
         "pattern": (
             r"Cluster Exception Location.*Stuck Occurred|Task run failed, base information"
             r"|(?:event|notify) wait timeout occurred|hccl fftsplus task timeout"
+            r"|(?i:stream sync(?:hronize)? timeout)"
             r"|task_type=\d+\((?:EVENT|NOTIFY)_WAIT\)|reason=\[task timeout\]|"
             + _RESULT
             % "107020|507046|507047|507048"
