@@ -10,6 +10,7 @@ import pytest
 
 GOING_ON = "".join(f"working on part {number}\n" for number in range(40))
 LOST = line_cases.LOST
+VAGUE = LOST[: LOST.index("OSError")] + "RuntimeError: shapes do not fit\n"
 TAG = "[ERROR] DEVICE(1,7f,python):2026-11-20-14:39:49.952.006 [mindspore/x.cc:1] Malloc] "
 BUS = "ERROR: Unexpected bus error encountered in DataLoader workers. Shared memory is short.\n"
 LINES = {
@@ -51,3 +52,35 @@ def test_a_library_that_tries_again_accuses_nobody(tmp_path):
 
 def test_a_worker_that_dies_while_its_rank_goes_down_accuses_nobody(tmp_path):
     assert decided(tmp_path, LOST + BUS)["rank"] == 0
+
+
+def test_a_warning_of_nccl_far_above_a_lost_peer_accuses_nobody(tmp_path):
+    warned = "node2:7:9 [0] init.cc:9 NCCL WARN Failed to CUDA malloc 1024 bytes\n"
+    assert decided(tmp_path, warned + GOING_ON + LOST)["rank"] == 0
+
+
+def own_cause(folder, log):
+    """Return the cause of rank 1, whose exception ended it, by its log."""
+    line_cases.lay(folder, [LOST, log], 1)
+    found = line_cases.corpus.decide(folder)
+    assert found["rank"] == 1, found["text"]
+    return found["cause"]
+
+
+def test_a_library_far_above_an_exception_does_not_explain_it(tmp_path):
+    assert own_cause(tmp_path / "far", RETRIED + GOING_ON + VAGUE) == "python_exception"
+    assert own_cause(tmp_path / "near", RETRIED + VAGUE) == "device_out_of_memory"
+
+
+@pytest.mark.parametrize(
+    "detail, expected",
+    [
+        ("CUDA error: out of memory", "device_out_of_memory"),
+        ("- CUDA error: out of memory", "python_exception"),
+        ("Hint: after CUDA error: out of memory take a smaller batch", "python_exception"),
+        ("no label for 'CUDA error: out of memory.jpg'", "python_exception"),
+        ("use_shared_memory: /dev/shm", "python_exception"),
+    ],
+)
+def test_what_a_line_below_an_exception_explains(detail, expected, tmp_path):
+    assert own_cause(tmp_path, f"{VAGUE}    {detail}\n") == expected
