@@ -15,9 +15,11 @@ from ..attempts.states import Outcome
 from ..base import folding
 from ..gate.isolation import judge_apart
 from ..logs.failure_catalogue import entry_of
+from ..logs.root_error import GENERAL
 from . import named_peers
 from .candidates import LOST_CONTACT, Weighing
 from .clocks import BEFORE, BEFORE_ELSEWHERE
+from .common_failures import find_common
 from .device_evidence import DeviceEvidence
 from .weights import DECIDES, KILLED, PRIMARY, SHARED, TERMINATED
 from .wording import (
@@ -169,9 +171,10 @@ class _Case:
         fault = self.devices.sole_fault(self.best["when"])
         if fault and (self.rivals or self.best["weight"] < KILLED):
             return self._device_failed(fault)
-        if self.rivals:
+        common = find_common(self.candidates, self.plan_ranks)
+        if self.rivals and not common:
             return self._tied()
-        return self._failed(self.best)
+        return self._failed(self.best, common)
 
     def _judge_units(self):
         """Return the verdict where all nodes answered and no candidate weighs enough."""
@@ -264,8 +267,11 @@ class _Case:
         stops = self._stop_times(self.stopped)
         return bool(stops) and self.best["when"] < min(stops) - BEFORE
 
-    def _failed(self, best):
-        """Return the verdict that names one candidate."""
+    def _failed(self, best, common):
+        """Return the verdict that names one candidate, the first of those with a common failure.
+
+        An error in unknown words that all have may be a condition between them: then none is named.
+        """
         entry = self._cause_entry(best)
         note = ""
         diverged = self._diverged()
@@ -279,8 +285,14 @@ class _Case:
             )
         fault = self.devices.explain(best, entry["cause"])
         if fault:
+            common = []
             entry = entry_of("device_error")
             note = f"; evidence: {fault.text} (devices.{fault.node}.json)"
+        code, who, named = "verdict.named", name_of(best), best
+        if common:
+            code, who = "verdict.common", f"{folding.name_ranks(common)} failed alike: the first"
+        if common and entry["cause"] in GENERAL:
+            named = None
         log = self._log(best)
         error = line = None
         if is_blamed(best):
@@ -290,14 +302,14 @@ class _Case:
         if line:
             location = f"{log}:{line}"
         text = (
-            f"FAILED: {name_of(best)} {describe_end(best)} ({describe_exit(best)}){note}; log"
+            f"FAILED: {who} {describe_end(best)} ({describe_exit(best)}){note}; log"
             f" {location}; remedy: {entry['remedy']}{self._not_asked(self.missing)}"
         )
         return self._build_verdict(
-            "verdict.named",
+            code,
             Outcome.FAILED,
             text,
-            best=best,
+            best=named,
             cause=entry["cause"],
             error=error,
             log=log,

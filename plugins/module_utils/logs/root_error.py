@@ -290,17 +290,16 @@ def _outlives(later, error):
     """Return whether an error shows that the main thread went on after an exception."""
     if later is error or error["kind"] == "Traceback" or QUOTES.search(error["text"]):
         return False
-    if error["origin"] == "cpp" and is_uncaught(later) and _is_far(error, later["begin"]):
-        return True
     if error["kind"] == "UCX":
         return is_uncaught(later) and "MPI" not in f"{later['kind']}: {later['text']}"
     if error["origin"] == later["origin"] == "line":
         return later["last"]
     if not is_uncaught(error):
-        # What ended a worker is told before its parent's report of it. What stands right above an
-        # exception may be of it.
-        is_apart = error["origin"] == "line" or later["begin"] - error["line"] > NEAR
-        return is_apart and is_uncaught(later) and not _is_report(later)
+        # What ended a worker is told before its parent's report of it.
+        # Words of native code right above an exception may be of it.
+        reach = TEARDOWN if error["kind"] in _WARNERS else NEAR
+        is_before = error["origin"] == "line" or later["begin"] - error["line"] > reach
+        return is_before and is_uncaught(later) and not _is_report(later)
     if is_uncaught(later):
         return later["kind"] != "Traceback"
     if later["origin"] != "cpp" or later["handled"]:

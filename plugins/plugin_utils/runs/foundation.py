@@ -32,6 +32,7 @@ _BY_CODE = {
     "verdict.completed": Foundation.ENDED,
     "verdict.untrained": Foundation.ENDED,
     "verdict.named": Foundation.ENDED,
+    "verdict.common": Foundation.ENDED,
     "verdict.rank_missing": Foundation.ENDED,
     "verdict.endpoints": Foundation.ENDED,
     "verdict.stopped": Foundation.ENDED,

@@ -51,7 +51,9 @@ def _row(label: str, text: Any) -> str:
 def _culprit_lines(decided: Json) -> list[str]:
     """Return who failed and where that stands, or the candidates where no one is named."""
     lines = []
-    if decided.get("node"):
+    if decided.get("code") == "verdict.common":
+        lines.append(_row("who", "several ranks alike, and this is the log of the first"))
+    elif decided.get("node"):
         lines.append(_row("who", _place_of(decided)))
     elif decided.get("cause") != "unreachable" and decided["outcome"] == Outcome.FAILED:
         lines.append(_row("who", "no evidence decides"))
