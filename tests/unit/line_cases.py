@@ -107,15 +107,20 @@ def judge(folder, case, prefix=""):
     """Return (grade, why, verdict) of a case, its attempt laid below a folder.
 
     A case with `rank` has its lines in that rank's log, one without in all logs, since the
-    condition is between the ranks. prefix: what a launcher puts before each line of the guilty
-    rank's log.
+    condition is between the ranks, or since `each` rank has it. Then any of them may be named.
+    prefix: what a launcher puts before each line of the guilty rank's log.
     """
     guilty = case.get("rank")
     text = "".join(f"{prefix}{line}\n" for line in case["log"].splitlines())
     logs = [text, text]
     if guilty is not None:
         logs[1 - guilty] = case.get("peer") or LOST
-    return _grade(folder, logs, guilty or 0, case["causes"], [guilty] if guilty is not None else [])
+    ranks = []
+    if case.get("each"):
+        ranks = [0, 1]
+    elif guilty is not None:
+        ranks = [guilty]
+    return _grade(folder, logs, guilty or 0, case["causes"], ranks, unknown=bool(case.get("each")))
 
 
 def judge_turned(folder, case):
@@ -124,7 +129,7 @@ def judge_turned(folder, case):
     The lines of one rank stand in all logs: each rank may be named, or none. The lines of all ranks
     stand in one log, and the other rank lost that one: nobody may be named.
     """
-    if case.get("rank") is not None:
+    if case.get("rank") is not None or case.get("each"):
         return _grade(folder, [case["log"]] * 2, 0, case["causes"], [0, 1], unknown=True)
     return _grade(folder, [case.get("peer") or LOST, case["log"]], 1, case["causes"], [])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing
 
 from .candidates import signature
-from .weights import DECIDES, PRIMARY
+from .weights import DECIDES
 from .wording import is_blamed
 
 
@@ -42,4 +42,4 @@ def _tells_own_error(candidate: dict[str, typing.Any]) -> bool:
     error = candidate["error"]
     if candidate["rank"] is None or not error or error["grade"] != "primary":
         return False
-    return is_blamed(candidate) and (candidate["weight"] == PRIMARY or bool(error.get("closing")))
+    return is_blamed(candidate) and (candidate["weight"] >= DECIDES or bool(error.get("closing")))

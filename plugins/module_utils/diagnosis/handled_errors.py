@@ -22,7 +22,13 @@ from ..logs.error_patterns import (
 from ..logs.failure_catalogue import classify
 from ..logs.last_words import CRASHES, LAST_WORDS, End, is_contradicted, lines_below
 
-_DETAIL = re.compile(r"\s|\[|E[A-Z0-9]\d{4}: ")
+_DETAIL = re.compile(r"\s|\[|E[A-Z0-9]\d{4}: |Exception raised from |frame #\d+: ")
+# A line of a message that goes on below it.
+_GOES_ON = re.compile(r"[,:(]\s*$")
+# MindSpore puts its message under headings, and the last heading has the calls of its own code.
+_LAST_HEADING = "- C++ Call Stack"
+_MOST_MESSAGE = 60  # lines of such a message
+_CPP_CALL = re.compile(r"\S+\.(?:cc|h)(?::\d+|\(\d+\))")
 # Causes that are believed where the last line of a rank names them that was not killed: they name a
 # thing, not a condition of the peers.
 NAMES_A_THING = frozenset(
@@ -82,20 +88,36 @@ def ends_log(rank, error):
     last = PREFIX.sub("", str(rank.get("last_line") or error["kind"])).strip()
     if is_near_end(rank, error) and (last.startswith(error["kind"]) or last in error["text"]):
         return True
-    details = _details(error)
-    return len(details) >= (rank.get("lines") or 0) - (error.get("line") or 0) > 0
+    details, below = _details(error), (rank.get("lines") or 0) - (error.get("line") or 0)
+    if len(details) >= below > 0:
+        return True
+    return below <= _MOST_MESSAGE and (_ends_message(error, last) or _ends_teardown(error, last))
+
+
+def _ends_message(error, last):
+    """Return whether the last line of a log is the end of MindSpore's message of an error."""
+    headings = (line.startswith(_LAST_HEADING) for line in lines_below(error))
+    return any(headings) and bool(_CPP_CALL.match(last))
+
+
+def _ends_teardown(error, last):
+    """Return whether a destructor that failed after an error is all that a log has below it."""
+    below, final = lines_below(error), FINAL.match(last)
+    is_ignored = bool(below) and below[0].startswith("Exception ignored in")
+    return is_ignored and bool(final) and is_final(final)
 
 
 def _details(error):
     """Return the lines below an error that only a library prints to explain it.
 
-    They are indented, or begin with a bracket or a code of CANN. A record of a logger is not one
-    of them.
+    They are indented, begin with a bracket or a code of CANN, or go on with a sentence. A record of
+    a logger is not one of them.
     """
-    details = []
+    details, goes_on = [], _GOES_ON.search(error["text"])
     for line in lines_below(error):
-        if not _DETAIL.match(line) or RECORD.match(line):
+        if not (_DETAIL.match(line) or goes_on) or RECORD.match(line):
             break
+        goes_on = _GOES_ON.search(line)
         details.append(line)
     return details
 

@@ -270,7 +270,8 @@ class _Case:
     def _failed(self, best, common):
         """Return the verdict that names one candidate, the first of those with a common failure.
 
-        An error in unknown words that all have may be a condition between them: then none is named.
+        An error in unknown words that all have at once may be a condition between them: then none
+        is named.
         """
         entry = self._cause_entry(best)
         note = ""
@@ -291,8 +292,9 @@ class _Case:
         code, who, named = "verdict.named", name_of(best), best
         if common:
             code, who = "verdict.common", f"{folding.name_ranks(common)} failed alike: the first"
-        if common and entry["cause"] in GENERAL:
-            named = None
+            is_first = all(self.weighing.precedes(best, c) for c in common[1:])
+            if entry["cause"] in GENERAL and not is_first:
+                named = None
         log = self._log(best)
         error = line = None
         if is_blamed(best):

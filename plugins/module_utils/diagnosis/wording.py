@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import re
+import signal
 
 from ..base import folding
 from ..logs.closing_lines import is_calm
 from ..logs.error_patterns import unquote
 from ..logs.failure_catalogue import classify
+from ..logs.last_words import FIRST_OF_SIGNALS
 from .candidates import signature
 from .handled_errors import NAMES_A_THING, ends_log
 from .weights import OOM
@@ -64,6 +66,8 @@ def silent_cause(candidate):
         return "ended_early"
     if candidate["signal"]:
         return _SIGNAL_CAUSES.get(candidate["signal"], "killed")
+    if candidate["exit_code"] == FIRST_OF_SIGNALS + signal.SIGTERM:
+        return "sigterm"  # what a handler of SIGTERM ends with
     return _classify_last_line(candidate)
 
 

@@ -87,11 +87,17 @@ LITERALS = (
     "received by PID",
     "(SeqNum=",
     "watchdog thread",
+    "Memory access fault",
+    "HSA_STATUS",
+    "GPU Hang",
+    "RTS_HWTS",
+    "kernel execute failed",
 )
 
 # What launchers and libraries put before the lines of a rank.
 PREFIX = re.compile(
-    r"^(?:\[(?:rank|default)\d+\]: ?|\[\d+,\d+\]<std(?:out|err)>: ?"
+    r"^(?:\[(?:rank|default)\d+\]: ?"
+    r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[\d+,\d+\]<std(?:out|err)>: ?"
     r"|\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?)"
 )
 
@@ -291,6 +297,13 @@ SINGLE = (
         "watchdog",
         "cpp",
     ),
+    # The runtime of ROCm, whose words stand above an abort.
+    (re.compile(r"^(?P<kind>Memory access fault) (?P<text>by GPU node-\d.*)"), None, "cpp"),
+    (re.compile(r"aborting with error : (?P<text>HSA_STATUS_ERROR_\w+.*)"), "ROCm", "cpp"),
+    (re.compile(r"^(?P<kind>HW Exception) (?P<text>by GPU node-.*GPU Hang.*)"), None, "cpp"),
+    # What the driver and the runtime of Ascend say of a kernel, above the exception that it made.
+    (re.compile(r"RTS_HWTS: (?P<text>ai(?:core|vector|cpu) exception.*)"), "RTS_HWTS", "cpp"),
+    (re.compile(r"^\s+(?P<text>Ai(?:core|cpu) kernel execute failed, .*)"), "RTS_HWTS", "cpp"),
     # glog ends the process after a line of its level F.
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>.*)"), "glog", "cpp"),

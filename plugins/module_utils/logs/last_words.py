@@ -61,9 +61,6 @@ def is_contradicted(error, end):
         # It comes before an error of its own, and ends nothing.
         return end.signal in _ENDS_THE_LIVING
     origin = error.get("origin")
-    if error.get("soft") and end.is_seen and is_apart(error, end, TEARDOWN):
-        # A library says so of what it tries again, too.
-        return True
     if _OF_A_PROCESS.match(error["kind"]) and (end.lines or 0) - (error["line"] or 0) > TEARDOWN:
         return True
     if origin == "line":
@@ -79,7 +76,10 @@ def is_contradicted(error, end):
 
 
 def is_mere_warning(error, end):
-    """Return whether an NCCL WARN without an error of its own stands above an end without words."""
+    """Return whether a line of a library stands above an end that has no words of its own.
+
+    Libraries print such lines of what they try again, too.
+    """
     return end.is_seen and is_apart(error, end, TEARDOWN)
 
 

@@ -37,6 +37,7 @@ _DEEP = frozenset(
         "permission",
         "bus_error",
         "download_failed",
+        "version_mismatch",
     )
 )
 # What native code fails with where Python called it. Its words are vague as often as the library
@@ -47,7 +48,7 @@ _HEADING = re.compile(r"- (?!C\+\+ Call).*:\s*$")
 # Lines that name what may have been, or what is at another place.
 _ADVICE = re.compile(r"\s*(?:[-*#]|\d+\.|(?i:hint|note|solution|possible|if )|File \")")
 # Threads of libraries whose words stand above the exception that they lead to.
-_WARNERS = frozenset(("NCCL WARN", "watchdog"))
+_WARNERS = frozenset(("NCCL WARN", "watchdog", "RTS_HWTS"))
 # No message, or MindSpore's that a kernel failed, of whatever it failed.
 _SAYS_NOTHING = re.compile(r"\W*(?:Launch kernel failed\b.*)?$", re.DOTALL)
 _KILLED_BY = re.compile(r"killed by signal: (Bus|Segmentation|Floating|Killed|Terminated|Aborted)")
@@ -217,7 +218,9 @@ def _part(errors, end):
 
     A thread ends no process. The main thread waits for those of its loader only.
     """
-    mere = all(error["kind"] == "NCCL WARN" for error in errors if not error["handled"])
+    mere = all(
+        error["soft"] or error["kind"] == "NCCL WARN" for error in errors if not error["handled"]
+    )
     kept, passed = [], []
     for error in errors:
         if error["thread"] and not error["loader"]:

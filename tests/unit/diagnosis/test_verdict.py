@@ -691,7 +691,8 @@ def test_one_error_on_many_ranks_is_said_to_be_one():
         node("node2", end(2, 1, at=0, said=VALUE), end(3, 1, at=0, said=VALUE)),
     ]
     result = verdict.decide(PLAN, nodes)
-    assert (result["rank"], result["outcome"]) == (0, "failed")
+    assert (result["rank"], result["node"], result["code"]) == (None, None, "verdict.common")
+    assert (result["cause"], result["error"]["kind"]) == ("python_exception", "ValueError")
     (same,) = [line for line in result["evidence"] if "say the same" in line]
     assert "ranks 0, 1, 2, 3 " in same and same.endswith(": ValueError")
 

@@ -46,8 +46,10 @@ def test_an_outlived_line_accuses_nobody(name, end, tmp_path):
     assert (found["rank"], found["cause"]) == (0, "segfault"), found["text"]
 
 
-def test_a_library_that_tries_again_accuses_nobody(tmp_path):
-    assert decided(tmp_path, RETRIED + GOING_ON + LOST)["rank"] == 0
+@pytest.mark.parametrize("end", [LOST, "rank 0 is gone\n"])
+def test_a_library_that_tries_again_accuses_nobody(end, tmp_path):
+    found = decided(tmp_path, RETRIED + GOING_ON + end)
+    assert (found["rank"], found["cause"]) == (0, "segfault"), found["text"]
 
 
 def test_a_worker_that_dies_while_its_rank_goes_down_accuses_nobody(tmp_path):

@@ -142,7 +142,7 @@ EARLY = (
             r"(?i:invalid environment variable).{0,20}RANK_TABLE_FILE|(?i:rank_?table_?file"
             r"|MINDSPORE_HCCL_CONFIG_PATH).{0,120}"
             r"(?i:invalid|not (?:exist|set|found)|failed|illegal)"
-            r"|(?i:get rank table file failed|parse the ranktable)"
+            r"|(?i:get rank table file failed|parse the ranktable)|'device_ip' is not set correctly"
             r"|\[RanktableConfig\].{0,60}path \S+ is not a valid real path"
         ),
         "source": "mindspore, hccl_context.cc and ascend_communication_group.cc; HCCL, EI0004",
@@ -200,7 +200,7 @@ EARLY = (
         "cause": "collective_mismatch",
         "pattern": (
             r"[Mm]essage truncated : receiv|Mismatched collective detected"
-            r"|Bootstrap Root : mismatch"
+            r"|Bootstrap Root : mismatch|NET/IB : collective mismatch"
             r"|parameters of operator \S+ are inconsistent between ranks"
             r"|(?i:cmd information.{0,300}check fail)"
         ),
@@ -264,7 +264,8 @@ EARLY = (
         "cause": "device_assert",
         "grade": "primary",
         "pattern": (
-            r"device-side assert|cudaErrorAssert|\.cu(?:h|\.h)?:\d+:? .{0,300}Assertion .* failed|"
+            r"device-side assert|cudaErrorAssert"
+            r"|\.cu(?:h|\.h)?:\d+:? .{0,300}Assertion .* failed(?!.{0,100}find nan or inf)|"
             + _NUMBER % "59|710"
         ),
         "meaning": (
@@ -336,6 +337,7 @@ LATE = (
             r"\b(?i:ai ?core|aivec(?:tor)?|vector core|aicpu)\b"
             r".{0,60}(?:abnormal|exception|error|fail|time)|\btimeout or trap error\b"
             r"|exception occurred during AICPU execution|Task execute failed, base info"
+            r"|^Memory access fault:? by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY|ILLEGAL)"
             r"|\bE[EZ3](?!9999)\d{4}\b|" + _RESULT % r"5070(?:0[01]|1[1-9]|3[4-9]|4[0-57-9]|50)"
         ),
         "source": f"{_CUDA}; {_RT}; {_HIASCEND}; Ascend/pytorch#66; mindspore-lab/mindocr#615",
@@ -347,7 +349,7 @@ LATE = (
     },
     {
         "cause": "accelerator_call",
-        "pattern": r"\bEI0007\b|" + _RESULT % "207005|20700[7-9]|20701[0-2]",
+        "pattern": r"\bEI0007\b|^HW Exception:? by GPU|" + _RESULT % "207005|20700[7-9]|20701[0-2]",
         "source": f"HCCL, EI0007; {_RT}: streams, events or notifies ran out",
     },
     {

@@ -61,7 +61,10 @@ FABRIC = (
     {
         "cause": "loopback_address",
         "grade": "shared",
-        "pattern": r"(?:connect|bind|listen)\b.{0,40}\b127\.0\.[01]\.1\b|\[127\.0\.1\.1\]",
+        "pattern": (
+            r"(?:connect|bind|listen)\b.{0,40}\b127\.0\.[01]\.1\b|\[127\.0\.1\.1\]"
+            r"|connectFullMesh failed.{0,200}remote=\[127\."
+        ),
         "meaning": (
             "A node gave the others its loopback address instead of the one at which it is reached."
         ),

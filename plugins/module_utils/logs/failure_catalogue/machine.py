@@ -72,6 +72,22 @@ MACHINE = (
         "source": "errno 24 and 27 of Linux, CPython's threading, help-orterun.txt of Open MPI 4.1",
     },
     {
+        # fork() alone answers so there; elsewhere it is a socket or a lock.
+        "cause": "resource_limit",
+        "grade": "primary",
+        "pattern": r"BlockingIOError: \[Errno 11\]",
+        "where": r"/(?:multiprocessing/popen_\w+|subprocess)\.py$",
+        "meaning": (
+            "The training ran into a limit of its user or unit: open files, processes, threads,"
+            " locked memory, file size or CPU time."
+        ),
+        "remedy": (
+            "raise the limit that the message names (`ulimit -a` in the unit shows them), or use"
+            " fewer workers"
+        ),
+        "source": "errno 11 of Linux, fork(2)",
+    },
+    {
         "cause": "device_out_of_memory",
         "grade": "primary",
         "pattern": (
@@ -119,7 +135,7 @@ MACHINE = (
         "cause": "nan",
         "grade": "primary",
         "pattern": (
-            r"There are NAN or INF|(?i:\bloss\b.{0,20}\b(?:is|was|became|=)"
+            r"There are NAN or INF|find nan or inf|(?i:\bloss\b.{0,20}\b(?:is|was|became|=)"
             r" ?(?:nan|inf)\b)|(?i:non-finite loss)"
             r"|Tensor .{0,80} contains (?:nan|inf)|(?i:loss (?:value )?(?:is|became) (?:not"
             r" finite|nan or inf))"
@@ -156,6 +172,7 @@ LOST = (
             r"|DistNetworkError|Socket (?:closed|[Tt]imeout)|tcp_store\.|tcp_utils\.|No route to"
             r" host|Network is unreachable|Transport endpoint is not connected"
             r"|MPI communication peer process has unexpectedly disconnected"
+            r"|shut down\. This was caused by an exception on one of the ranks"
             r"|remote (?:process|peer) (?:exited|closed|disconnected)|heartbeat"
             r" .{0,40}(?:lost|timed? ?out)|[Hh]eartbeat [Ll]ost"
             r"|(?i:the collective communication is disabled|communication lib(?:rary)?"
@@ -227,7 +244,8 @@ LOST = (
         "pattern": (
             r"DataLoader.{0,80}(?:exit(?:ed|s)? unexpectedly|killed by signal)|Blocking queue is"
             r" killed because the data reader raises"
-            r"|GeneratorDataset subprocess worker may be killed"
+            r"|GeneratorDataset subprocess worker may be killed|Got None from Python object"
+            r"|BrokenProcessPool"
         ),
         "meaning": (
             "A worker process that loads data died, and the rank could not go on without it."
@@ -238,7 +256,7 @@ LOST = (
         ),
         "source": (
             "Paddle 2.6.2, paddle/io/dataloader/dataloader_iter.py; mindspore 2.7.0,"
-            " dataset/engine/datasets_user_defined.py"
+            " dataset/engine/datasets_user_defined.py; py_func_op.cc; Python's concurrent.futures"
         ),
     },
 )

@@ -28,6 +28,7 @@ PROCESS = (
             r"|dynamic library \(lib\S+\) that Paddle depends on is not configured|cuda version \S+"
             r" does(?: not|n't) match"
             r"|\w is incompatible with numpy|PY_SSIZE_T_CLEAN macro must be defined"
+            r"|\bE30006\b|Failed to verify the OPP"
         ),
         "meaning": (
             "Two parts of this node's software do not fit: numpy, the C++ runtime, Paddle or"
@@ -47,6 +48,7 @@ PROCESS = (
         "grade": "primary",
         "pattern": (
             r"ModuleNotFoundError|ImportError|No module named|cannot open shared object file"
+            r"|failed to get the Python codec of the filesystem encoding"
         ),
         "meaning": "The code imports a module or library that the environment of this node lacks.",
         "remedy": (
@@ -111,6 +113,7 @@ PROCESS = (
             r" decode"
             r"|image decode failed|load image failed)"
             r"|(?i:the image (?:may be|is) broken)|not the mnist (?:image|label) file"
+            r"|\(truncated file: eof|file is not a database|database disk image is malformed"
         ),
         "meaning": (
             "A data file is there but cannot be read: an image, an annotation or an archive is"
@@ -161,14 +164,18 @@ PROCESS = (
             r"|/[\w./-]{1,200} (?:does not exist|is not a file)"
             r"|file:? \S+ does not exist|unable to find the specified executable file|could not"
             r" access\s+or execute an executable"
-            r"|[Dd]ataset directory .{0,200}not exist"
+            r"|[Dd]ataset directory .{0,200}not exist|not found any (?:coco|voc) record"
+            r"|AssertionError: invalid file ?\[|There is no valid data matching the dataset API"
         ),
         "meaning": "A file or directory that the training needs is not on this node.",
         "remedy": (
             "the named path is not on this node: synchronise code and data again, or correct the"
             " path in the job"
         ),
-        "source": "errno 2 of Linux, Open MPI 4.1 (help-orterun.txt)",
+        "source": (
+            "errno 2 of Linux, Open MPI 4.1 (help-orterun.txt); PaddlePaddle/PaddleDetection#6972,"
+            " models#3520; mindspore-ai/mindspore#48"
+        ),
     },
     {
         "cause": "bad_argument",
