@@ -52,6 +52,7 @@ MODULES = (
     Module(WEIGHING[0], WEIGHING[1:], DIAGNOSIS, True),
     Module(f"{CORE}/diagnosis/rank_rules.py", WEIGHING, DIAGNOSIS, True),
     Module(f"{CORE}/diagnosis/clocks.py", WEIGHING, DIAGNOSIS, True),
+    Module(f"{CORE}/diagnosis/common_failures.py", WEIGHING[1:], DIAGNOSIS, True),
     Module(f"{CORE}/diagnosis/handled_errors.py", WEIGHING, DIAGNOSIS, True),
     Module(f"{CORE}/diagnosis/named_peers.py", WEIGHING, DIAGNOSIS, True),
     Module(WEIGHING[1], (), DIAGNOSIS, True),

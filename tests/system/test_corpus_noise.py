@@ -16,7 +16,7 @@ import noise_kinds
 import noise_support as noise
 import pytest
 
-ONE_OF = 71
+ONE_OF = 100
 SHARE = 0.98
 
 

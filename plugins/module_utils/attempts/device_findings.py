@@ -6,7 +6,8 @@ they become data of a bounded size. The training can write the file, so anything
 
 Sources: the manual page of nvidia-smi (return code 15: the GPU has fallen off the bus) and
 `--help-query-gpu`; NVIDIA's Xid catalogue; mm/oom_kill.c of Linux; NCCL, src/ras/client_support.cc,
-and its page on RAS; base/npu_table.py for npu-smi. None of it was run on such hardware.
+and its page on RAS; base/npu_table.py for npu-smi. It was run on one H100 with driver 580.159.04,
+whose answers are in tests/samples/devices. The rest was not run on such hardware.
 """
 
 from __future__ import annotations

@@ -106,9 +106,10 @@ def _named_line(tail, first):
     """Return the error of the line that names the clearest cause, or None.
 
     A very last line that names a thing is what `sys.exit` printed, and the verdict quotes it
-    (wording.py). Nothing above it counts.
+    (wording.py). Nothing above it counts. Below it the runtimes' threads may report their own end.
     """
-    if tail and _is_own_word(tail[-1]):
+    said = (line for line in reversed(tail) if lines.is_plain(line) or not is_calm(line))
+    if _is_own_word(next(said, "")):
         return None
     found = []
     for index, line in enumerate(tail):

@@ -98,7 +98,7 @@ LITERALS = (
 PREFIX = re.compile(
     r"^(?:\[(?:rank|default)\d+\]: ?"
     r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[\d+,\d+\]<std(?:out|err)>: ?"
-    r"|\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?)"
+    r"|\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?){1,2}"
 )
 
 SUMMARY = "Error Message Summary:"

@@ -150,3 +150,32 @@ def test_whatever_a_training_writes_there_passes_the_gate_or_counts_as_nothing(t
     passed = answer_gate.validate("rank_logs_info", dict(found, changed=False), arguments)
     assert (passed["devices"] is None) == (found["devices"] is None)
     assert "\x1b" not in json.dumps(found["devices"])
+
+
+def real(samples, name):
+    """Return what is found in a report that was made on an H100 with driver 580.159.04."""
+    report = json.loads((samples / "devices" / f"h100_{name}.json").read_text())
+    return device_findings.read_findings(report)
+
+
+def test_a_real_card_whose_memory_is_full(samples):
+    found = real(samples, "full")
+    (card,) = found["cards"]
+    assert (card["name"], card["bus"], card["index"]) == (
+        "NVIDIA H100 80GB HBM3",
+        "0000:00:06",
+        "0",
+    )
+    assert (card["memory_used"], card["memory_total"], card["utilization"]) == (81077, 81559, 4)
+    assert (card["ecc"], card["rows_pending"], card["fault"]) == (0, False, None)
+    assert found["users"] == [{"pid": 490, "uuid": card["uuid"]}]
+    assert (found["error"], found["lost"]) == ("", [])
+    assert not [line for line in found["kernel"]["lines"] if line["xid"]]
+
+
+def test_a_real_xid_of_an_illegal_address(samples):
+    found = real(samples, "illegal")
+    xids = [line for line in found["kernel"]["lines"] if line["kind"] == "xid"]
+    assert [(line["xid"], line["bus"]) for line in xids] == [(13, "0000:00:06")] * 4
+    assert [line["pid"] for line in xids] == [None, None, None, 490]
+    assert found["cards"][0]["bus"] == xids[0]["bus"]

@@ -168,3 +168,9 @@ def test_a_sender_that_no_process_can_be_is_none():
     head = "----------------------\nError Message Summary:\n----------------------\n"
     assert explained(head + text.format(18446744071879807120))["sender"] is None
     assert explained(head + text.format(4711))["sender"] == 4711
+
+
+def test_threads_of_a_runtime_may_report_below_an_own_word():
+    thread = "[INFO] PS(1141,7ff9,python):2026-11-25-23:53:15.982.446 [ps/x.cc:318] Start] done\n"
+    assert cause(ECC + "train.txt: No such file or directory\n" + thread) is None
+    assert cause(ECC + "train.txt: No such file or directory\n" + "lost: xx\n") == "device_error"

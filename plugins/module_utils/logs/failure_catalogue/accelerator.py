@@ -387,7 +387,7 @@ LATE = (
         "pattern": (
             r"The Inner error is reported as above"
             r"|(?i:\b(?:CUDA(?: driver)?|CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|HIP) error)|cudaError"
-            r"|\bCU\w+_STATUS_|\bNVMLError|(?i:npu function error|acl (?:stream )?error)"
+            r"|\bCU\w+_STATUS_|\bNVMLError(?!_LibraryNotFound)|(?i:npu function error|acl (?:stream )?error)"
             r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR\d{5}\b|\bE[0-9A-HKMZ]9999\b"
             r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail)|\bEL\d{4}\b|"
             + _ACL

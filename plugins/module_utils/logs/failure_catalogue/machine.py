@@ -95,7 +95,7 @@ MACHINE = (
             r" (?:error|failure).{0,40}out of memory)|(?:CUDA"
             r"|NPU|HIP) out of memory"
             r"|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
-            r"|\bEL0004\b|\bEI0011\b|Malloc memory failed"
+            r"|\bEL0004\b|\bEI0011\b|Malloc (?:device )?memory failed"
             r"|enforce allocating <= available failed|Memory not enough: (?:current free|alloc) "
             r"|rtMalloc.{0,20}fail|more than total mem size"
             r"|(?i:out of memory.{0,40}(?:GPU|NPU) ?\d)"
