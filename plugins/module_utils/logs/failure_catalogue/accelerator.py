@@ -211,10 +211,10 @@ EARLY = (
         "pattern": (
             r"Cluster Exception Location.*(?:Heartbeat Lost|Error cqe) Occurred"
             r"|(?:LINK|SUSPECT (?:REMOTE|MEM)) ERROR\b|topo exchange (?:server|agent) get socket"
-            r" timeout|Failed to connect agent\[|" + _RESULT % "507055|507056|507057"
+            r" timeout|Failed to connect agent\[|ra_rdev_init.{0,60}ret\(-67\)|" + _RESULT % "507055|507056|507057"
         ),
         # 507055 to 507057: the memory or the link of another device is suspected.
-        "source": f"HCCL, heartbeat.cc, topoinfo_exchange_server.cc; {_RT}",
+        "source": f"HCCL, heartbeat.cc, topoinfo_exchange_server.cc; HCCP, ra_host.c: -67; {_RT}",
     },
     {
         "cause": "collective_timeout",
@@ -239,7 +239,7 @@ EARLY = (
         "pattern": (
             r"system not yet initialized|no CUDA-capable device|invalid device ordinal"
             r"|cudaErrorNoDevice|cudaErrorInvalidDevice|Unable to determine the device handle"
-            r"|No CUDA GPUs are available|Found no NVIDIA driver|(?i:driver not loaded)"
+            r"|Invalid \w+Place\(\d+\), must|No CUDA GPUs are available|Found no NVIDIA driver|(?i:driver not loaded)"
             r"|could not select device driver|Device id must be less than|NVIDIA-SMI has failed"
             r"|NVLink SHARP"
             r"|cannot be performed in the present state|halDeviceOpen failed"

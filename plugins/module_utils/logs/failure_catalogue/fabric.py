@@ -357,7 +357,7 @@ FABRIC = (
             r"PMIX ERROR|PMI[Xx]?_?Init failed|orte_init failed|ompi_mpi_init: .{0,60}failed"
             r"|failed to TCP connect to a peer|no active messages transport"
             r"|Failed to (?:resolve|receive|create) UC\w+|ucp_ep_create|looks like MPI_INIT failed"
-            r"|An error occurred in MPI_|MPI_ERRORS_ARE_FATAL"
+            r"|An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|^UCX:"
         ),
         "meaning": (
             "Open MPI's own services failed on this node, as they also do when another rank has"
@@ -379,7 +379,7 @@ FABRIC = (
             r"|[Ww]ait timeout for key|[Tt]imeout waiting for key|store->get\("
             r"|(?i:rendezvous.{0,40}time(?:d )?out)"
             r"|client socket has timed out after|Socket Timeout|TCPStore.{0,60}[Tt]ime(?:d )?out"
-            r"|network \S+ cannot be obtained"
+            r"|network \S+ cannot be obtained|SendRPC name:.{0,200}Deadline Exceeded"
         ),
         "meaning": (
             "The ranks did not meet: rank 0's store was not reached, or not all ranks came to it in"

@@ -15,7 +15,7 @@ MACHINE = (
         "grade": "primary",
         "pattern": (
             r"[Bb]us error|BUS error|SIGBUS|Access to an undefined portion of a memory"
-            r" object|/dev/shm|shared memory|unable to mmap"
+            r" object|^(?!PermissionError).*/dev/shm|shared memory|unable to mmap"
             r"|shm_open.{0,60}failed|insufficient shm\b|shm size is"
         ),
         "meaning": (

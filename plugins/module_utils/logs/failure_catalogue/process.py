@@ -28,7 +28,8 @@ PROCESS = (
             r"|dynamic library \(lib\S+\) that Paddle depends on is not configured|cuda version \S+"
             r" does(?: not|n't) match"
             r"|\w is incompatible with numpy|PY_SSIZE_T_CLEAN macro must be defined"
-            r"|\bE30006\b|Failed to verify the OPP"
+            r"|\bE30006\b|Failed to verify the OPP|Failed to find function (?:Hccl|acl|rt)\w+"
+            r"|Cannot use [GN]PU because you have installed CPU version"
         ),
         "meaning": (
             "Two parts of this node's software do not fit: numpy, the C++ runtime, Paddle or"
@@ -113,7 +114,7 @@ PROCESS = (
             r" decode"
             r"|image decode failed|load image failed)"
             r"|(?i:the image (?:may be|is) broken)|not the mnist (?:image|label) file"
-            r"|\(truncated file: eof|file is not a database|database disk image is malformed"
+            r"|[Cc]an'?t read (?:the )?(?i:the )?image|\(truncated file: eof|file is not a database|database disk image is malformed"
         ),
         "meaning": (
             "A data file is there but cannot be read: an image, an annotation or an archive is"
