@@ -142,6 +142,9 @@ class ErrorScan:
             return
         if text.startswith(lines.HEADERS):
             self._leave_traceback()
+            last = self._last()
+            if last and number - last["line"] == 1:
+                last["context"].append(text[:CONTEXT_CHARS])
             self._in_thread = text.startswith("Exception in thread")
             self._is_handled = not self._in_thread
             self._begin, self._state = number, self._after_header

@@ -256,6 +256,56 @@ MESSAGES = [
 ]
 
 
+WORDS = [
+    (
+        "E0111 10:20:32 41 place.cc:130] Invalid CUDAPlace(3), must inside [0, 2)",
+        "device_unavailable",
+        "Paddle, pybind/place.cc",
+    ),
+    (
+        "Cannot use GPU because you have installed CPU version PaddlePaddle.",
+        "version_mismatch",
+        "Paddle, pybind/place.cc",
+    ),
+    (
+        "RuntimeError: Failed to find function HcclCommInitRootInfoConfig",
+        "version_mismatch",
+        "torch_npu, with an older CANN",
+    ),
+    (
+        "F1021 grpc_client.cc:418] SendRPC name:[NCCLID], ep:[h:6171] error: Deadline Exceeded",
+        "store_timeout",
+        "PaddlePaddle/Paddle#20725",
+    ),
+    (
+        "PermissionError: [Errno 13] Permission denied: '/dev/shm/pym-199'",
+        "permission",
+        "Python's multiprocessing, heap.py",
+    ),
+    ("OSError: '/dev/shm/pym-199' is short", "bus_error", "a file of shared memory"),
+    ("UCX: failed to register user buffer", "mpi_runtime", "openucx/ucx#8049"),
+    ("TypeError: Can't read The image file a.jpg!", "data_corrupt", "PaddleX, its reader"),
+    (
+        "[ra_host.c:621]tid:4,ra_rdev_init(621) : ra rdev init failed. ret(-67)",
+        "hccl_link",
+        "HCCP, ra_host.c",
+    ),
+    ("HW Exception: by GPU node-1 reason :GPU Hang", "accelerator_call", "ROCm"),
+    ("pynvml.NVMLError_Unknown: Unknown Error", "accelerator_call", "NVML"),
+    ("pynvml.NVMLError_LibraryNotFound: NVML Not Found", "python_exception", "NVML"),
+    ("Assertion: x.cu:105 Assertion `false` failed. find nan or inf", "nan", "Paddle#57955"),
+]
+
+
+@pytest.mark.parametrize("words, cause, origin", WORDS)
+def test_words_of_libraries(words, cause, origin):
+    kind, _colon, text = words.partition(": ")
+    origin_of_words = "line"
+    if "Error" in kind:
+        origin_of_words = "python"
+    assert failure_catalogue.classify(kind, text, origin_of_words)["cause"] == cause, origin
+
+
 def first_error(text):
     found = parser.LogScan(parser.Table())
     found.feed(text.encode())
