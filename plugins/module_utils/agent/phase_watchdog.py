@@ -22,6 +22,7 @@ so that clocks that are set do not matter.
 
 from __future__ import annotations
 
+import math
 import re
 
 from ..logs.rendezvous import LITERALS, PEERS_FOUND, PEERS_SOUGHT
@@ -33,6 +34,13 @@ PATIENCE = 3
 # The least default budget (seconds) before there are two lines: a suite may print every thousandth
 # step.
 UNKNOWN = 1800
+# The default budget of a step follows the waits from one step line to the next once ENOUGH of the
+# last WINDOW are known, and an evaluation or a checkpoint has come between step lines, so that the
+# wait for it is known, too. Then it is STEPS times their 99th percentile, or PATIENCE times the
+# longest, and at least LEAST seconds: a file system may stand still for as long.
+STEPS, PERCENTILE = 20, 0.99
+ENOUGH, WINDOW = 50, 200
+LEAST = 30
 LINE = 8192  # bytes of a line that are looked at, as in logs/parser.py
 LAST = 300  # characters of the last line that are kept
 
@@ -170,6 +178,9 @@ class Phases:
         "joint",
         "lines",
         "longest",
+        "waits",
+        "slowest",
+        "paused",
         "last_step",
         "last_line",
         "over",
@@ -185,6 +196,9 @@ class Phases:
         self.phase, self.since, self.joint = "rendezvous", now, False
         self.begun, self.over = False, False
         self.lines, self.longest = 0, 0.0
+        # The last waits between step lines in order, the longest wait for what follows a step line,
+        # and whether an evaluation or a checkpoint has followed one.
+        self.waits, self.slowest, self.paused = [], 0.0, False
         self.last_step, self.last_line = None, None
 
     def _enter(self, phase, now):
@@ -207,6 +221,7 @@ class Phases:
                 self._take_peers(kind, now)
             return
         self.last_line = line.strip()[:LAST]
+        self._note_wait(kind, now)
         if kind in ("step", "epoch"):
             self._take_step(kind, groups, now)
         elif kind == "saved":
@@ -223,6 +238,15 @@ class Phases:
             self._enter("first_step", now)
         else:
             self._enter("rendezvous", now)
+
+    def _note_wait(self, kind, now):
+        """Note how long the line after a step line was waited for."""
+        if kind in ("saved", "evaluation", "begins") and self.lines:
+            self.paused = True
+        if self.phase == "step":
+            self.slowest = max(self.slowest, now - self.since)
+            if kind == "step":
+                self.waits = [*self.waits[1 - WINDOW :], round(now - self.since, 3)]
 
     def _take_step(self, kind, groups, now):
         """Take a line of a step, or of a whole epoch, into account."""
@@ -273,7 +297,16 @@ class Phases:
         # the suite's lines before the second one.
         if self.lines < 2:
             budget = max(budget, UNKNOWN)
-        return max(budget, PATIENCE * self.longest), self.phase
+        budget = max(budget, PATIENCE * self.longest)
+        if self.phase == "step" and self.paused and len(self.waits) >= ENOUGH:
+            budget = min(budget, self._budget_by_pace())
+        return budget, self.phase
+
+    def _budget_by_pace(self):
+        """Return the seconds that a step may take by the steps before it."""
+        waits = sorted(self.waits)
+        usual = waits[math.ceil(PERCENTILE * len(waits)) - 1]
+        return max(LEAST, round(STEPS * usual, 1), round(PATIENCE * self.slowest, 1))
 
     def stalled(self, now):
         """Return {phase, budget, seconds, step, last_line} of a stall, or None.

@@ -254,6 +254,8 @@ class Weighing:
             return False
         if other["weight"] == best["weight"]:
             return True
+        if other["weight"] in (OOM, KILLED, TERMINATED) and _is_earlier(other, best):
+            return True  # the peers of a rank that was killed may raise anything
         # An exception in unknown words may follow a kill on another node, where no launcher of its
         # own did it.
         vague = (
@@ -657,6 +659,11 @@ def _is_ended_by_others(candidate):
 def _is_mute(candidate):
     """Return whether a candidate's end says nothing: exit code 1, which any failure makes."""
     return not (candidate["error"] or candidate["signal"]) and candidate["exit_code"] == 1
+
+
+def _is_earlier(one, other):
+    """Return whether one candidate ended before another one, as far as the clocks show."""
+    return one["when"] is not None and other["when"] is not None and one["when"] < other["when"]
 
 
 def _excuses_itself(candidate):

@@ -26,6 +26,11 @@ FATAL = frozenset(
 )
 
 
+# Exit codes of a handler of SIGTERM, and of a shell whose child SIGTERM or SIGKILL ended. Its
+# launcher may have sent it, as soon as another rank had ended.
+_TOLD_TO_END = (143, 137)
+
+
 class RankEvidence:
     """The evidence about one rank that ended badly, as the rules ask for it."""
 
@@ -36,12 +41,15 @@ class RankEvidence:
         self.code = rank.get("exit_code")
         self.signal = rank.get("signal")
         ended = rank.get("ended")
-        self.is_first = ended is None or ended - weighing.firsts[rank["node"]] < BEFORE
+        margin = BEFORE
+        if self.code in _TOLD_TO_END:
+            margin = 0.0
+        self.is_first = ended is None or ended - weighing.firsts[rank["node"]] <= margin
         is_primary = bool(error) and error["grade"] == "primary"
         # Paddle's handler and faulthandler print a signal, which is no mistake in the code or the
         # data.
         self.is_crash = is_primary and (
-            error["kind"] == "FatalError" or error["cause"] == "segfault"
+            error["kind"] in ("FatalError", "Killed") or error["cause"] == "segfault"
         )
         is_mistake = is_primary and not self.is_crash
         self.is_passing = is_mistake and (error.get("handled") or error.get("survived"))

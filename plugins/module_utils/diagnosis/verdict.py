@@ -270,8 +270,8 @@ class _Case:
     def _failed(self, best, common):
         """Return the verdict that names one candidate, the first of those with a common failure.
 
-        An error in unknown words that all have at once may be a condition between them: then none
-        is named.
+        An error in unknown words that all have at once may be a condition between them, and one that
+        some have may be what another rank did to them: then none is named.
         """
         entry = self._cause_entry(best)
         note = ""
@@ -293,7 +293,8 @@ class _Case:
         if common:
             code, who = "verdict.common", f"{folding.name_ranks(common)} failed alike: the first"
             is_first = all(self.weighing.precedes(best, c) for c in common[1:])
-            if entry["cause"] in GENERAL and not is_first:
+            is_open = entry["cause"] in GENERAL or len(common) < len(self.plan_ranks)
+            if is_open and not is_first:
                 named = None
         log = self._log(best)
         error = line = None

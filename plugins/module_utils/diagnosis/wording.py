@@ -7,7 +7,7 @@ import re
 import signal
 
 from ..base import folding
-from ..logs.closing_lines import is_calm
+from ..logs.closing_lines import is_calm, is_of_a_peer
 from ..logs.error_patterns import unquote
 from ..logs.failure_catalogue import classify
 from ..logs.last_words import FIRST_OF_SIGNALS
@@ -140,7 +140,8 @@ def _classify_last_line(candidate):
     """
     line = candidate.get("last_line") or ""
     cause = classify("", unquote(line))["cause"]
-    if candidate["exit_code"] == 1 and cause in NAMES_A_THING and not is_calm(line):
+    is_own = not (is_calm(line) or is_of_a_peer(line))
+    if candidate["exit_code"] == 1 and cause in NAMES_A_THING and is_own:
         return cause
     return "silent_exit"
 

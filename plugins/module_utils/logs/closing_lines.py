@@ -43,8 +43,9 @@ _TOOL = re.compile(
 )
 # What another rank is quoted with.
 _OF_A_PEER = re.compile(
-    r"(?i)\b(?:peer|(?:an)?other rank|rank:? ?\d+)\b.{0,40}"
-    r"\b(?:says?|said|failed|aborted|died|killed|report(?:s|ed)?)\b"
+    r"(?i)\b(?:peer|(?:an)?other rank|(?:rank|trainer|worker|node|host)[:_ ]?\d+)\b.{0,60}"
+    r"\b(?:says?|said|fail(?:s|ed)|abort(?:s|ed)|died|lost|gone|killed|report(?:s|ed)?)\b"
+    r"|\b(?:from|of|by) (?:peer|rank|trainer|worker|node|host)[:_ ]?\d+"
 )
 _NAMED_EXCEPTION = re.compile(r"(?:^|\s)(?:\w{1,40}\.){1,6}[A-Z]\w{1,60}Error: ")
 # Words that end as exceptions do.
@@ -115,13 +116,18 @@ def _named_line(tail, first):
     for index, line in enumerate(tail):
         text = line.strip()
         below = tail[index + 1 :]
-        if _ALARM.search(text) and not is_calm(text) and not _OF_A_PEER.search(text):
+        if _ALARM.search(text) and not is_calm(text) and not is_of_a_peer(text):
             entry = _entry_of_line(text)
             # A word too many about the others accuses nobody.
             is_told = entry["grade"] != "primary" or not _goes_on(below)
             if is_told and entry["cause"] not in _UNTOLD:
                 found.append(_describe(text, first + index, entry, tail[index:]))
     return min(found, key=_clearness, default=None)
+
+
+def is_of_a_peer(line):
+    """Return whether a line quotes another rank or node."""
+    return bool(_OF_A_PEER.search(line))
 
 
 def is_calm(line):

@@ -46,12 +46,22 @@ _NATIVE = frozenset(("RuntimeError", "OSError", "SystemError", "EnforceNotMet", 
 # A heading of a part of MindSpore's message, except that of the places in its own code.
 _HEADING = re.compile(r"- (?!C\+\+ Call).*:\s*$")
 # Lines that name what may have been, or what is at another place.
-_ADVICE = re.compile(r"\s*(?:[-*#]|\d+\.|(?i:hint|note|solution|possible|if )|File \")")
+_ADVICE = re.compile(
+    r"\s*(?:[-*#]|\d+\.|(?i:hint|note|solution|possible|if |\[?(?:rank|trainer|worker|node)\b)"
+    r"|File \")"
+)
 # Threads of libraries whose words stand above the exception that they lead to.
 _WARNERS = frozenset(("NCCL WARN", "watchdog", "RTS_HWTS"))
 # No message, or MindSpore's that a kernel failed, of whatever it failed.
 _SAYS_NOTHING = re.compile(r"\W*(?:Launch kernel failed\b.*)?$", re.DOTALL)
+_OF_RANKS = re.compile(
+    r"(?i)[nhr]ccl|gloo|bkcl|\bEI\d{4}|\branks?\b|collective|process ?group|\w*store\b"
+)
 _KILLED_BY = re.compile(r"killed by signal: (Bus|Segmentation|Floating|Killed|Terminated|Aborted)")
+# What NCCL warns of where a peer has gone, and where a plugin that it can do without is not there.
+_OF_A_LOST_PEER = frozenset(("data_missing", "import_error", "port_in_use"))
+# Causes of a library's line that an exception about other ranks below it makes as often.
+_OF_CLEANING_UP = GENERAL | {"kernel_error", "device_unavailable", "device_setting"}
 _OF_WORKERS = frozenset(("worker_died", "killed"))
 NEAR = 3  # lines between the words of native code and the exception that they belong to
 _NOT_OF_TEARDOWN = frozenset(("connection_lost", "bus_error"))
@@ -77,6 +87,8 @@ def finished(error):
     if address:
         result["peer_address"] = next(filter(None, address.groups()))
     entry = classify(result["kind"], result["text"], result["origin"], result["file"])
+    if result["kind"] == "NCCL WARN" and entry["cause"] in _OF_A_LOST_PEER:
+        entry = entry_of("connection_lost")
     if entry["cause"] in GENERAL and _is_native(error) and not error["handled"]:
         for detail in _details(error):
             told = classify("", unquote(detail))
@@ -114,6 +126,8 @@ def _root_cause(root, is_direct):
     """
     kind, _colon, text = root.partition(": ")
     entry = classify(kind, text, "line")
+    if entry["grade"] != "primary" and _OF_RANKS.search(root):
+        return entry  # whatever it is raised as then, a peer was lost
     if entry["grade"] != "primary" or entry["cause"] in _VAGUE:
         return None
     if is_direct or entry["cause"] in _DEEP:
@@ -158,10 +172,16 @@ def choose(errors, survived=None, thread_error=None, end=None):
 def _fatal_errors(pool, errors):
     """Return the errors that nothing handled, without tagged lines far above an exception."""
     ends = [raw["begin"] for raw in errors if is_uncaught(raw)]
+    is_of_peers = any(
+        is_uncaught(raw) and error["grade"] != "primary" for error, raw in zip(pool, errors)
+    )
     return [
         error
         for error, raw in zip(pool, errors)
-        if not error["handled"] and not (raw["soft"] and ends and _is_far(raw, ends[-1]))
+        if not error["handled"]
+        and not (raw["soft"] and ends and _is_far(raw, ends[-1]))
+        and not (raw["soft"] and is_of_peers and error["cause"] in _OF_CLEANING_UP)
+        and not (raw["kind"] in _WARNERS and _is_below_lost_peer(raw, pool, errors))
     ]
 
 
@@ -339,9 +359,19 @@ def _primary_errors(pool, errors, thread):
     for error, raw in zip(pool, errors):
         if error["handled"] or raw["soft"] or error["grade"] != "primary":
             continue
+        if raw["kind"] in _WARNERS and _is_below_lost_peer(raw, pool, errors):
+            continue
         if not (thread and error["cause"] == "worker_died"):
             result.append(error)
     return result
+
+
+def _is_below_lost_peer(line, pool, errors):
+    """Return whether a library's line stands below an exception about other ranks."""
+    return any(
+        is_uncaught(raw) and error["grade"] != "primary" and raw["line"] < line["line"]
+        for error, raw in zip(pool, errors)
+    )
 
 
 def _library_line(error, pool, errors):

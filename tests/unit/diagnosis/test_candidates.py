@@ -42,6 +42,7 @@ PORT = {
     "text": "Failed to call bind, url: 198.51.100.11:17000 Address already in use",
     "origin": "line",
 }
+SHELL = {"kind": "Killed", "text": "python -u train.py", "origin": "line"}
 FAULT = {"kind": "Fatal Python error", "text": "Segmentation fault", "origin": "cpp"}
 BUS = {
     "kind": "FatalError",
@@ -119,6 +120,22 @@ ROWS = {
     ),
     # signals
     "a kill, first on its node": (two(end(2), end(3, signal="SIGKILL", at=0)), (3, 80)),
+    "what a shell says of a child that was killed": (
+        two(end(2), end(3, 137, at=0, said=SHELL)),
+        (3, 80),
+    ),
+    "the same not first on its node": (
+        two(end(2, 9, at=0), end(3, 137, at=1, said=SHELL)),
+        (2, 60),
+    ),
+    "an exit after a SIGTERM that is the first on its node": (
+        two(end(2), end(3, 143, at=0)),
+        (3, 60),
+    ),
+    "and one a moment after another end, when a launcher sends it": (
+        two(end(2, 1, at=0, said=GLOO), end(3, 143, at=0.3)),
+        None,
+    ),
     "a kill after a silent exit is the launcher's": (
         two(end(2, signal="SIGKILL", at=4), end(3, 7, at=0)),
         (3, 60),
@@ -1067,7 +1084,15 @@ TIED = {
     "an exception nobody knows, and a kill elsewhere": ([(0, VALUE, 0), (3, "SIGKILL", -1)], True),
     "an exception with a cause, and a kill elsewhere": (
         [(0, dict(VALUE, text="No such file or directory"), 0), (3, "SIGKILL", -1)],
+        True,
+    ),
+    "an exception with a cause, and a kill elsewhere a moment later": (
+        [(0, dict(VALUE, text="No such file or directory"), 0), (3, "SIGKILL", 1)],
         False,
+    ),
+    "an exception with a cause, and a kill on its node just before it": (
+        [(2, dict(VALUE, text="No such file or directory"), 0.3), (3, "SIGKILL", 0)],
+        True,
     ),
     "an exception nobody knows, and a kill on its own node by its launcher": (
         [(2, VALUE, 0), (3, "SIGKILL", 0.3)],

@@ -41,9 +41,16 @@ _NET_IB = (
 
 EARLY = (
     {
+        # CUDA's words in a process that is ending already.
+        "cause": "connection_lost",
+        "grade": "secondary",
+        "pattern": r"driver shutting down|cudaErrorCudartUnloading",
+        "source": f"{_CUDA}: cudaErrorCudartUnloading; NVIDIA/nccl#1485",
+    },
+    {
         "cause": "bus_error",
         "pattern": (
-            r"/dev/shm/nccl-|posix_fallocate failed|NCCL WARN:? .{0,120}No space left on device"
+            r"/dev/shm/nccl-(?!.*No such file)|posix_fallocate failed|NCCL WARN:? .{0,120}No space left on device"
             r"|Call to shm_open.{0,40}failed"
         ),
         "source": "NVIDIA/nccl, src/misc/shmutils.cc; pytorch/torchtitan#853",

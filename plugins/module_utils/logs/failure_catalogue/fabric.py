@@ -380,6 +380,8 @@ FABRIC = (
             r"|(?i:rendezvous.{0,40}time(?:d )?out)"
             r"|client socket has timed out after|Socket Timeout|TCPStore.{0,60}[Tt]ime(?:d )?out"
             r"|network \S+ cannot be obtained|SendRPC name:.{0,200}Deadline Exceeded"
+            r"|(?i:\b(?:rank|trainer|worker) \d+\b).{0,20}"
+            r"(?i:did not (?:come|join|arrive|answer)|failed to pass|timed out)"
         ),
         "meaning": (
             "The ranks did not meet: rank 0's store was not reached, or not all ranks came to it in"

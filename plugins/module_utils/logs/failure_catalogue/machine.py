@@ -15,7 +15,8 @@ MACHINE = (
         "grade": "primary",
         "pattern": (
             r"[Bb]us error|BUS error|SIGBUS|Access to an undefined portion of a memory"
-            r" object|^(?!PermissionError).*/dev/shm|shared memory|unable to mmap"
+            r" object|^(?!PermissionError|NCCL WARN.*No such file).*(?:/dev/shm|shared memory)"
+            r"|unable to mmap"
             r"|shm_open.{0,60}failed|insufficient shm\b|shm size is"
         ),
         "meaning": (
@@ -190,7 +191,7 @@ LOST = (
         "grade": "secondary",
         "pattern": (
             r"Termination signal|SIGTERM|^Terminated\b|killed by signal:"
-            r" Terminated|KeyboardInterrupt|^Interrupted\b"
+            r" Terminated|KeyboardInterrupt|^Interrupted\b|pipeline was interrupted by user"
         ),
         "meaning": "The rank was told to stop, by its launcher, by the unit's stop or by a person.",
         "remedy": (
