@@ -298,7 +298,8 @@ class Phases:
         if self.lines < 2:
             budget = max(budget, UNKNOWN)
         budget = max(budget, PATIENCE * self.longest)
-        if self.phase == "step" and self.paused and len(self.waits) >= ENOUGH:
+        is_known = self.paused and len(self.waits) >= ENOUGH and "checkpoint" not in explicit
+        if self.phase == "step" and is_known:
             budget = min(budget, self._budget_by_pace())
         return budget, self.phase
 

@@ -17,7 +17,7 @@ from .wording import is_blamed
 def find_common(
     candidates: list[dict[str, typing.Any]], plan_ranks: list[dict[str, typing.Any]]
 ) -> list[dict[str, typing.Any]]:
-    """Return the candidates that failed as the first one did, or [] where that is no common failure.
+    """Return the candidates that failed as the first one did, or [] where no failure is common.
 
     candidates: of an attempt, the heaviest one first. plan_ranks: the plan's `ranks`. A failure is
     common where ranks of several nodes have it. On one node all ranks must have it, since a node's

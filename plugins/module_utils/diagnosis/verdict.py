@@ -270,8 +270,8 @@ class _Case:
     def _failed(self, best, common):
         """Return the verdict that names one candidate, the first of those with a common failure.
 
-        An error in unknown words that all have at once may be a condition between them, and one that
-        some have may be what another rank did to them: then none is named.
+        An error in unknown words that all have at once may be a condition between them, and one
+        that some have may be what another rank did to them: then none is named.
         """
         entry = self._cause_entry(best)
         note = ""

@@ -33,7 +33,7 @@ WORDS = {
         " error: No such file or directory (2)\n" + LOST
     ),
     "a socket of the peer": (
-        NCCL + "UDS: Sending data over /tmp/nccl-socket-1 failed: No such file or directory\n" + LOST
+        NCCL + "UDS: Sending data over /tmp/nccl-1 failed: No such file or directory\n" + LOST
     ),
     "a plugin that is never there": (
         NCCL + "dlerror=libnccl-net.so: cannot open shared object file. No plugin found\n" + LOST

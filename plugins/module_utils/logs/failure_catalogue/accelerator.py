@@ -50,7 +50,8 @@ EARLY = (
     {
         "cause": "bus_error",
         "pattern": (
-            r"/dev/shm/nccl-(?!.*No such file)|posix_fallocate failed|NCCL WARN:? .{0,120}No space left on device"
+            r"/dev/shm/nccl-(?!.*No such file)|posix_fallocate failed"
+            r"|NCCL WARN:? .{0,120}No space left on device"
             r"|Call to shm_open.{0,40}failed"
         ),
         "source": "NVIDIA/nccl, src/misc/shmutils.cc; pytorch/torchtitan#853",
@@ -218,7 +219,9 @@ EARLY = (
         "pattern": (
             r"Cluster Exception Location.*(?:Heartbeat Lost|Error cqe) Occurred"
             r"|(?:LINK|SUSPECT (?:REMOTE|MEM)) ERROR\b|topo exchange (?:server|agent) get socket"
-            r" timeout|Failed to connect agent\[|ra_rdev_init.{0,60}ret\(-67\)|" + _RESULT % "507055|507056|507057"
+            r" timeout|Failed to connect agent\[|ra_rdev_init.{0,60}ret\(-67\)|"
+            + _RESULT
+            % "507055|507056|507057"
         ),
         # 507055 to 507057: the memory or the link of another device is suspected.
         "source": f"HCCL, heartbeat.cc, topoinfo_exchange_server.cc; HCCP, ra_host.c: -67; {_RT}",
@@ -246,7 +249,8 @@ EARLY = (
         "pattern": (
             r"system not yet initialized|no CUDA-capable device|invalid device ordinal"
             r"|cudaErrorNoDevice|cudaErrorInvalidDevice|Unable to determine the device handle"
-            r"|Invalid \w+Place\(\d+\), must|No CUDA GPUs are available|Found no NVIDIA driver|(?i:driver not loaded)"
+            r"|Invalid \w+Place\(\d+\), must|No CUDA GPUs are available|Found no NVIDIA driver"
+            r"|(?i:driver not loaded)"
             r"|could not select device driver|Device id must be less than|NVIDIA-SMI has failed"
             r"|NVLink SHARP"
             r"|cannot be performed in the present state|halDeviceOpen failed"
@@ -273,7 +277,8 @@ EARLY = (
         "pattern": (
             r"device-side assert|cudaErrorAssert"
             r"|\.cu(?:h|\.h)?:\d+:? .{0,300}Assertion .* failed(?!.{0,100}find nan or inf)|"
-            + _NUMBER % "59|710"
+            + _NUMBER
+            % "59|710"
         ),
         "meaning": (
             "A check in a kernel failed on a value of the data: a label or an index out of range."
@@ -394,7 +399,8 @@ LATE = (
         "pattern": (
             r"The Inner error is reported as above"
             r"|(?i:\b(?:CUDA(?: driver)?|CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|HIP) error)|cudaError"
-            r"|\bCU\w+_STATUS_|\bNVMLError(?!_LibraryNotFound)|(?i:npu function error|acl (?:stream )?error)"
+            r"|\bCU\w+_STATUS_|\bNVMLError(?!_LibraryNotFound)"
+            r"|(?i:npu function error|acl (?:stream )?error)"
             r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR\d{5}\b|\bE[0-9A-HKMZ]9999\b"
             r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail)|\bEL\d{4}\b|"
             + _ACL

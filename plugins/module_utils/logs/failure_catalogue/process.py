@@ -114,7 +114,8 @@ PROCESS = (
             r" decode"
             r"|image decode failed|load image failed)"
             r"|(?i:the image (?:may be|is) broken)|not the mnist (?:image|label) file"
-            r"|[Cc]an'?t read (?:the )?(?i:the )?image|\(truncated file: eof|file is not a database|database disk image is malformed"
+            r"|[Cc]an'?t read (?:the )?(?i:the )?image|\(truncated file: eof"
+            r"|file is not a database|database disk image is malformed"
         ),
         "meaning": (
             "A data file is there but cannot be read: an image, an annotation or an archive is"

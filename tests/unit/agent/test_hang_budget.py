@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The budget of a step follows the run's own pace: days of all suites without a false alarm, and
+stops that are noticed soon.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import phase_watchdog
+from core_support import ROOT
+from unit.agent.test_phase_watchdog import STEP, SUITES, feed, phases_of
+
+DAY = 86400.0
+LOGS = ROOT / "tests/samples/logs"
+# Of each suite: a log that was recorded, and what it prints between the steps.
+RECORDED = {
+    "paddledetection": (
+        "paddledetection_ppyoloe_s_2x2/node1/workerlog.0",
+        [
+            "Save checkpoint: /srv/out/model\n",
+            " Average Precision  (AP) @[ IoU=0.50:0.95 | area=   all | maxDets=100 ] = 0.1\n",
+        ],
+    ),
+    "paddleocr": (
+        "paddleocr_crnn_2x2/node1/workerlog.0",
+        ["\reval model::   0%|     | 0/2", "save model in /srv/out/latest\n"],
+    ),
+    "paddleseg": (
+        "paddleseg_ppliteseg_2x2/node1/workerlog.0",
+        [
+            "Start evaluating (total_samples: 4, total_iters: 1)...\n",
+            "[EVAL] #Images: 4 mIoU: 0.02 Acc: 0.1 Kappa: 0 Dice: 0.1\n",
+        ],
+    ),
+    "mindocr": (
+        "mindocr_crnn_msrun_2x1/node1/worker_0.log",
+        ["Performance: {'acc': 0.1}\n", "=> Best acc: 0.1, checkpoint saved.\n"],
+    ),
+}  # fmt: skip
+
+
+def step_line(suite):
+    """Return a step line that was recorded in the middle of an epoch."""
+    path = next(path for path in LOGS.rglob("*") if str(path).endswith(RECORDED[suite][0]))
+    pattern = re.compile(phase_watchdog.texts(SUITES[suite]["logs"]["step"]["line"])[0])
+    return next(line for line in path.read_text().splitlines() if pattern.search(line)) + "\n"
+
+
+def begin(suite):
+    """Return the phases of a training whose first step came after two minutes."""
+    phases = phases_of(suite, words=("--eval", "--do_eval"))
+    phases.started()
+    feed(phases, step_line(suite), 120.0)
+    return phases
+
+
+def follow(phases, text, now, wait):
+    """Take in lines after a wait, and check that the guard saw no hang before them."""
+    now += wait
+    assert phases.stalled(now) is None, (now, wait, phases.limit())
+    feed(phases, text, now)
+    return now
+
+
+@pytest.mark.parametrize("suite", RECORDED)
+@pytest.mark.parametrize("pace", [0.5, 6.0, 90.0])
+def test_a_day_has_no_false_alarm(suite, pace):
+    """Steps are uneven, a file system stands still now and then, and pauses differ by a half."""
+    phases, chance, now, line = begin(suite), random.Random(11), 120.0, step_line(suite)
+    pause = chance.choice([20.0, 200.0])
+    while now < DAY:
+        for _step in range(chance.randint(60, 400)):
+            wait = pace * chance.lognormvariate(0.0, 0.3)
+            if chance.random() < 0.003:
+                wait += chance.uniform(0.0, 25.0)
+            now = follow(phases, line, now, wait)
+        for text in RECORDED[suite][1]:
+            now = follow(phases, text, now, pause * chance.uniform(0.7, 1.5))
+    assert len(phases.waits) == phase_watchdog.WINDOW
+
+
+@pytest.mark.parametrize("suite", RECORDED)
+def test_a_stop_of_quick_steps_is_known_within_a_minute(suite):
+    phases, now, line = begin(suite), 120.0, step_line(suite)
+    for _step in range(60):
+        now = follow(phases, line, now, 1.0)
+    assert phases.limit()[0] == 600  # no pause was seen yet
+    for text in RECORDED[suite][1]:
+        now = follow(phases, text, now, 2.0)
+    for _step in range(60):
+        now = follow(phases, line, now, 1.0)
+    assert phases.stalled(now + 30.0) is None
+    assert phases.stalled(now + 31.0)["phase"] == "step"
+
+
+def steps(phases, now, waits):
+    """Take in a step line after each wait, in the middle of an epoch."""
+    for wait in waits:
+        now += wait
+        feed(phases, STEP % (1, 0, 1), now)
+    return now
+
+
+def settled(waits, pause, **given):
+    """Return (phases, now) after one checkpoint and then steps with some waits."""
+    phases = phases_of(words=(), **given)
+    now = steps(phases, 0.0, [60.0, 1.0])
+    feed(phases, "Save checkpoint: /srv/out/model\n", now + pause)
+    return phases, steps(phases, now + pause, [5.0, *waits])
+
+
+def test_slow_steps_have_time_in_proportion():
+    phases, _now = settled([8.0] * 60, 3.0)
+    assert phases.limit()[0] == 160
+    phases, _now = settled([8.0] * 50 + [20.0] * 3, 3.0)
+    assert phases.limit()[0] == 400  # more than one of a hundred took so long
+
+
+def test_the_longest_wait_for_a_checkpoint_counts():
+    phases, _now = settled([1.0] * 60, 50.0)
+    assert phases.limit()[0] == 150
+    phases, _now = settled([1.0] * 60, 400.0)
+    assert phases.limit()[0] == 600  # never more than without the pace
+
+
+def test_too_few_steps_and_the_jobs_own_number():
+    phases, _now = settled([1.0] * 48, 3.0)
+    assert phases.limit()[0] == 600
+    phases, _now = settled([1.0] * 60, 3.0, step=20)
+    assert phases.limit()[0] == 20
+    phases, _now = settled([1.0] * 60, 3.0, checkpoint=900)
+    assert phases.limit()[0] == 900  # the job says how long what follows a step may take
+
+
+def test_a_training_that_becomes_slower_is_followed():
+    phases, now = settled([1.0] * 60, 3.0)
+    now = steps(phases, now, [12.0, 14.0] * 100)
+    assert phases.limit()[0] == 280
+    other = phases_of(words=())
+    other.again(phases.kept())
+    assert other.limit() == phases.limit()
