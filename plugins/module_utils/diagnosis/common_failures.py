@@ -25,8 +25,6 @@ def find_common(
     """
     first = candidates[0]
     same = [c for c in candidates if _tells_own_error(c) and signature(c) == signature(first)]
-    if first not in same:
-        return []
     others = [c for c in candidates if c not in same and c["weight"] >= DECIDES]
     planned = {rank["node"] for rank in plan_ranks}
     is_common = len({c["node"] for c in same}) > 1

@@ -57,6 +57,12 @@ TRAINING = {"last_step": STEP, "steps": 8}
 OF_NODE2 = dict(GLOO, peer=None, peer_node="node2")
 GOING = {"signal": "SIGTERM", "at": 1.5, "mtime": 0.5, "said": VALUE, "lines": 16}
 THREAD = error(VALUE, survived=True, thread=True)
+NOT_THERE = "/data/b.json: No such file or directory"
+MISSING = {
+    "kind": "FileNotFoundError",
+    "text": "[Errno 2] No such file or directory: 'a.json'",
+    "origin": "python",
+}
 HELPER = {"kind": "usage error", "text": "no url", "origin": "line"}
 HANDLED, SURVIVED = error(VALUE, handled=True), error(VALUE, survived=True)
 NONE = {"pid": None, "bytes": None}
@@ -106,6 +112,10 @@ ROWS = {
             node("node1", end(0, signal="SIGTERM", at=0), end(1, 9, at=2)),
             node("node2", end(2), end(3, 7, at=5)),
         ],
+        (3, 60),
+    ),
+    "last words weigh no more than an end without any": (
+        two(end(2), end(3, 1, at=0, said=dict(VALUE, closing=True))),
         (3, 60),
     ),
     "an abort without a message is a silent end": (
@@ -277,6 +287,18 @@ ROWS = {
         two(end(2, 1, at=3, first_error=HANDLED), end(3, 7, at=0)),
         (3, 60),
     ),
+    "a handled error far above the last line is no reason": (
+        two(end(2), end(3, 1, at=0, first_error=HANDLED, lines=99)),
+        (3, 60),
+    ),
+    "what another rank handled may have ended one that aborted": (
+        two(end(2, first_error=HANDLED), end(3, signal="SIGABRT", at=0, said=VALUE)),
+        (3, 100),
+    ),
+    "a last line with the cause of an exception does not contradict it": (
+        two(end(2), end(3, 1, at=0, said=MISSING, lines=99, last_line=NOT_THERE)),
+        (3, 100),
+    ),
     "dead loader workers, first on their node": (
         two(end(2), end(3, 1, at=0, said=WORKER)),
         (3, 100),
@@ -330,6 +352,10 @@ ROWS = {
         ),
         (3, 70),
     ),
+    "also of a rank that lived on until the stop": (
+        two(end(2), end(3, at=2, first_error=THREAD), unit=stopped(at=1)),
+        (3, 70),
+    ),
     "a thread that died before a rank that fell silent elsewhere is not": (
         [
             node("node1", end(0, 7, at=0), end(1)),
@@ -340,6 +366,10 @@ ROWS = {
                 unit=stopped(at=1),
             ),
         ],
+        (0, 60),
+    ),
+    "nor one of a rank that was not stopped and whose end is unseen": (
+        [node("node1", end(0, 7, at=0), end(1)), node("node2", end(2), end(3, first_error=THREAD))],
         (0, 60),
     ),
     "nor one of a rank that says what all share": (
@@ -361,6 +391,10 @@ ROWS = {
     "an exception on a node that recorded no end": (
         two(end(2), end(3, said=VALUE), unit=None),
         None,
+    ),
+    "a crash on a node that recorded no end": (
+        two(end(2), end(3, said=SEGV), unit=None),
+        (3, 80),
     ),
     "a helper's end on a node that recorded no end": (
         two(end(2), end(3, said=HELPER), unit=None),
@@ -610,6 +644,25 @@ ROWS = {
         ],
         (2, 60),
     ),
+    "an early end beside a unit that failed for no known reason": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO, **TRAINING), end(1)),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+            node("node3", end(4)),
+        ],
+        (2, 60),
+    ),
+    "an end before the last epoch, in lines without the number of the step": (
+        [
+            node(
+                "node1",
+                end(0, 1, at=1, said=GLOO, last_step={"total_steps": 60, "epoch": 1, "epochs": 3}),
+                end(1),
+            ),
+            node("node2", end(2, 0, at=0), end(3, 1, at=1, said=GLOO)),
+        ],
+        (2, 60),
+    ),
     "an end in an epoch of an unknown number": (
         [
             node("node1", end(0, 1, at=1, said=GLOO, last_step={"epoch": 3}), end(1)),
@@ -649,6 +702,14 @@ ROWS = {
         [
             node("node1", end(0, 1, at=1, said=GLOO)),
             node("node2", end(2), end(3, **GOING), unit=stopped(at=1.4)),
+        ],
+        (3, 60),
+    ),
+    "also beside what the stop ended elsewhere": (
+        [
+            node("node1", end(0, 1, at=1, said=GLOO)),
+            node("node2", end(2), end(3, **GOING)),
+            node("node3", end(4, 9, at=3), unit=stopped(at=2)),
         ],
         (3, 60),
     ),
@@ -1113,6 +1174,14 @@ TIED = {
     "two silent exits with two codes": ([(0, 5, 0), (3, 7, 1)], True),
     "two silent exits with one code": ([(0, 5, 0), (3, 5, 1)], False),
     "two silent exits with the code of any failure": ([(0, 1, 0), (3, 1, 1)], True),
+    "a silent exit, and last words about the others just after it": (
+        [(0, 7, 0), (3, dict(STORE, closing=True), 1)],
+        True,
+    ),
+    "a silent exit, and last words about the others well after it": (
+        [(0, 7, 0), (3, dict(STORE, closing=True), 5)],
+        False,
+    ),
 }
 
 
@@ -1144,6 +1213,17 @@ def test_an_error_of_a_stop_elsewhere_is_no_kill():
     ]
     found = candidates.Weighing({n["node"]: n for n in nodes})
     assert [(c["rank"], c["weight"]) for c in found.candidates] == [(0, 100), (3, 40)]
+    assert found.rivals() == []
+
+
+def test_a_kill_does_not_compete_with_a_launcher_that_failed_before_its_ranks_began():
+    failed = launcher(exit_code=1, ended=T, first_error=error(VALUE))
+    nodes = [
+        node("node1", end(0, **NONE), launcher=failed),
+        node("node2", end(3, signal="SIGKILL", at=1)),
+    ]
+    found = candidates.Weighing({n["node"]: n for n in nodes})
+    assert [(c["rank"], c["weight"]) for c in found.candidates] == [(None, 95), (3, 80)]
     assert found.rivals() == []
 
 

@@ -58,11 +58,17 @@ def decided(folder, log, code=1):
 )
 def test_what_belongs_to_a_message_is_no_sign_of_life(log, cause, tmp_path):
     assert decided(tmp_path / "end", log)["cause"] == cause
-    assert decided(tmp_path / "on", log + BELOW)["cause"] != cause
+    found = decided(tmp_path / "on", log + BELOW)
+    assert found["rank"] == 1 and found["cause"] != cause
 
 
 def test_a_message_without_the_calls_of_native_code_ends_nothing(tmp_path):
     assert decided(tmp_path, HEADED.replace(PLACE, ""))["cause"] != "device_out_of_memory"
+
+
+def test_calls_of_native_code_without_their_heading_belong_to_no_message(tmp_path):
+    log = HEADED.replace("- C++ Call Stack", "- Another Message")
+    assert decided(tmp_path, log)["cause"] != "device_out_of_memory"
 
 
 def test_a_destructor_that_fails_later_belongs_to_no_error(tmp_path):

@@ -609,6 +609,23 @@ CASES = {
         ],
         (None, "launcher_failed"),
     ),
+    "a launcher that was killed after it had handled an error": (
+        [
+            node("node1", end(0), end(1), unit=stopped(at=2.5)),
+            node(
+                "node2",
+                end(2),
+                end(3),
+                launcher={
+                    "exit_code": None,
+                    "signal": "SIGKILL",
+                    "ended": T,
+                    "first_error": error(VALUE, handled=True),
+                },
+            ),
+        ],
+        (None, "launcher_failed"),
+    ),
     "a launcher that failed without a message": (
         [
             node(
@@ -896,6 +913,8 @@ def test_where_no_end_was_seen_an_exception_has_to_be_the_last_thing(more, blame
     [
         (1, "ValueError: bad image", "python_exception"),
         (1, "[Errno 2] No such file or directory: 'a.json'", "data_missing"),
+        (1, "[Errno 13] Permission denied: 'a.json'", "permission"),
+        (1, "could not find the config a.yml", "bad_config"),
         (7, "[Errno 2] No such file or directory: 'a.json'", "silent_exit"),
     ],
 )
@@ -1382,6 +1401,14 @@ def test_a_failure_before_the_users_stop_is_a_failure():
     assert named(verdict.decide(PLAN, nodes)) == ("failed", 3, "python_exception")
 
 
+def test_a_users_stop_at_an_unknown_time_comes_before_a_failure():
+    nodes = [
+        node("node1", end(0), end(1), unit=stopped("user")),
+        node("node2", end(2), end(3, 7, at=0), unit=OK),
+    ]
+    assert named(verdict.decide(PLAN, nodes)) == ("stopped", None, "stopped_by_user")
+
+
 def test_a_failure_whose_peer_the_user_stopped_is_a_failure():
     nodes = [
         node("node1", end(0), end(1), unit=stopped("user", at=5)),
@@ -1492,3 +1519,11 @@ def test_a_unit_whose_own_process_was_killed_is_named():
     assert (
         "the agent on node2" in found["text"] and "lost contact" not in found["text"].split(";")[0]
     )
+
+
+def test_a_unit_whose_own_process_crashed_was_not_killed():
+    crashed = dict(BAD, service_result="core-dump", exit_code="dumped", exit_status="SEGV")
+    peers = node("node1", end(0, 1, at=3, said=GLOO), end(1))
+    found = verdict.decide(PLAN, [peers, node("node2", end(2), end(3), unit=crashed)])
+    assert (found["node"], found["signal"]) == ("node2", "SIGSEGV")
+    assert found["cause"] == "launcher_failed" and "SIGKILL" not in found["text"]

@@ -402,6 +402,11 @@ def test_a_data_set_that_gave_up_tells_what_it_had_met(before, cause):
             "disk_full",
         ),
         (
+            "MemoryError",
+            "During handling of the above exception, another exception occurred:",
+            "out_of_memory",
+        ),
+        (
             "FileNotFoundError: [Errno 2] No such file: 'cache'",
             "During handling of the above exception, another",
             "python_exception",

@@ -184,6 +184,8 @@ def test_a_thread_explains_an_end_only_where_the_main_thread_waits_for_it():
 def test_a_mere_warning_of_nccl_is_no_end():
     assert not is_end(error_of(WARN + "loading\nreading\n", 1))
     assert is_end(error_of(WARN, 1))
+    abort = "terminate called after throwing an instance of 'std::runtime_error'\n"
+    assert error_of(WARN + abort, None, "SIGABRT")["cause"] == "connection_lost"
     lost = MAIN + "OSError: (External) NCCL error(6), remote process exited\n"
     assert error_of(WARN + "loading\n" + lost, 1)["cause"] == "connection_lost"
 
