@@ -6,7 +6,7 @@ NODES ?=
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev engine demo demo-down bench corpus mutants noise drill lies hostile platforms endings lint messages reference test collection release
+.PHONY: help setup dev engine demo demo-down bench corpus mutants noise simulate drill lies hostile platforms endings lint messages reference test collection release
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ mutants: dev ## remove or invert each rule of the verdict, one at a time: how ma
 
 noise: dev ## every case of tests/corpus with every kind of handled error at every place (half an hour)
 	@TRAINYARD_NOISE=all pytest -q -s -p no:cacheprovider tests/system/test_corpus_noise.py
+
+simulate: dev ## play 20,000 schedules of faults against the protocol of the supervisors, and against each of its guards left out (hours)
+	@python tests/bench/simulate.py
 
 drill: engine dev ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, goodput and log stress; writes docs/drills.md (2 hours)
 	@ansible-playbook -i molecule/inventory playbooks/local.yml

@@ -31,6 +31,7 @@ ON_NODE = {
     "plan": "base checkpoints environments suites",
     "preflight": "attempts base environments inputs mesh plan",
     "recovery": "attempts base checkpoints inputs mesh plan preflight records",
+    "supervision": "",
     "runs": "attempts base checkpoints logs preflight records",
 }
 # plugin_utils: the controller alone. First its packages of module_utils, then of plugin_utils.

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raft, to the letter.
+
+The source is figure 3.1 of Ongaro, Consensus: Bridging Theory and Practice (2014), with changes of
+one voter at a time (4.1 to 4.3), leaders that see when they are cut off (6.2), and reads that a
+round of heartbeats confirms (6.4).
+
+Pure: messages and the time come in, messages go out. The caller writes `state()` to stable storage,
+with fsync, before it sends what `take_outbox()` returns, whenever `is_changed` says so. Times are
+seconds of a clock that runs on while the machine sleeps (CLOCK_BOOTTIME).
+
+Why no library: PySyncObj 0.3, the pure Python one, sends pickles, which whoever may write to its
+port can make into any code, and reads the clock itself, so that no simulator can run it.
+"""
+
+from __future__ import annotations
+
+import random
+import typing
+
+HEARTBEAT = 0.5  # seconds between two rounds of a leader
+ELECTION = (2.0, 4.0)  # seconds without a leader until a follower stands for election
+MOST_ENTRIES = 64  # entries of one message
+
+# A message, or the value of an entry: a JSON object.
+Json = typing.Dict[str, typing.Any]
+
+
+class Entry(typing.NamedTuple):
+    """An entry of the log. value None: an empty one, with which a leader begins its term."""
+
+    term: int
+    value: Json | None
+
+
+class Raft:
+    """One voter, or a node that only follows because the voters do not have it (any more).
+
+    `role` is follower, candidate or leader, `leader` the one that this node follows, `commit` the
+    number of entries that are committed. Entries are counted from 1.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        voters: typing.Iterable[str],
+        saved: Json | None,
+        now: float,
+        chance: random.Random,
+    ) -> None:
+        """Begin as a follower.
+
+        voters: the first ones, the same on all nodes. saved: what `state()` gave last, None on the
+        first start. chance: for the time until an election.
+        """
+        self.me, self.first_voters, self.chance = me, tuple(voters), chance
+        self.term, self.voted_for = 0, None
+        self.log: list[Entry] = []
+        if saved:
+            self.term, self.voted_for = saved["term"], saved["voted_for"]
+            self.log = [Entry(*entry) for entry in saved["log"]]
+        self.role, self.leader, self.commit = "follower", None, 0
+        self.is_changed = False
+        self._outbox: list[tuple[str, Json]] = []
+        self._votes: set[str] = set()
+        self._next: dict[str, int] = {}
+        self._match: dict[str, int] = {}
+        self._round = 0
+        self._rounds: dict[str, int] = {}  # the newest round that each voter has answered
+        self._answered: dict[str, float] = {}  # when each voter answered last
+        self._heard = now
+        self._rest(now)
+
+    # -- what the caller needs --
+
+    def state(self) -> Json:
+        """Return what has to be on stable storage before the outbox is sent."""
+        self.is_changed = False
+        return {
+            "term": self.term,
+            "voted_for": self.voted_for,
+            "log": [list(entry) for entry in self.log],
+        }
+
+    def take_outbox(self) -> list[tuple[str, Json]]:
+        """Return [(receiver, message)] that wait to be sent, and forget them."""
+        outbox, self._outbox = self._outbox, []
+        return outbox
+
+    def send(self, receiver: str, message: Json) -> None:
+        """Put a message of the caller into the outbox, so that all leave in order."""
+        self._outbox.append((receiver, message))
+
+    def voters(self) -> tuple[str, ...]:
+        """Return the voters: those of the newest entry that changes them, committed or not."""
+        for entry in reversed(self.log):
+            if entry.value and "voters" in entry.value:
+                return tuple(entry.value["voters"])
+        return self.first_voters
+
+    def propose(self, value: Json | None, now: float) -> int | None:
+        """Append an entry as the leader. Return its number, None where this node does not lead.
+
+        A change of the voters has to differ in one of them, and waits until the one before it and
+        an entry of this term are committed.
+        """
+        if self.role != "leader":
+            return None
+        if value and "voters" in value and not self._may_change(value["voters"]):
+            return None
+        self.log.append(Entry(self.term, value))
+        self.is_changed = True
+        self._match[self.me] = len(self.log)
+        self._broadcast(now)
+        self._advance()
+        return len(self.log)
+
+    def begin_read(self, now: float) -> int | None:
+        """Begin a round whose answers prove that this node leads still. Return its number, or None.
+
+        A leader that has committed nothing in its term does not know yet what is committed.
+        """
+        if self.role != "leader" or not self._has_committed_in_term():
+            return None
+        self._broadcast(now)
+        return self._round
+
+    def is_confirmed(self, number: int) -> bool:
+        """Return whether a majority has answered a round of this term, or a later one."""
+        if self.role != "leader":
+            return False
+        acknowledged = dict(self._rounds, **{self.me: self._round})
+        return self._is_majority(v for v in self.voters() if acknowledged.get(v, 0) >= number)
+
+    def tick(self, now: float) -> None:
+        """Do what the time asks for."""
+        if self.role == "leader":
+            self._check_quorum(now)
+        if self.role == "leader":
+            if now >= self._due:
+                self._broadcast(now)
+        elif now >= self._due and self.me in self.voters():
+            self._stand(now)
+
+    def receive(self, sender: str, message: Json, now: float) -> None:
+        """Take a message of another node."""
+        if message["term"] > self.term:
+            if message["kind"] == "ask_vote" and self._has_leader(now):
+                return  # a node that was cut off does not depose a leader (4.2.3)
+            self._follow(message["term"], None, now)
+        handler = {
+            "ask_vote": self._on_ask_vote,
+            "vote": self._on_vote,
+            "append": self._on_append,
+            "appended": self._on_appended,
+        }[message["kind"]]
+        handler(sender, message, now)
+
+    def _check_quorum(self, now: float) -> None:
+        """Stop leading where no majority has answered for a while, so that others may (6.2)."""
+        recent = now - ELECTION[1]
+        if not self._is_majority(
+            v for v in self.voters() if v == self.me or self._answered.get(v, now) > recent
+        ):
+            self.role, self.leader = "follower", None
+            self._rest(now)
+
+    # -- elections --
+
+    def _rest(self, now: float) -> None:
+        self._due = now + self.chance.uniform(*ELECTION)
+
+    def _has_leader(self, now: float) -> bool:
+        if self.role == "leader":
+            return True
+        return self.leader is not None and now - self._heard < ELECTION[0]
+
+    def _follow(self, term: int, leader: str | None, now: float) -> None:
+        if term > self.term:
+            self.term, self.voted_for, self.is_changed = term, None, True
+        if self.role == "leader":
+            self._rest(now)
+        self.role, self.leader = "follower", leader
+
+    def _stand(self, now: float) -> None:
+        self.term, self.voted_for, self.is_changed = self.term + 1, self.me, True
+        self.role, self.leader, self._votes = "candidate", None, {self.me}
+        self._rest(now)
+        last = self._last()
+        for voter in self._others():
+            self._send(voter, kind="ask_vote", last_index=last[1], last_term=last[0])
+        self._count_votes(now)
+
+    def _on_ask_vote(self, sender: str, message: Json, now: float) -> None:
+        granted = (
+            message["term"] == self.term
+            and self.voted_for in (None, sender)
+            and (message["last_term"], message["last_index"]) >= self._last()
+        )
+        if granted:
+            if self.voted_for is None:
+                self.voted_for, self.is_changed = sender, True
+            self._rest(now)
+        self._send(sender, kind="vote", granted=granted)
+
+    def _on_vote(self, sender: str, message: Json, now: float) -> None:
+        if self.role == "candidate" and message["term"] == self.term and message["granted"]:
+            self._votes.add(sender)
+            self._count_votes(now)
+
+    def _count_votes(self, now: float) -> None:
+        if not self._is_majority(v for v in self.voters() if v in self._votes):
+            return
+        self.role, self.leader = "leader", self.me
+        self._next = {}
+        self._match, self._round, self._rounds = {self.me: len(self.log)}, 0, {}
+        self._answered = dict.fromkeys(self.voters(), now)
+        self.propose(None, now)
+
+    # -- the log --
+
+    def _broadcast(self, now: float) -> None:
+        self._due = now + HEARTBEAT
+        self._round += 1
+        for voter in self._others():
+            self._append_to(voter)
+
+    def _append_to(self, node: str) -> None:
+        first = min(self._next.get(node, len(self.log)), len(self.log) + 1)
+        first = max(first, 1)
+        previous = 0
+        if first > 1:
+            previous = self.log[first - 2].term
+        self._send(
+            node,
+            kind="append",
+            prev_index=first - 1,
+            prev_term=previous,
+            entries=[list(entry) for entry in self.log[first - 1 : first - 1 + MOST_ENTRIES]],
+            commit=self.commit,
+            round=self._round,
+        )
+
+    def _on_append(self, sender: str, message: Json, now: float) -> None:
+        if message["term"] < self.term:
+            self._send(sender, kind="appended", success=False, match=0, round=0)
+            return
+        self._follow(message["term"], sender, now)
+        self._heard = now
+        self._rest(now)
+        before = message["prev_index"]
+        is_known = before <= len(self.log) and (
+            before == 0 or self.log[before - 1].term == message["prev_term"]
+        )
+        if not is_known:
+            last = min(len(self.log), before - 1)
+            self._send(sender, kind="appended", success=False, match=last, round=message["round"])
+            return
+        entries = [Entry(*entry) for entry in message["entries"]]
+        for offset, entry in enumerate(entries):
+            place = before + offset
+            if place < len(self.log) and self.log[place].term != entry.term:
+                del self.log[place:]
+            if place >= len(self.log):
+                self.log.append(entry)
+                self.is_changed = True
+        match = before + len(entries)
+        self.commit = max(self.commit, min(message["commit"], match))
+        self._send(sender, kind="appended", success=True, match=match, round=message["round"])
+
+    def _on_appended(self, sender: str, message: Json, now: float) -> None:
+        if self.role != "leader" or message["term"] != self.term:
+            return
+        self._answered[sender] = now
+        self._rounds[sender] = max(self._rounds.get(sender, 0), message["round"])
+        if not message["success"]:
+            self._next[sender] = max(message["match"], self._match.get(sender, 0)) + 1
+            return
+        if message["match"] <= self._match.get(sender, 0):
+            return  # an old or doubled answer: the next round sends what is missing
+        self._match[sender] = message["match"]
+        self._next[sender] = message["match"] + 1
+        self._advance()
+        if message["match"] < len(self.log):
+            self._append_to(sender)
+
+    def _advance(self) -> None:
+        """Commit what a majority has, where an entry of this term is among it."""
+        for index in range(len(self.log), self.commit, -1):
+            have = (v for v in self.voters() if self._match.get(v, 0) >= index)
+            if self.log[index - 1].term == self.term and self._is_majority(have):
+                self.commit = index
+                break
+        if self.role == "leader" and self.me not in self.voters() and self._is_settled():
+            self.role, self.leader = "follower", None  # it has committed its own leaving
+
+    def _has_committed_in_term(self) -> bool:
+        return self.commit > 0 and self.log[self.commit - 1].term == self.term
+
+    def _is_settled(self) -> bool:
+        """Return whether the newest change of the voters is committed."""
+        return not any(e.value and "voters" in e.value for e in self.log[self.commit :])
+
+    def _may_change(self, voters: typing.Iterable[str]) -> bool:
+        is_single = len(set(voters) ^ set(self.voters())) == 1
+        return is_single and self._is_settled() and self._has_committed_in_term()
+
+    # -- small things --
+
+    def _last(self) -> tuple[int, int]:
+        """Return (term, number) of the last entry."""
+        if not self.log:
+            return 0, 0
+        return self.log[-1].term, len(self.log)
+
+    def _others(self) -> list[str]:
+        return [voter for voter in self.voters() if voter != self.me]
+
+    def _is_majority(self, nodes: typing.Iterable[str]) -> bool:
+        return 2 * len(set(nodes)) > len(self.voters())
+
+    def _send(self, receiver: str, **fields: typing.Any) -> None:
+        self._outbox.append((receiver, dict(fields, term=self.term)))

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the committed entries of a run's log say: its generation, attempt, members and checkpoint.
+
+Pure. Every node applies the same entries in the same order. An entry that does not fit what came
+before it changes nothing, so that a late or doubled one does no harm.
+
+    plan        an attempt begins on some nodes from a checkpoint
+    supersede   an attempt has failed, and none of its nodes gets a lease any more
+    ended       one node has no process of the attempt any more
+    checkpoint  the attempt has written a complete one
+    done        the attempt has completed the training
+    stop        a person ends the run. Only a controller's open makes a next generation
+    open        the next generation
+"""
+
+from __future__ import annotations
+
+import typing
+
+Json = typing.Dict[str, typing.Any]
+
+
+class RunState:
+    """The run after some entries of its log."""
+
+    def __init__(self) -> None:
+        self.generation = 1
+        self.is_stopped = False
+        self.is_done = False
+        self.attempt = 0  # the newest one, 0 before the first
+        self.members: tuple[str, ...] = ()
+        self.is_superseded = True  # whether no node may train in the newest attempt
+        self.ended: set[str] = set()  # members without a process of it
+        self.step = 0  # of the newest complete checkpoint, 0 without one
+        self.written_by = 0  # the attempt that wrote it
+
+    def is_open(self) -> bool:
+        """Return whether attempts may still begin."""
+        return not (self.is_stopped or self.is_done)
+
+    def may_train(self, node: str, attempt: int) -> bool:
+        """Return whether a node may train in an attempt."""
+        is_current = attempt == self.attempt and not self.is_superseded
+        return is_current and self.is_open() and node in self.members
+
+    def has_ended(self) -> bool:
+        """Return whether all members of the newest attempt have said that they have ended."""
+        return self.ended >= set(self.members)
+
+    def apply(self, value: Json | None) -> bool:
+        """Apply the value of a committed entry. Return whether it changed anything."""
+        appliers = {
+            "plan": self._apply_plan,
+            "supersede": self._apply_supersede,
+            "ended": self._apply_ended,
+            "checkpoint": self._apply_checkpoint,
+            "done": self._apply_done,
+            "stop": self._apply_stop,
+            "open": self._apply_open,
+        }
+        applier = appliers.get((value or {}).get("kind", ""))
+        return bool(applier and value and applier(value))
+
+    def _apply_plan(self, value: Json) -> bool:
+        fits = (
+            self.is_open()
+            and self.is_superseded
+            and value["generation"] == self.generation
+            and value["attempt"] == self.attempt + 1
+            and value["step"] == self.step
+        )
+        if fits:
+            self.attempt, self.members = value["attempt"], tuple(value["members"])
+            self.is_superseded, self.ended = False, set()
+        return fits
+
+    def _apply_supersede(self, value: Json) -> bool:
+        fits = value["attempt"] == self.attempt and not self.is_superseded
+        self.is_superseded = self.is_superseded or fits
+        return fits
+
+    def _apply_ended(self, value: Json) -> bool:
+        fits = value["attempt"] == self.attempt and value["node"] in self.members
+        if fits:
+            self.ended.add(value["node"])
+        return fits
+
+    def _apply_checkpoint(self, value: Json) -> bool:
+        is_current = value["attempt"] == self.attempt and not self.is_superseded
+        fits = is_current and self.is_open() and value["step"] > self.step
+        if fits:
+            self.step, self.written_by = value["step"], self.attempt
+        return fits
+
+    def _apply_done(self, value: Json) -> bool:
+        fits = value["attempt"] == self.attempt and not self.is_superseded and self.is_open()
+        self.is_done = self.is_done or fits
+        return fits
+
+    def _apply_stop(self, value: Json) -> bool:
+        fits = value["generation"] == self.generation and not self.is_stopped
+        if fits:
+            self.is_stopped = self.is_superseded = True
+        return fits
+
+    def _apply_open(self, value: Json) -> bool:
+        fits = not self.is_open() and value["generation"] == self.generation + 1
+        if fits:
+            self.generation, self.is_stopped, self.is_done = value["generation"], False, False
+            self.is_superseded = True
+        return fits

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervisor of a run on one node.
+
+It agrees with the others by raft.py and trains only under a lease. Where it leads, it ends attempts
+that failed and begins the next ones.
+
+A lease: a member asks the leader, the leader proves by a round that a majority follows it still,
+and answers. The lease lasts LEASE seconds from the asking, by the asker's clock. So no lease that a
+deposed leader gave lasts longer than LEASE from the election of the next one. A leader begins an
+attempt once all members of the one before have said that they have ended, or LEASE + KILL seconds
+after it led and knew the end of that attempt.
+
+Pure: messages and the time in, messages and actions out.
+"""
+
+from __future__ import annotations
+
+import random
+import typing
+
+from .raft import Json, Raft
+from .run_state import RunState
+
+LEASE = 15.0  # seconds that a member may train after it asked
+KILL = 5.0  # seconds in which a node ends all processes of an attempt
+ASK = 3.0  # seconds between two questions
+LOST = 12.0  # seconds of silence after which the leader counts a member as lost
+
+
+class Report(typing.NamedTuple):
+    """What a node's processes do, as the caller sees it."""
+
+    attempt: int  # whose processes run, or ran last. 0: none ever did
+    is_running: bool
+    has_failed: bool  # one of them has
+    is_done: bool  # the training is complete
+    step: int  # of the newest complete checkpoint of this attempt
+
+
+IDLE = Report(0, False, False, False, 0)
+
+
+def host_of(node: str) -> str:
+    """Return a node's host, without the number that tells its empty disks apart."""
+    return node.partition("#")[0]
+
+
+def _number_of(node: str) -> int:
+    """Return how many disks a node's host has begun with."""
+    return int(node.partition("#")[2] or 1)
+
+
+class Supervisor:
+    """One node's part. `report` is set by the caller."""
+
+    def __init__(
+        self,
+        me: str,
+        voters: typing.Iterable[str],
+        size: int,
+        saved: Json | None,
+        now: float,
+        chance: random.Random,
+    ) -> None:
+        """Begin without a lease.
+
+        size: how many nodes an attempt needs. saved: see Raft.
+        """
+        self.me, self.size = me, size
+        self.raft = Raft(me, voters, saved, now, chance)
+        self.run, self.applied = RunState(), 0
+        self.report = IDLE
+        self.lease = (0, now)  # the attempt that this node may train in, and until when
+        self.actions: list[Json] = []
+        self._told = 0  # the attempt whose processes were told to end
+        self._next_ask = now
+        self._asked_of: str | None = None  # the leader that was asked last
+        self._nonce = 0
+        self._asked: dict[int, float] = {}  # {nonce: time of asking}
+        self._seen: dict[str, float] = {}  # leader: {node: when it asked last}
+        self._reports: dict[str, Report] = {}
+        self._over: dict[str, int] = {}
+        self._reads: list[tuple[int, str, Json]] = []  # (round, node, its question)
+        self._since = now  # leader: since when nobody else can have given a lease
+        self._was_leader = False
+
+    # -- from outside --
+
+    def request(self, value: Json, now: float) -> None:
+        """Take the wish of a controller: plan, stop or open."""
+        self._forward(value, now)
+        self.tick(now)
+
+    def receive(self, sender: str, message: Json, now: float) -> None:
+        """Take a message of another node."""
+        handler = {
+            "ask_lease": self._on_ask_lease,
+            "lease": self._on_lease,
+            "request": self._on_request,
+        }.get(message["kind"])
+        if handler:
+            handler(sender, message, now)
+        else:
+            self.raft.receive(sender, message, now)
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Do what the time and the committed entries ask for."""
+        self.raft.tick(now)
+        self._apply(now)
+        self._note_leading(now)
+        self._answer_reads()
+        self._obey(now)
+        if now >= self._next_ask or self.raft.leader not in (None, self._asked_of):
+            self._ask(now)
+        if self.raft.role == "leader":
+            self._lead(now)
+            self._apply(now)
+
+    def take_outbox(self) -> list[tuple[str, Json]]:
+        """Return the messages to send, once `raft.state()` is on stable storage."""
+        return self.raft.take_outbox()
+
+    def take_actions(self) -> list[Json]:
+        """Return what the caller has to do: start or end processes."""
+        actions, self.actions = self.actions, []
+        return actions
+
+    # -- a node's own part --
+
+    def _apply(self, now: float) -> None:
+        while self.applied < self.raft.commit:
+            value = self.raft.log[self.applied].value
+            self.applied += 1
+            was_superseded = self.run.is_superseded
+            if self.run.apply(value) and self.run.is_superseded and not was_superseded:
+                self._since = now
+
+    def _obey(self, now: float) -> None:
+        """End processes that have no lease, and start those that have one."""
+        attempt, until = self.lease
+        running = self.report.attempt
+        may_run = attempt == running and now < until and self.run.may_train(self.me, running)
+        if self.report.is_running and not may_run and self._told < running:
+            self._told = running
+            self.actions.append({"do": "end", "attempt": running})
+        may_start = now < until and self.run.may_train(self.me, attempt)
+        if may_start and not self.report.is_running and running < attempt:
+            step = self.run.step
+            self.actions.append({"do": "start", "attempt": attempt, "step": step})
+
+    def _ask(self, now: float) -> None:
+        self._next_ask, self._asked_of = now + ASK, self.raft.leader
+        self._nonce += 1
+        self._asked = {n: at for n, at in self._asked.items() if now - at < LEASE}
+        self._asked[self._nonce] = now
+        over = 0  # the attempt that this node knows to be over, so that it starts nothing of it
+        if self.run.is_superseded:
+            over = self.run.attempt
+        question = {
+            "kind": "ask_lease",
+            "nonce": self._nonce,
+            "report": list(self.report),
+            "over": over,
+        }
+        if self.raft.role == "leader":
+            self._on_ask_lease(self.me, question, now)
+            return
+        receivers = [self.raft.leader or ""]
+        if not self.raft.leader:
+            receivers = [voter for voter in self.raft.voters() if voter != self.me]
+        for receiver in receivers:
+            self._send(receiver, question)
+
+    def _on_lease(self, sender: str, message: Json, now: float) -> None:
+        asked = self._asked.pop(message["nonce"], None)
+        if asked is not None and message["attempt"] >= self.lease[0]:
+            self.lease = (message["attempt"], max(self.lease[1], asked + LEASE))
+
+    # -- the leader's part --
+
+    def _note_leading(self, now: float) -> None:
+        is_leader = self.raft.role == "leader"
+        if is_leader and not self._was_leader:
+            self._since, self._seen, self._reads = now, {}, []
+            self._reports, self._over = {}, {}
+        self._was_leader = is_leader
+
+    def _on_ask_lease(self, sender: str, message: Json, now: float) -> None:
+        if self.raft.role != "leader":
+            return
+        self._seen[sender] = now
+        self._reports[sender] = Report(*message["report"])
+        self._over[sender] = message["over"]
+        number = self.raft.begin_read(now)
+        if number is not None:
+            self._reads.append((number, sender, message))
+
+    def _answer_reads(self) -> None:
+        """Answer the questions that a round has confirmed, by what is committed now."""
+        waiting = []
+        for number, node, message in self._reads:
+            if not self.raft.is_confirmed(number):
+                waiting.append((number, node, message))
+            elif self.run.may_train(node, self.run.attempt) and self.applied == self.raft.commit:
+                answer = {"kind": "lease", "nonce": message["nonce"], "attempt": self.run.attempt}
+                if node == self.me:
+                    self._on_lease(self.me, answer, 0.0)
+                else:
+                    self._send(node, answer)
+        self._reads = waiting[-64:]
+
+    def _lead(self, now: float) -> None:
+        """Propose what follows from the nodes' reports."""
+        run = self.run
+        if self.applied < self.raft.commit or len(self.raft.log) > self.raft.commit:
+            return  # one entry after the other
+        value = self._note_reports()
+        if value is None and run.is_open():
+            if run.attempt and not run.is_superseded and self._has_failed(now):
+                value = {"kind": "supersede", "attempt": run.attempt}
+            elif run.attempt and run.is_superseded and self._may_begin(now):
+                value = self._next_plan(now)
+        if value:
+            self.raft.propose(value, now)
+
+    def _note_reports(self) -> Json | None:
+        """Return the entry that one member's report asks for, or None."""
+        run = self.run
+        for node in run.members:
+            report = self._reports.get(node, IDLE)
+            is_of_attempt = report.attempt == run.attempt
+            if is_of_attempt and not run.is_superseded and run.is_open():
+                if report.is_done:
+                    return {"kind": "done", "attempt": run.attempt}
+                if report.step > run.step:
+                    return {"kind": "checkpoint", "attempt": run.attempt, "step": report.step}
+            is_running = is_of_attempt and report.is_running
+            knows = self._over.get(node) == run.attempt
+            if run.is_superseded and knows and not is_running and node not in run.ended:
+                return {"kind": "ended", "attempt": run.attempt, "node": node}
+        return self._readmission()
+
+    def _readmission(self) -> Json | None:
+        """Return the change of the voters that a node with an empty disk asks for, or None.
+
+        Such a node comes back under a new name (`node2#2`). Its old one loses the vote first.
+        """
+        voters = self.raft.voters()
+        if set(voters) >= set(self._seen):
+            return None
+        for node in self._seen:
+            same = [n for n in {*voters, *self._seen} if host_of(n) == host_of(node)]
+            if node in voters or any(_number_of(n) > _number_of(node) for n in same):
+                continue
+            older = set(same) & set(voters)
+            if older:
+                return {"voters": [voter for voter in voters if voter not in older]}
+            return {"voters": [*voters, node]}
+        return None
+
+    def _has_failed(self, now: float) -> bool:
+        """Return whether a member of the attempt has failed or gone."""
+        for node in self.run.members:
+            report = self._reports.get(node, IDLE)
+            is_ended = report.has_failed or not (report.is_running or report.is_done)
+            if report.attempt == self.run.attempt and is_ended:
+                return True
+            if now - max(self._seen.get(node, 0.0), self._since) > LOST:
+                return True
+        return False
+
+    def _may_begin(self, now: float) -> bool:
+        """Return whether no process of the attempt before can still train."""
+        return self.run.has_ended() or now >= self._since + LEASE + KILL
+
+    def _next_plan(self, now: float) -> Json | None:
+        """Return the next attempt's plan, None without enough nodes."""
+        alive = [n for n in self.raft.voters() if now - self._seen.get(n, -LOST) <= LOST]
+        stay = [n for n in self.run.members if n in alive]
+        members = (stay + [n for n in alive if n not in stay])[: self.size]
+        if len(members) < self.size:
+            return None
+        return {
+            "kind": "plan",
+            "generation": self.run.generation,
+            "attempt": self.run.attempt + 1,
+            "members": sorted(members),
+            "step": self.run.step,
+        }
+
+    # -- the wishes of a controller --
+
+    def _forward(self, value: Json, now: float) -> None:
+        if self.raft.role == "leader":
+            self.raft.propose(value, now)
+        elif self.raft.leader:
+            self._send(self.raft.leader, {"kind": "request", "value": value})
+
+    def _on_request(self, sender: str, message: Json, now: float) -> None:
+        if self.raft.role == "leader":
+            self.raft.propose(message["value"], now)
+
+    def _send(self, receiver: str, message: Json) -> None:
+        self.raft.send(receiver, message)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of Raft that few schedules of the simulator need: one situation each."""
+
+from __future__ import annotations
+
+import random
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import raft
+
+VOTERS = ("a", "b", "c")
+
+
+def node(me="a", log=(), term=0, voted_for=None, voters=VOTERS):
+    """Return a node with a log of [term, value]."""
+    saved = {"term": term, "voted_for": voted_for, "log": [list(entry) for entry in log]}
+    return raft.Raft(me, voters, saved, 0.0, random.Random(1))
+
+
+def asked(term, last_index=0, last_term=0):
+    """Return a request for a vote."""
+    return {"kind": "ask_vote", "term": term, "last_index": last_index, "last_term": last_term}
+
+
+def answered(term, match, number=1):
+    """Return a follower's good answer to a round."""
+    return {"kind": "appended", "term": term, "success": True, "match": match, "round": number}
+
+
+def led(log=(), term=0, voters=VOTERS):
+    """Return a leader that b has voted for."""
+    made = node(log=log, term=term, voters=voters)
+    made.tick(10.0)
+    for voter in voters[1:]:
+        made.receive(voter, {"kind": "vote", "term": term + 1, "granted": True}, 10.0)
+    assert made.role == "leader"
+    made.take_outbox()
+    return made
+
+
+def votes(made):
+    """Return {receiver: granted} of the votes in an outbox."""
+    return {to: m["granted"] for to, m in made.take_outbox() if m["kind"] == "vote"}
+
+
+def test_a_vote_outlives_a_restart():
+    first = node()
+    first.receive("b", asked(3), 1.0)
+    assert votes(first) == {"b": True} and first.is_changed
+    again = raft.Raft("a", VOTERS, first.state(), 2.0, random.Random(1))
+    again.receive("c", asked(3), 2.0)
+    again.receive("b", asked(3), 2.0)
+    assert votes(again) == {"c": False, "b": True}
+
+
+def test_a_vote_goes_to_a_log_that_is_as_new():
+    made = node(log=[(1, None), (2, None)], term=2)
+    made.receive("b", asked(3, last_index=9, last_term=1), 1.0)
+    made.receive("c", asked(3, last_index=2, last_term=2), 1.0)
+    assert votes(made) == {"b": False, "c": True}
+
+
+def test_entries_of_older_terms_are_committed_with_one_of_the_leaders_own():
+    """Figure 3.7 of the dissertation: a majority may have an old entry and lose it again."""
+    made = led(log=[(1, None), (2, {"kind": "x"})], term=3)
+    made.receive("b", answered(4, 2), 10.1)
+    assert made.commit == 0
+    made.receive("b", answered(4, 3), 10.2)
+    assert made.commit == 3
+
+
+def test_a_read_waits_for_an_entry_of_the_term_and_for_a_majority():
+    made = led()
+    assert made.begin_read(10.1) is None
+    made.receive("b", answered(1, 1), 10.2)
+    number = made.begin_read(10.3)
+    assert number and not made.is_confirmed(number)
+    made.receive("b", answered(1, 1, number - 1), 10.4)
+    assert not made.is_confirmed(number)
+    made.receive("c", answered(1, 1, number), 10.5)
+    assert made.is_confirmed(number)
+
+
+def test_voters_change_one_at_a_time():
+    made = led()
+    assert made.propose({"voters": ["a", "b"]}, 10.1) is None  # nothing of the term is committed
+    made.receive("b", answered(1, 1), 10.2)
+    assert made.propose({"voters": ["a"]}, 10.3) is None
+    assert made.propose({"voters": ["a", "b"]}, 10.3) == 2
+    assert made.voters() == ("a", "b")
+    assert made.propose({"voters": ["a", "b", "d"]}, 10.4) is None
+    made.receive("b", answered(1, 2), 10.5)
+    assert made.propose({"voters": ["a", "b", "d"]}, 10.6) == 3
+
+
+def test_a_leader_that_nobody_answers_stops_leading():
+    made = led()
+    made.receive("b", answered(1, 1), 11.0)
+    made.tick(14.5)
+    assert made.role == "leader"
+    made.tick(15.1)
+    assert (made.role, made.leader) == ("follower", None)
+
+
+def test_a_node_that_was_cut_off_deposes_no_leader():
+    made = node()
+    made.receive("b", {"kind": "append", "term": 1, "prev_index": 0, "prev_term": 0,
+                       "entries": [], "commit": 0, "round": 1}, 1.0)  # fmt: skip
+    made.receive("c", asked(7), 2.0)
+    assert made.term == 1 and votes(made) == {}
+    made.receive("c", asked(7), 3.5)
+    assert made.term == 7 and votes(made) == {"c": True}
+
+
+def test_who_has_no_vote_does_not_stand():
+    made = node("d")
+    made.tick(100.0)
+    assert (made.role, made.term) == ("follower", 0)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What entries of a run's log change, and what late and doubled ones do not."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.supervision.run_state import (
+    RunState,
+)
+
+
+def plan(attempt, step=0, generation=1, members=("a", "b")):
+    """Return the entry with which an attempt begins."""
+    return {
+        "kind": "plan",
+        "generation": generation,
+        "attempt": attempt,
+        "members": list(members),
+        "step": step,
+    }
+
+
+def after(*values):
+    """Return (state, what the last entry changed)."""
+    state, changed = RunState(), None
+    for value in values:
+        changed = state.apply(value)
+    return state, changed
+
+
+BEGUN = (plan(1),)
+FAILED = (*BEGUN, {"kind": "supersede", "attempt": 1})
+STOPPED = (*BEGUN, {"kind": "stop", "generation": 1})
+SAVED = {"kind": "checkpoint", "attempt": 1, "step": 20}
+
+
+def test_an_attempt_trains_on_its_members_until_it_is_superseded():
+    state, changed = after(*BEGUN)
+    assert changed and state.may_train("a", 1) and not state.may_train("c", 1)
+    state, changed = after(*FAILED)
+    assert changed and not state.may_train("a", 1)
+
+
+@pytest.mark.parametrize(
+    "values, changed",
+    [
+        ((plan(2),), False),
+        ((*BEGUN, plan(2)), False),
+        ((*FAILED, plan(2)), True),
+        ((*FAILED, plan(1)), False),
+        ((*FAILED, plan(2, generation=2)), False),
+        ((*BEGUN, SAVED, FAILED[1], plan(2)), False),
+        ((*BEGUN, SAVED, FAILED[1], plan(2, step=20)), True),
+        ((*STOPPED, plan(2)), False),
+        ((*STOPPED, {"kind": "open", "generation": 2}, plan(2)), False),
+        ((*STOPPED, {"kind": "open", "generation": 2}, plan(2, generation=2)), True),
+        ((*STOPPED, {"kind": "open", "generation": 3}), False),
+        ((*BEGUN, {"kind": "open", "generation": 2}), False),
+        ((*STOPPED, STOPPED[1]), False),
+        ((*BEGUN, SAVED, SAVED), False),
+        ((*FAILED, SAVED), False),
+        ((*STOPPED, SAVED), False),
+        ((*BEGUN, {"kind": "done", "attempt": 1}, plan(2)), False),
+        ((*FAILED, {"kind": "done", "attempt": 1}), False),
+        ((*FAILED, {"kind": "ended", "attempt": 1, "node": "c"}), False),
+        ((None,), False),
+        (({"voters": ["a"]},), False),
+    ],
+)
+def test_what_an_entry_changes(values, changed):
+    assert after(*values)[1] is changed
+
+
+def test_an_attempt_has_ended_when_all_its_members_say_so():
+    ended = [{"kind": "ended", "attempt": 1, "node": node} for node in "ab"]
+    assert not after(*FAILED, ended[0])[0].has_ended()
+    assert after(*FAILED, *ended)[0].has_ended()
+    assert not after(*FAILED, *ended, plan(2))[0].has_ended()

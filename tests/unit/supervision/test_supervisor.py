@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One node's part: leases, processes, and what a leader does not do too soon."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import supervision_support as simulator
+from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import supervisor
+
+PLAN = {"kind": "plan", "generation": 1, "attempt": 1, "members": ["a", "b"], "step": 0}
+AT = 4.0  # the time of a question
+
+
+@pytest.fixture
+def member():
+    """A node that follows b and knows that it is to train in attempt 1."""
+    made = supervisor.Supervisor("a", ("a", "b", "c"), 2, None, 0.0, random.Random(1))
+    message = {
+        "kind": "append",
+        "term": 1,
+        "prev_index": 0,
+        "prev_term": 0,
+        "commit": 2,
+        "round": 1,
+    }
+    made.receive("b", dict(message, entries=[[1, None], [1, PLAN]]), 0.5)
+    made.take_outbox()
+    return made
+
+
+def question(made):
+    """Return the number of the newest question."""
+    return [m["nonce"] for _to, m in made.take_outbox() if m["kind"] == "ask_lease"][-1]
+
+
+def ask(made, now):
+    """Let time pass until a node has asked, and return the number of its question."""
+    made.tick(now)
+    return question(made)
+
+
+def answer(number, attempt=1):
+    """Return a leader's answer to a question."""
+    return {"kind": "lease", "nonce": number, "attempt": attempt}
+
+
+def test_a_lease_lasts_from_the_question(member):
+    number = ask(member, AT)
+    member.receive("b", answer(number), AT + 10.0)
+    assert member.lease == (1, AT + supervisor.LEASE)
+    assert [action["do"] for action in member.take_actions()] == ["start"]
+
+
+def test_a_question_is_answered_once_and_in_time(member):
+    number = ask(member, AT)
+    ask(member, AT + supervisor.LEASE)
+    member.receive("b", answer(number), AT + supervisor.LEASE + 0.1)
+    assert member.lease[0] == 0 and member.take_actions() == []
+
+
+def test_nothing_starts_once_the_lease_is_over(member):
+    number = ask(member, AT)
+    member.report = supervisor.Report(0, True, False, False, 0)  # something is still ending
+    member.receive("b", answer(number), AT + 0.1)
+    member.report = supervisor.IDLE
+    member.take_actions()
+    member.tick(AT + supervisor.LEASE)
+    assert member.take_actions() == []
+
+
+def test_processes_end_with_the_lease_and_are_told_once(member):
+    number = ask(member, AT)
+    member.receive("b", answer(number), AT + 0.1)
+    member.take_actions()
+    member.report = supervisor.Report(1, True, False, False, 0)
+    member.tick(AT + supervisor.LEASE - 0.1)
+    assert member.take_actions() == []
+    member.tick(AT + supervisor.LEASE)
+    member.tick(AT + supervisor.LEASE + 1.0)
+    assert member.take_actions() == [{"do": "end", "attempt": 1}]
+
+
+def begun(seed):
+    """Return a world without faults in which an attempt trains, or None for another leader."""
+    world = simulator.World(seed, simulator.load(), size=2, spares=1)
+    world.loss, world.delay = 0.0, 0.05
+    for function in (world.train, world.check_overlap, world.begin):
+        world.at(0.5, function)
+    world.run(25.0)
+    (leader,) = [h for h in world.hosts.values() if h.supervisor.raft.role == "leader"]
+    assert world.state.attempt == 1 and world.trained > 20.0
+    if leader.name in world.state.members:
+        return None
+    return world, leader
+
+
+def test_another_leader_ends_no_attempt_that_trains():
+    world, leader = next(filter(None, map(begun, range(40))))
+    leader.frozen_until = leader.thawed = 60.0
+    world.run(60.0)
+    assert world.state.attempt == 1 and world.trained > 58.0
+    leaders = [h.name for h in world.hosts.values() if h.supervisor.raft.role == "leader"]
+    assert leaders and leaders != [leader.name]
+
+
+def test_a_killed_rank_is_answered_within_seconds():
+    world, _leader = next(filter(None, map(begun, range(40))))
+    world._kill(world.hosts[world.state.members[0]])
+    world.run(45.0)
+    assert world.state.attempt == 2 and not world.state.is_superseded
+    assert world.started[2] < 25.0 + 3 * simulator.SECONDS["ASK"] + simulator.SECONDS["KILL"]
+
+
+def test_who_is_no_member_gets_no_lease():
+    world, leader = next(filter(None, map(begun, range(40))))
+    leases = {host.name: host.supervisor.lease[0] for host in world.hosts.values()}
+    assert leases == {**dict.fromkeys(world.state.members, 1), leader.name: 0}
+
+
+def test_a_node_that_is_lost_has_time_to_end_what_it_runs():
+    world, _leader = next(filter(None, map(begun, range(40))))
+    lost = world.hosts[world.state.members[0]]
+    lost.frozen_until = lost.thawed = 90.0
+    while not world.state.is_superseded:
+        world.run(world.now + 0.1)
+    superseded = world.now
+    assert superseded < 25.0 + simulator.SECONDS["LOST"] + 2.0
+    world.run(60.0)  # the spare takes its place
+    wait = simulator.SECONDS["LEASE"] + simulator.SECONDS["KILL"]
+    assert superseded + wait - 0.1 <= world.started[2] < superseded + wait + 3.0
+
+
+def test_what_is_still_ending_delays_the_next_attempt():
+    world, _leader = next(filter(None, map(begun, range(40))))
+    killed, other = (world.hosts[name] for name in world.state.members)
+    world._kill(killed)
+    while other.ending_at is None:
+        world.run(world.now + 0.1)
+    other.ending_at = ending = world.now + 4.0
+    world.run(ending + 10.0)
+    assert ending <= world.started[2] < ending + 5.0

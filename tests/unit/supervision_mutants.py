@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guards of the protocol, each left out once.
+
+The simulator notices some of them in few schedules. The tests of raft.py, run_state.py and
+supervisor.py notice the others.
+"""
+
+from __future__ import annotations
+
+import typing
+
+
+class Mutant(typing.NamedTuple):
+    """One change of one module's source."""
+
+    module: str
+    name: str
+    old: str
+    new: str
+    seed: int | None = None  # a schedule that shows what the guard is for
+
+    def apply(self, source):
+        """Return the source with the change."""
+        assert source.count(self.old) == 1, (self.name, source.count(self.old))
+        return source.replace(self.old, self.new)
+
+
+_SAVED = 'self.term, self.voted_for = saved["term"], saved["voted_for"]'
+_MAY_CHANGE = "return is_single and self._is_settled() and self._has_committed_in_term()"
+_WAIT = "return self.run.has_ended() or now >= self._since + LEASE + KILL"
+MUTANTS = (
+    Mutant("raft", "a vote for two", "            and self.voted_for in (None, sender)\n", "", 2),
+    Mutant(
+        "raft",
+        "a vote for an older log",
+        '            and (message["last_term"], message["last_index"]) >= self._last()\n',
+        "",
+    ),
+    Mutant(
+        "raft",
+        "an entry of an older term counts as committed",
+        "if self.log[index - 1].term == self.term and self._is_majority(have):",
+        "if self._is_majority(have):",
+    ),
+    Mutant(
+        "raft",
+        "entries that differ stay",
+        "if place < len(self.log) and self.log[place].term != entry.term:",
+        "if False:",
+        17,
+    ),
+    Mutant(
+        "raft",
+        "half of the voters is enough",
+        "2 * len(set(nodes)) >",
+        "2 * len(set(nodes)) >=",
+        0,
+    ),
+    Mutant(
+        "raft",
+        "a vote is forgotten at a restart",
+        _SAVED,
+        _SAVED.replace('saved["voted_for"]', "None"),
+    ),
+    Mutant(
+        "raft", "the term is forgotten at a restart", _SAVED, "self.term, self.voted_for = 0, None"
+    ),
+    Mutant(
+        "raft",
+        "the log is forgotten at a restart",
+        'self.log = [Entry(*entry) for entry in saved["log"]]',
+        "self.log = []",
+        1,
+    ),
+    Mutant(
+        "raft",
+        "a read before an entry of the term is committed",
+        'if self.role != "leader" or not self._has_committed_in_term():',
+        'if self.role != "leader":',
+    ),
+    Mutant(
+        "raft",
+        "a read without a majority",
+        "return self._is_majority(v for v in self.voters() if acknowledged.get(v, 0) >= number)",
+        "return True",
+    ),
+    Mutant(
+        "raft",
+        "the entry before is not compared",
+        'before == 0 or self.log[before - 1].term == message["prev_term"]',
+        "True",
+        17,
+    ),
+    Mutant("raft", "two changes of the voters at once", _MAY_CHANGE, "return is_single"),
+    Mutant(
+        "raft",
+        "several voters change at once",
+        _MAY_CHANGE,
+        _MAY_CHANGE.replace("is_single and ", ""),
+    ),
+    Mutant(
+        "raft", "a deposed leader is followed", 'if message["term"] < self.term:', "if False:", 151
+    ),
+    Mutant("supervisor", "an attempt begins at once", _WAIT, "return True", 4),
+    Mutant("supervisor", "no time to end processes", _WAIT, _WAIT.replace(" + KILL", "")),
+    Mutant("supervisor", "no time for a lease to end", _WAIT, _WAIT.replace(" + LEASE", ""), 24),
+    Mutant(
+        "supervisor",
+        "a lease counts from its arrival",
+        "asked + LEASE)",
+        "max(self._asked.values(), default=asked) + 2 * ASK + LEASE)",
+    ),
+    Mutant(
+        "supervisor",
+        "a new leader does not wait for older leases",
+        "self._since, self._seen, self._reads = now, {}, []",
+        "self._seen, self._reads = {}, []",
+    ),
+    Mutant(
+        "supervisor",
+        "a lease lasts for ever",
+        "may_run = attempt == running and now < until and",
+        "may_run = attempt == running and",
+        27,
+    ),
+    Mutant(
+        "supervisor",
+        "processes start without a lease",
+        "may_start = now < until and",
+        "may_start =",
+    ),
+    Mutant(
+        "supervisor",
+        "a node that may still start counts as ended",
+        "knows = self._over.get(node) == run.attempt",
+        "knows = True",
+        75,
+    ),
+    Mutant(
+        "supervisor",
+        "a lease for every node that asks",
+        "elif self.run.may_train(node, self.run.attempt) and self.applied == self.raft.commit:",
+        "else:",
+    ),
+    Mutant("supervisor", "what runs counts as ended", "knows and not is_running and", "knows and"),
+    Mutant(
+        "run_state",
+        "an attempt beside one that goes on",
+        "            and self.is_superseded\n",
+        "",
+    ),
+    Mutant(
+        "run_state",
+        "an attempt of an older generation",
+        '            and value["generation"] == self.generation\n',
+        "",
+    ),
+    Mutant(
+        "run_state",
+        "an attempt twice",
+        '            and value["attempt"] == self.attempt + 1\n',
+        "",
+    ),
+    Mutant(
+        "run_state",
+        "an attempt from an older checkpoint",
+        '            and value["step"] == self.step\n',
+        "",
+    ),
+    Mutant(
+        "run_state",
+        "a checkpoint of a superseded attempt",
+        "fits = is_current and self.is_open()",
+        "fits = self.is_open()",
+    ),
+    Mutant(
+        "run_state",
+        "an attempt after a stop",
+        "            self.is_open()\n            and self.is_superseded",
+        "            self.is_superseded",
+    ),
+    Mutant("run_state", "an older checkpoint counts again", ' and value["step"] > self.step', ""),
+    Mutant("host", "an empty disk keeps its vote", "", "", 4),
+)

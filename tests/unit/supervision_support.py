@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deterministic world of nodes, disks, clocks and a network, in which supervisors keep a run.
+
+One seed is one schedule of faults: crashes, empty disks, machines and supervisors that stand still,
+partitions (also of one direction), late, lost and doubled messages, processes that die, and two
+controllers that stop the run and open it. The safety rules are checked after every event, and after
+a quiet time that a run with enough nodes trains.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+import sys
+import types
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parents[2] / "plugins/module_utils/supervision"
+MODULES = ("raft", "run_state", "supervisor")
+# The product's seconds, made shorter so that a schedule has more to tell.
+ELECTION = (1.0, 2.0)
+SECONDS = {"LEASE": 6.0, "KILL": 2.5, "ASK": 1.5, "LOST": 5.0}
+TICK = 0.5
+FAULTY, QUIET = 70.0, 55.0  # seconds with faults, and without them at the end
+SLACK = 2 * TICK  # in which a node that thawed notices it
+TARGET = 300  # steps of the training
+CHECKPOINT = 10  # steps between two checkpoints
+
+
+def load(mutant=None):
+    """Return the parts of the protocol from their sources, with a Mutant's change or without.
+
+    Each call makes modules of its own.
+    """
+    package = f"supervision_{id(mutant)}"
+    sys.modules[package] = types.ModuleType(package)
+    sys.modules[package].__path__ = []
+    made = {}
+    for name in MODULES:
+        source = (SOURCES / f"{name}.py").read_text(encoding="utf-8")
+        if mutant and mutant.module == name:
+            source = mutant.apply(source)
+        made[name] = types.ModuleType(f"{package}.{name}")
+        made[name].__package__ = package
+        sys.modules[f"{package}.{name}"] = made[name]
+        exec(compile(source, name, "exec"), made[name].__dict__)
+    vars(made["supervisor"]).update(SECONDS)
+    made["raft"].ELECTION = ELECTION
+    names = ("Supervisor", "Report")
+    return types.SimpleNamespace(
+        RunState=made["run_state"].RunState,
+        keeps_names=bool(mutant and mutant.module == "host"),
+        **{name: getattr(made["supervisor"], name) for name in names},
+        **SECONDS,
+    )
+
+
+class Unsafe(AssertionError):
+    """A rule of safety does not hold."""
+
+
+class Stuck(AssertionError):
+    """After a quiet time the run does not train."""
+
+
+class Host:
+    """A machine: its disk, its clock and the processes of a training."""
+
+    def __init__(self, name):
+        self.name, self.number = name, 1
+        self.disk = None
+        self.supervisor = None
+        self.booted = 0.0
+        self.frozen_until = self.thawed = -1e9
+        self.mute_until = -1e9  # the supervisor alone stands still
+        self.running = 0  # the attempt whose processes run, 0 for none
+        self.ending_at = None
+        self.newest = 0  # the newest attempt that this host has started (on its disk)
+        self.failed = self.done = False
+        self.step = 0
+        self.written = 0
+        self.checked = 0  # entries of its log that were compared
+
+    @property
+    def identity(self):
+        if self.number == 1:
+            return self.name
+        return f"{self.name}#{self.number}"
+
+
+class World:
+    """All of it, from one seed."""
+
+    def __init__(self, seed, parts, hosts=None, size=None, spares=None):
+        self.parts, self.chance = parts, random.Random(seed)
+        self.size = size or self.chance.choice([2, 2, 3, 3, 4])
+        spare = self.chance.randint(0, self.size - 1)
+        if spares is not None:
+            spare = spares
+        self.hosts = {f"n{i}": Host(f"n{i}") for i in range(self.size + spare)}
+        self.voters = list(self.hosts)
+        self.now, self.sequence, self.events = 0.0, 0, []
+        self.blocked = set()
+        self.loss = self.chance.choice([0.0, 0.0, 0.02, 0.2])
+        self.delay = self.chance.choice([0.05, 0.2, 1.0, 3.0])
+        self.leaders = {}  # {term: its leader}
+        self.committed = []
+        self.state = parts.RunState()
+        self.stopped_at = None
+        self.started = {}  # {attempt: time}
+        self.trained = 0.0
+        for host in self.hosts.values():
+            self._boot(host)
+
+    # -- time --
+
+    def at(self, delay, function, *arguments):
+        self.sequence += 1
+        heapq.heappush(self.events, (self.now + delay, self.sequence, function, arguments))
+
+    def run(self, until):
+        while self.events and self.events[0][0] <= until:
+            self.now, _number, function, arguments = heapq.heappop(self.events)
+            function(*arguments)
+        self.now = until
+
+    def clock(self, host):
+        return self.now - host.booted
+
+    # -- hosts --
+
+    def _boot(self, host):
+        host.booted = self.now - self.chance.uniform(1.0, 30.0)
+        host.running, host.ending_at, host.checked = 0, None, 0
+        saved = host.disk and json.loads(host.disk)
+        host.supervisor = self.parts.Supervisor(
+            host.identity, self.voters, self.size, saved, self.clock(host),
+            random.Random(self.chance.random()),
+        )  # fmt: skip
+        if saved is None:
+            host.disk = json.dumps(host.supervisor.raft.state())
+        self.at(self.chance.uniform(0.0, TICK), self._tick, host, host.supervisor)
+
+    def is_awake(self, host):
+        return self.now >= host.frozen_until and host.supervisor is not None
+
+    def _tick(self, host, supervisor):
+        if host.supervisor is not supervisor:
+            return
+        wait = max(host.frozen_until, host.mute_until) - self.now
+        if wait > 0:
+            self.at(wait + 0.01, self._tick, host, supervisor)
+            return
+        self._enter(host, supervisor.tick)
+        self.at(TICK, self._tick, host, supervisor)
+
+    def _enter(self, host, call, *arguments):
+        """Call a host's supervisor, keep its state, then let out its messages and actions."""
+        supervisor = host.supervisor
+        supervisor.report = self.parts.Report(
+            host.newest, bool(host.running), host.failed, host.done, host.written
+        )
+        call(*arguments, self.clock(host))
+        self._check(host)
+        if supervisor.raft.is_changed:
+            host.disk = json.dumps(supervisor.raft.state())
+        for receiver, message in supervisor.take_outbox():
+            self._send(host, receiver, json.loads(json.dumps(message)))
+        for action in supervisor.take_actions():
+            if action["do"] == "start":
+                self._start(host, action)
+            elif host.running == action["attempt"] and host.ending_at is None:
+                host.ending_at = self.now + self.chance.uniform(0.1, self.parts.KILL - 2 * TICK)
+
+    def _send(self, host, receiver, message):
+        name = receiver.partition("#")[0]
+        for _copy in range(self.chance.choice([1, 1, 1, 1, 2])):
+            if self.chance.random() >= self.loss:
+                late = self.chance.expovariate(1 / self.delay)
+                self.at(late, self._deliver, host.name, host.identity, name, receiver, message)
+
+    def _deliver(self, source, sender, name, receiver, message):
+        host = self.hosts[name]
+        if (source, name) in self.blocked or not self.is_awake(host):
+            return
+        if host.identity == receiver and self.now >= host.mute_until:
+            self._enter(host, host.supervisor.receive, sender, message)
+
+    # -- the training --
+
+    def _start(self, host, action):
+        attempt = action["attempt"]
+        for other in self.hosts.values():
+            if other.running and other.running != attempt and not self._is_excused(other):
+                raise Unsafe(f"{host.name} starts {attempt}, {other.name} runs {other.running}")
+        if self.stopped_at is not None and self.now > self.stopped_at + self.parts.LEASE:
+            raise Unsafe(f"{host.name} starts {attempt} after the stop")
+        self.started.setdefault(attempt, self.now)
+        host.running = host.newest = attempt
+        host.failed = host.done = False
+        host.step, host.written = action["step"], 0
+        host.ending_at = None
+
+    def _is_excused(self, host):
+        """Return whether a host stands still, or has thawed a moment ago."""
+        return self.now < host.frozen_until or self.now < host.thawed + self.parts.KILL + SLACK
+
+    def train(self):
+        """One second of all processes."""
+        for host in self.hosts.values():
+            if host.ending_at is not None and self.now >= host.ending_at:
+                host.running, host.ending_at = 0, None
+            if host.running and self.now < host.mute_until and self.now >= host.frozen_until:
+                host.running = 0  # the watchdog of systemd, within its seconds
+        attempts = {host.running for host in self.hosts.values()} - {0}
+        for attempt in attempts:
+            members = [h for h in self.hosts.values() if h.running == attempt]
+            awake = [h for h in members if self.now >= h.frozen_until and not h.failed]
+            linked = not any((a.name, b.name) in self.blocked for a in awake for b in awake)
+            if len(awake) == self.size and linked:
+                self.trained = self.now
+                for host in awake:
+                    host.step += 1
+                    host.done = host.step >= TARGET
+                    if host.step % CHECKPOINT == 0:
+                        host.written = host.step
+            elif self.now > self.started[attempt] + 6.0 and self.chance.random() < 0.3:
+                for host in awake:
+                    host.failed = True  # it lost its peers
+        self.at(1.0, self.train)
+
+    # -- faults --
+
+    def disturb(self):
+        """Do one thing that goes wrong, and plan the next one."""
+        if self.now > FAULTY:
+            return
+        host = self.chance.choice(list(self.hosts.values()))
+        self.chance.choice([
+            self._crash, self._crash, self._freeze, self._freeze, self._mute, self._partition,
+            self._partition, self._one_way, self._kill, self._kill, self._wipe, self._control,
+        ])(host)  # fmt: skip
+        self.at(self.chance.expovariate(1 / 4.5), self.disturb)
+
+    def _crash(self, host):
+        host.supervisor, host.running, host.ending_at = None, 0, None
+        host.frozen_until = -1e9
+        self.at(self.chance.uniform(0.5, 20.0), self._return, host)
+
+    def _return(self, host):
+        if host.supervisor is None:
+            self._boot(host)
+
+    def _wipe(self, host):
+        fresh = sum(other.number > 1 for other in self.hosts.values())
+        if 2 * (fresh + 1) < len(self.hosts):
+            self._crash(host)
+            host.disk, host.newest = None, 0
+            host.number += not self.parts.keeps_names
+            host.failed = host.done = False
+            host.written = 0
+
+    def _freeze(self, host):
+        until = self.now + self.chance.choice([1.5, 6.0, 10.0, 30.0])
+        host.frozen_until = max(host.frozen_until, until)
+        host.thawed = host.frozen_until
+
+    def _mute(self, host):
+        host.mute_until = self.now + self.chance.uniform(1.0, 20.0)
+
+    def _partition(self, _host):
+        names = list(self.hosts)
+        side = set(self.chance.sample(names, self.chance.randint(1, len(names) - 1)))
+        pairs = {(a, b) for a in names for b in names if (a in side) != (b in side)}
+        self._block(pairs)
+
+    def _one_way(self, host):
+        self._block({(host.name, name) for name in self.hosts if name != host.name})
+
+    def _block(self, pairs):
+        self.blocked |= pairs
+        self.at(self.chance.uniform(1.5, 30.0), self._heal, pairs)
+
+    def _heal(self, pairs):
+        self.blocked -= pairs
+
+    def _kill(self, host):
+        if host.running:
+            host.failed = True
+            host.running, host.ending_at = 0, None
+
+    def _control(self, host):
+        """A controller stops the run, or opens it again. Two may do so at once."""
+        if self.chance.random() < 0.5 or not self.state.is_open():
+            value = {"kind": "open", "generation": self.state.generation + 1}
+            if self.state.is_open():
+                value = {"kind": "stop", "generation": self.state.generation}
+            for _controller in range(self.chance.choice([1, 2])):
+                self._ask(host, value)
+
+    def _ask(self, host, value):
+        if self.is_awake(host) and self.now >= host.mute_until:
+            self._enter(host, host.supervisor.request, value)
+
+    def begin(self):
+        """A controller plans the first attempt, until the nodes have it."""
+        if self.state.attempt == 0 and self.now < FAULTY + QUIET / 2:
+            plan = {
+                "kind": "plan",
+                "generation": self.state.generation,
+                "attempt": 1,
+                "members": self.voters[: self.size],
+                "step": 0,
+            }
+            for host in list(self.hosts.values()):
+                self._ask(host, plan)
+            self.at(1.5, self.begin)
+
+    # -- what must hold --
+
+    def _check(self, host):
+        """Check one host against the others: one leader a term, and one log."""
+        raft = host.supervisor.raft
+        if raft.role == "leader":
+            first = self.leaders.setdefault(raft.term, host.identity)
+            if first != host.identity:
+                raise Unsafe(f"two leaders of term {raft.term}: {first}, {host.identity}")
+        while len(self.committed) < raft.commit:
+            self._commit(raft.log[len(self.committed)])
+        before, host.checked = host.checked, max(host.checked, raft.commit)
+        if raft.log[before : host.checked] != self.committed[before : host.checked]:
+            raise Unsafe(f"{host.identity} has other entries than committed ones")
+        if raft.commit and raft.log[raft.commit - 1] != self.committed[raft.commit - 1]:
+            raise Unsafe(f"{host.identity} has another entry {raft.commit}")
+
+    def _commit(self, entry):
+        self.committed.append(entry)
+        value = entry.value or {}
+        before = self.state.step
+        was_stopped = self.state.is_stopped
+        changed = self.state.apply(entry.value)
+        if changed and value.get("kind") == "checkpoint":
+            if any(attempt > value["attempt"] for attempt in self.started):
+                raise Unsafe("a superseded attempt's checkpoint counts")
+        if changed and value.get("kind") == "plan" and value["step"] != before:
+            raise Unsafe("an attempt begins from another checkpoint than the newest")
+        if self.state.is_stopped and not was_stopped:
+            self.stopped_at = self.now
+        if not self.state.is_stopped:
+            self.stopped_at = None
+
+    def check_overlap(self):
+        """Check that two attempts never train at once, and that a stop ends all."""
+        awake = [h for h in self.hosts.values() if h.running and not self._is_excused(h)]
+        if len({host.running for host in awake}) > 1:
+            raise Unsafe("two attempts train: " + str({h.name: h.running for h in awake}))
+        limit = self.parts.LEASE + self.parts.KILL + SLACK
+        if self.stopped_at is not None and awake and self.now > self.stopped_at + limit:
+            raise Unsafe("processes run on after a stop")
+        self.at(1.0, self.check_overlap)
+
+    def calm(self):
+        """End all faults."""
+        self.blocked, self.loss, self.delay = set(), 0.0, 0.05
+        for host in self.hosts.values():
+            host.frozen_until = min(host.frozen_until, self.now)
+            host.thawed = min(host.thawed, self.now)
+            host.mute_until = min(host.mute_until, self.now)
+            self._return(host)
+
+    def play(self):
+        """Play one schedule. Raises Unsafe or Stuck."""
+        for function in (self.train, self.check_overlap, self.begin):
+            self.at(1.0, function)
+        self.at(self.chance.uniform(2.0, 15.0), self.disturb)
+        self.run(FAULTY)
+        self.calm()
+        self.run(FAULTY + QUIET)
+        if self.state.is_open() and self.trained < self.now - 12.0:
+            raise Stuck(f"nothing trains since {self.now - self.trained:.0f} s")
