@@ -50,7 +50,7 @@ def test_starts_wait_in_order_and_each_one_runs(tmp_path):
         assert held in line and f"place {place} of {place}" in line
     os.killpg(waiters["left"].pid, signal.SIGINT)
     assert waiters["left"].wait(60) != 0
-    wait_for(lambda: len(tickets("node1")) == 3 and len(tickets("node2")) == 2, 90)
+    wait_for(lambda: len(tickets("node1")) == 3 and len(tickets("node2")) == 2, 20)
     # This one has no chance to remove its ticket. The second one must not wait for it for ever.
     os.kill(waiters["killed"].pid, signal.SIGKILL)
     waiters["killed"].wait(10)
