@@ -34,13 +34,9 @@ PATIENCE = 3
 # The least default budget (seconds) before there are two lines: a suite may print every thousandth
 # step.
 UNKNOWN = 1800
-# The default budget of a step follows the waits from one step line to the next once ENOUGH of the
-# last WINDOW are known, and an evaluation or a checkpoint has come between step lines, so that the
-# wait for it is known, too. Then it is STEPS times their 99th percentile, or PATIENCE times the
-# longest, and at least LEAST seconds: a file system may stand still for as long.
-STEPS, PERCENTILE = 20, 0.99
-ENOUGH, WINDOW = 50, 200
-LEAST = 30
+# A step's default budget by the run's own pace (docs/runbooks/watchdog.md). A file system may stand
+# still for LEAST seconds.
+STEPS, PERCENTILE, ENOUGH, WINDOW, LEAST = 20, 0.99, 50, 200, 30
 LINE = 8192  # bytes of a line that are looked at, as in logs/parser.py
 LAST = 300  # characters of the last line that are kept
 
@@ -196,8 +192,8 @@ class Phases:
         self.phase, self.since, self.joint = "rendezvous", now, False
         self.begun, self.over = False, False
         self.lines, self.longest = 0, 0.0
-        # The last waits between step lines in order, the longest wait for what follows a step line,
-        # and whether an evaluation or a checkpoint has followed one.
+        # The last waits between step lines, the longest one for what follows a step line, and
+        # whether that was an evaluation or a checkpoint once.
         self.waits, self.slowest, self.paused = [], 0.0, False
         self.last_step, self.last_line = None, None
 

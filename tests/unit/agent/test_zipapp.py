@@ -112,6 +112,14 @@ def test_equal_sources_give_equal_bytes(monkeypatch, tmp_path):
     assert zipapp.build.__wrapped__() != first
 
 
+def test_comments_stay_behind_and_nothing_else():
+    for name, content in entries().items():
+        if in_tree(name) and name.count("/") > 1:
+            source = (ROOT / "plugins/module_utils" / name.partition("/")[2]).read_text()
+            assert ast.dump(ast.parse(content)) == ast.dump(ast.parse(source)), name
+            assert len(content.splitlines()) == len(source.splitlines())
+
+
 def test_it_costs_fewer_bytes_than_the_files_did():
     """Base64 included, as an argument of a module has it."""
     assert base64.b64decode(zipapp.encoded()) == zipapp.build()
