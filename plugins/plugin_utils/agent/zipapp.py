@@ -39,8 +39,8 @@ if __name__ == "__main__":
 # start of each node. The tests compare the two.
 _IMPORT = re.compile(r"^\s*from (\.+)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 _WORD = re.compile(r"\w+")
-# A line with a comment alone. It becomes empty, so that the lines of a traceback keep their numbers.
-# The tests show that no source has such a line inside a text.
+# A line with a comment alone. It becomes empty, so that tracebacks keep their numbers of lines. The
+# tests show that no source has such a line inside a text.
 _COMMENT = re.compile(rb"^[ \t]*#.*$", re.MULTILINE)
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that the format knows
 
