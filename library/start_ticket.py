@@ -74,7 +74,7 @@ def look(module, run_command, given):
     since = given["since"] or time.time()
     if given["state"] == "absent":
         if not module.check_mode:
-            tickets.remove(folder, ticket_id)
+            tickets.remove(folder, ticket_id, now)
         return {"changed": False, "held": [], "tickets": [], "since": since}
     # A node whose own systemd does not answer gets no ticket.
     held = ownership.list_owners(run_command, base)

@@ -38,6 +38,7 @@ MOST = 200
 ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}-[0-9a-f]{16}\Z")
 OWNER = re.compile(r"^[^\x00-\x1f\x7f]{0,200}\Z")
 _FILE_BYTES = 4096
+_LEFT = ".left"  # the ending of the mark of a ticket that was removed
 
 
 def clock():
@@ -87,13 +88,20 @@ def renew(folder, ticket, now):
     path = os.path.join(folder, ticket["id"] + ".json")
     # A ticket ends with its machine, so it need not be on a disk.
     replace_file(path, json.dumps(record, sort_keys=True), sync=False)
+    if os.path.exists(os.path.join(folder, ticket["id"] + _LEFT)):
+        _unlink(path)
 
 
-def remove(folder, ticket_id):
-    """Remove a ticket's copy, where it is there. Raises AttemptError and OSError."""
+def remove(folder, ticket_id, now):
+    """Remove a ticket's copy, so that no renewal which is on its way brings it back.
+
+    now: see clock(). Raises AttemptError and OSError.
+    """
     check_id(ticket_id)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(folder, ticket_id + ".json"))
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    mark = json.dumps({"expires": now + LEASE_SECONDS})
+    replace_file(os.path.join(folder, ticket_id + _LEFT), mark, sync=False)
+    _unlink(os.path.join(folder, ticket_id + ".json"))
 
 
 def remove_of_run(folder, run_id):
@@ -101,7 +109,7 @@ def remove_of_run(folder, run_id):
     for name in _names(folder):
         ticket_id = name[: -len(".json")]
         if ID.match(ticket_id) and run_of(ticket_id) == run_id:
-            remove(folder, ticket_id)
+            _unlink(os.path.join(folder, name))
 
 
 def list_living(folder, now, change=True):
@@ -118,7 +126,19 @@ def list_living(folder, now, change=True):
         elif change:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+    if change:
+        _remove_old_marks(folder, now)
     return sorted(tickets, key=order_of)
+
+
+def _remove_old_marks(folder, now):
+    """Remove the marks of tickets that nothing renews any more, and those of before a boot."""
+    for name in _names(folder, _LEFT):
+        path = os.path.join(folder, name)
+        expires = read_mapping(path, _FILE_BYTES).get("expires")
+        if not (_is_time(expires) and now < expires <= now + LEASE_SECONDS):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def before(tickets, ticket_id):
@@ -141,10 +161,15 @@ def place_of(lists, ticket_id):
     return len(ahead) + 1, len(known | {ticket_id})
 
 
-def _names(folder):
+def _unlink(path):
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _names(folder, ending=".json"):
     """Return the file names of the tickets in a directory, which may be missing."""
     try:
-        return [name for name in os.listdir(folder) if name.endswith(".json")]
+        return [name for name in os.listdir(folder) if name.endswith(ending)]
     except FileNotFoundError:
         return []
 

@@ -33,8 +33,8 @@ def test_the_older_comes_first_and_a_turn_comes_before_all(tmp_path):
     for item in (ticket(2, 200.0), ticket(1, 100.0), ticket(3, 200.0), ticket(9, 900.0, True)):
         tickets.renew(folder, item, 10.0)
     assert ids(folder, 11) == [9, 1, 2, 3]
-    tickets.remove(folder, ticket(1)["id"])
-    tickets.remove(folder, ticket(1)["id"])
+    tickets.remove(folder, ticket(1)["id"], 11.0)
+    tickets.remove(folder, ticket(1)["id"], 11.0)
     assert ids(folder, 11) == [9, 2, 3]
 
 
@@ -47,6 +47,18 @@ def test_a_ticket_ends_with_its_controller_and_whoever_looks_removes_it(tmp_path
     assert ids(folder, end, change=False) == [2] and len(os.listdir(folder)) == 2
     assert ids(folder, end) == [2] and len(os.listdir(folder)) == 1
     assert ids(folder, 10.0 + tickets.TURN_SECONDS) == []
+
+
+def test_a_renewal_that_was_on_its_way_brings_no_removed_ticket_back(tmp_path):
+    folder = str(tmp_path / "tickets")
+    tickets.renew(folder, ticket(1), 10.0)
+    tickets.remove(folder, ticket(1)["id"], 11.0)
+    tickets.renew(folder, ticket(1), 11.5)
+    tickets.renew(folder, ticket(2), 11.5)
+    assert ids(folder, 12.0) == [2] and len(os.listdir(folder)) == 2  # one of them is the mark
+    assert ids(folder, 11.0 + tickets.LEASE_SECONDS) == [2] and len(os.listdir(folder)) == 1
+    tickets.remove(folder, ticket(2)["id"], 5000.0)
+    assert ids(folder, 20.0) == [] and os.listdir(folder) == []  # after a boot
 
 
 def test_a_ticket_of_before_a_boot_has_ended(tmp_path):
@@ -79,7 +91,10 @@ def test_a_file_that_is_not_a_ticket_counts_as_ended(tmp_path, change):
 
 
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path):
-    for act in (tickets.remove, lambda folder, name: tickets.renew(folder, {"id": name}, 1.0)):
+    for act in (
+        lambda folder, name: tickets.remove(folder, name, 1.0),
+        lambda folder, name: tickets.renew(folder, {"id": name}, 1.0),
+    ):
         with pytest.raises(attempt_dir.AttemptError) as caught:
             act(str(tmp_path), "../other")
         assert caught.value.code == "wait.bad_ticket"
@@ -133,7 +148,7 @@ class Start:
             self.state = "running"
             for node in self.wanted:
                 site.held[node] = self
-                tickets.remove(site.folders[node], self.ticket["id"])
+                tickets.remove(site.folders[node], self.ticket["id"], 10.0)
 
 
 class Site:

@@ -47,7 +47,8 @@ def test_a_ticket_is_drawn_renewed_and_removed(run_module, node):
     assert (ticket["run"], ticket["by"], ticket["turn"]) == (RUN, "alice@desk", True)
     assert os.stat(node / f"{RUN}-{TOKEN}.json").st_mode & 0o777 == 0o600
     ask(run_module, "absent")
-    assert not os.listdir(node)
+    late = ask(run_module, "present", by="alice@desk", since=drawn["since"])
+    assert late["tickets"] == [] and not list(node.glob("*.json"))
 
 
 def test_check_mode_leaves_no_ticket(run_module, node):
