@@ -294,13 +294,14 @@ class Phases:
         if self.lines < 2:
             budget = max(budget, UNKNOWN)
         budget = max(budget, PATIENCE * self.longest)
-        is_known = self.paused and len(self.waits) >= ENOUGH and "checkpoint" not in explicit
-        if self.phase == "step" and is_known:
-            budget = min(budget, self._budget_by_pace())
-        return budget, self.phase
+        if "checkpoint" in explicit:
+            return budget, self.phase
+        return min(budget, self._budget_by_pace()), self.phase
 
     def _budget_by_pace(self):
-        """Return the seconds that a step may take by the steps before it."""
+        """Return the seconds that a step may take by those before it, infinity where unknown."""
+        if self.phase != "step" or not self.paused or len(self.waits) < ENOUGH:
+            return math.inf
         waits = sorted(self.waits)
         usual = waits[math.ceil(PERCENTILE * len(waits)) - 1]
         return max(LEAST, round(STEPS * usual, 1), round(PATIENCE * self.slowest, 1))

@@ -252,21 +252,7 @@ class Weighing:
             or (signature(best) == signature(other) and not _is_mute(best))
         ):
             return False
-        if other["weight"] == best["weight"]:
-            return True
-        if other["weight"] in (OOM, KILLED, TERMINATED) and _is_earlier(other, best):
-            return True  # the peers of a rank that was killed may raise anything
-        # An exception in unknown words may follow a kill on another node, where no launcher of its
-        # own did it.
-        vague = (
-            best["weight"] == PRIMARY and best["error"] and best["error"]["cause"] in _VAGUE_CAUSES
-        )
-        return (
-            bool(vague)
-            and other["weight"] in (OOM, KILLED)
-            and other["signal"] == "SIGKILL"
-            and other["node"] != best["node"]
-        )
+        return other["weight"] == best["weight"] or _may_follow(best, other)
 
     def _raise_first_kills(self, candidates):
         """Raise the weight of kills that came before all primary errors.
@@ -659,6 +645,19 @@ def _is_ended_by_others(candidate):
 def _is_mute(candidate):
     """Return whether a candidate's end says nothing: exit code 1, which any failure makes."""
     return not (candidate["error"] or candidate["signal"]) and candidate["exit_code"] == 1
+
+
+def _may_follow(best, killed):
+    """Return whether a failure may be what another rank's end by a signal made.
+
+    The peers of a rank that was killed may raise anything after that. An exception in unknown words
+    may follow a kill on another node, where no launcher of its own did it.
+    """
+    if killed["weight"] in (OOM, KILLED, TERMINATED) and _is_earlier(killed, best):
+        return True
+    is_vague = best["weight"] == PRIMARY and (best["error"] or {}).get("cause") in _VAGUE_CAUSES
+    is_kill = killed["weight"] in (OOM, KILLED) and killed["signal"] == "SIGKILL"
+    return is_vague and is_kill and killed["node"] != best["node"]
 
 
 def _is_earlier(one, other):

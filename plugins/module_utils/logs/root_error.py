@@ -147,10 +147,8 @@ def choose(errors, survived=None, thread_error=None, end=None):
     # A torn traceback does not say what ended its thread.
     threads = [error for error in errors if error["thread"] and error["kind"] != "Traceback"]
     errors = _without_outlived([error for error in errors if not error["thread"]])
-    pool = [finished(error) for error in errors]
-    thread = None
-    if thread_error or threads:
-        thread = finished(thread_error or threads[0])
+    pool, errors = _without_teardown([finished(error) for error in errors], errors)
+    thread = next(map(finished, filter(None, [thread_error, *threads])), None)
     _excuse_workers(pool, thread, end)
     causes = _primary_errors(pool, errors, thread)
     if causes:
@@ -169,6 +167,19 @@ def choose(errors, survived=None, thread_error=None, end=None):
     return min(pool, key=lambda error: error["grade"] != "primary", default=None)
 
 
+def _without_teardown(pool, errors):
+    """Return the two lists without what libraries say below an exception about other ranks.
+
+    The process is going down then, and their threads notice.
+    """
+    is_down, kept = False, []
+    for error, raw in zip(pool, errors):
+        if not (is_down and raw["kind"] in _WARNERS):
+            kept.append((error, raw))
+        is_down = is_down or (is_uncaught(raw) and error["grade"] != "primary")
+    return [error for error, _raw in kept], [raw for _error, raw in kept]
+
+
 def _fatal_errors(pool, errors):
     """Return the errors that nothing handled, without tagged lines far above an exception."""
     ends = [raw["begin"] for raw in errors if is_uncaught(raw)]
@@ -181,7 +192,6 @@ def _fatal_errors(pool, errors):
         if not error["handled"]
         and not (raw["soft"] and ends and _is_far(raw, ends[-1]))
         and not (raw["soft"] and is_of_peers and error["cause"] in _OF_CLEANING_UP)
-        and not (raw["kind"] in _WARNERS and _is_below_lost_peer(raw, pool, errors))
     ]
 
 
@@ -318,11 +328,7 @@ def _outlives(later, error):
     if error["origin"] == later["origin"] == "line":
         return later["last"]
     if not is_uncaught(error):
-        # What ended a worker is told before its parent's report of it.
-        # Words of native code right above an exception may be of it.
-        reach = TEARDOWN if error["kind"] in _WARNERS else NEAR
-        is_before = error["origin"] == "line" or later["begin"] - error["line"] > reach
-        return is_before and is_uncaught(later) and not _is_report(later)
+        return is_uncaught(later) and not _is_report(later) and _is_before(error, later)
     if is_uncaught(later):
         return later["kind"] != "Traceback"
     if later["origin"] != "cpp" or later["handled"]:
@@ -331,6 +337,17 @@ def _outlives(later, error):
     return cause in _NOT_OF_TEARDOWN or (
         cause != "terminated" and later["line"] - error["line"] > TEARDOWN
     )
+
+
+def _is_before(error, exception):
+    """Return whether words that are no exception stand too far above one to be of it.
+
+    A line of a worker's end always does: it is told before its parent's report of it.
+    """
+    reach = NEAR
+    if error["kind"] in _WARNERS:
+        reach = TEARDOWN
+    return error["origin"] == "line" or exception["begin"] - error["line"] > reach
 
 
 def _is_report(error):
@@ -359,19 +376,9 @@ def _primary_errors(pool, errors, thread):
     for error, raw in zip(pool, errors):
         if error["handled"] or raw["soft"] or error["grade"] != "primary":
             continue
-        if raw["kind"] in _WARNERS and _is_below_lost_peer(raw, pool, errors):
-            continue
         if not (thread and error["cause"] == "worker_died"):
             result.append(error)
     return result
-
-
-def _is_below_lost_peer(line, pool, errors):
-    """Return whether a library's line stands below an exception about other ranks."""
-    return any(
-        is_uncaught(raw) and error["grade"] != "primary" and raw["line"] < line["line"]
-        for error, raw in zip(pool, errors)
-    )
 
 
 def _library_line(error, pool, errors):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the committed entries of a run's log say: its generation, attempt, members and checkpoint.
+"""State of a run by the committed entries of its log: generation, attempt, members, checkpoint.
 
 Pure. Every node applies the same entries in the same order. An entry that does not fit what came
 before it changes nothing, so that a late or doubled one does no harm.

@@ -39,7 +39,7 @@ CATALOGUE = (
     SEEN
     + _with_words(EARLY)
     + FABRIC
-    + MACHINE
+    + _with_words(MACHINE)
     + PROCESS
     + _with_words(LATE)
     + _with_words(LOST)

@@ -75,17 +75,8 @@ MACHINE = (
     {
         # fork() alone answers so there; elsewhere it is a socket or a lock.
         "cause": "resource_limit",
-        "grade": "primary",
         "pattern": r"BlockingIOError: \[Errno 11\]",
         "where": r"/(?:multiprocessing/popen_\w+|subprocess)\.py$",
-        "meaning": (
-            "The training ran into a limit of its user or unit: open files, processes, threads,"
-            " locked memory, file size or CPU time."
-        ),
-        "remedy": (
-            "raise the limit that the message names (`ulimit -a` in the unit shows them), or use"
-            " fewer workers"
-        ),
         "source": "errno 11 of Linux, fork(2)",
     },
     {
