@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gate of a run: the one program that the keys of an attempt can start on a node.
 
-It has three verbs and executes nothing that a caller sends. sshd starts it by the forced command of
+It has four verbs and executes nothing that a caller sends. sshd starts it by the forced command of
 a line in authorized_keys, which names run, attempt and caller (attempts/mesh_credential.py). The
 words of a caller are read as in the gate of the site (mesh/mesh_gate.py).
 
@@ -9,6 +9,9 @@ words of a caller are read as in the gate of the site (mesh/mesh_gate.py).
         stop N REASON                   note the caller and its reason, keep evidence of a hang,
                                         stop its unit
         beat N                          print every two seconds the attempt's state here
+        pull N FOLDER --server --daemon .
+                                        serve a folder of the attempt's checkpoints to rsync,
+                                        read-only
         door N WORDS...                 start Open MPI's daemon inside its unit, where the
                                         accepted plan says mpirun
                                         N is ATTEMPT, or 0: the rehearsal before it
@@ -21,20 +24,25 @@ import sys
 import time
 
 from ..mesh.mesh_gate import (
+    DAEMON,
+    FOLDER,
     NODE,
     NUMBER,
     REFUSED,
     RUN_ID,
     Refused,
+    folder_in_attempt,
     identity,
     match,
     read_json,
+    serve,
     split,
 )
 from . import attempt_files, heartbeat, openmpi, peers
 
 REASONS = ("peer", "lost", "hang")
 PLAN_SECONDS = 60
+LOWEST_PRIORITY = 19
 
 
 def own_machine(credential, run, number):
@@ -72,7 +80,7 @@ def wait_for_plan(attempt):
 def answer_call(credential, run, number, peer, words):
     """Carry out a call that came with the key of an attempt and return the exit code."""
     if len(words) < 2:
-        raise Refused("not a verb of a run: stop, beat, door")
+        raise Refused("not a verb of a run: stop, beat, pull, door")
     verb, attempt_number = words[0], match(NUMBER, words[1], "an attempt")
     if attempt_number not in (str(number), "0"):
         raise Refused(f"this key is for attempt {number}")
@@ -85,12 +93,26 @@ def answer_call(credential, run, number, peer, words):
         return peers.stop_for_peer(attempt, peer, unit, words[2])
     if verb == "beat" and len(words) == 2:
         return heartbeat.main(attempt, unit)
+    if verb == "pull" and len(words) == 6 and words[3:] == DAEMON:
+        return pull(machine["base"], run, attempt_number, words[2])
     if verb == "door" and len(words) > 2:
         problem = openmpi.order_problem(wait_for_plan(attempt), peer, machine["node"], words[2:])
         if problem:
             raise Refused(problem)
         return openmpi.door(attempt, words[2:])
-    raise Refused(f"want: stop N {'|'.join(REASONS)}, beat N, or door N WORDS")
+    raise Refused(f"want: stop N {'|'.join(REASONS)}, beat N, pull N FOLDER, or door N WORDS")
+
+
+def pull(base, run, attempt_number, folder):
+    """Serve a folder of the attempt's checkpoints, and return the exit code.
+
+    The training has the processors and the disk first.
+    """
+    path = folder_in_attempt(base, run, attempt_number, match(FOLDER, folder, "a folder"))
+    if not path:
+        raise Refused("no such folder of checkpoints is here")
+    os.nice(LOWEST_PRIORITY)
+    return serve(path)
 
 
 def main(arguments, credential):

@@ -39,6 +39,8 @@ FOLDER = re.compile(
 PATH = "/usr/local/bin:/usr/bin:/bin"
 # The one module of rsync's daemon that a caller can name.
 MODULE = "checkpoint"
+# The words of an rsync that asks for a daemon over ssh.
+DAEMON = ["--server", "--daemon", "."]
 RSYNC = """\
 use chroot = no
 log file = /dev/null
@@ -116,39 +118,56 @@ def identify():
 def served_folder(run, number, folder):
     """Return the folder of checkpoints that a caller may read.
 
-    Raises Refused for any other one. It is below an attempt of this machine, and the attempt's own
-    plan names it.
+    Raises Refused for any other one. It is below an attempt of this machine.
     """
     mesh = os.path.dirname(os.path.abspath(__file__))
     bases = read_json(os.path.join(mesh, f"bases-{identity()[:16]}.json"))
     if not isinstance(bases, list):
         bases = []
     for base in bases:
-        attempt = os.path.join(str(base), "runs", run, f"attempt-{number}")
-        record = read_json(os.path.join(attempt, "attempt.json"))
-        plan = read_json(os.path.join(attempt, "plan.json"))
-        try:
-            known = record["run"] == run and str(record["attempt"]) == number
-            folders = plan["suite"]["checkpoints"]["folders"]
-        except (KeyError, TypeError):
-            continue
-        path = os.path.realpath(os.path.join(attempt, folder))
-        # A link that leads elsewhere is not served.
-        inside = path == os.path.join(os.path.realpath(attempt), folder)
-        if known and folder in folders and inside:
+        path = folder_in_attempt(str(base), run, number, folder)
+        if path:
             return path
     raise Refused("no such folder of checkpoints is here")
 
 
+def folder_in_attempt(base, run, number, folder):
+    """Return the path of a folder of checkpoints that an attempt's own plan names, else None.
+
+    base: the product's directory on this machine.
+    """
+    attempt = os.path.join(base, "runs", run, f"attempt-{number}")
+    record = read_json(os.path.join(attempt, "attempt.json"))
+    plan = read_json(os.path.join(attempt, "plan.json"))
+    try:
+        known = record["run"] == run and str(record["attempt"]) == number
+        folders = plan["suite"]["checkpoints"]["folders"]
+    except (KeyError, TypeError):
+        return None
+    path = os.path.realpath(os.path.join(attempt, folder))
+    # A link that leads elsewhere is not served.
+    inside = path == os.path.join(os.path.realpath(attempt), folder)
+    if known and folder in folders and inside:
+        return path
+    return None
+
+
 def pull(words):
-    """Run rsync's daemon for one folder of checkpoints, read-only.
+    """Serve one folder of checkpoints of an attempt.
+
+    words: RUN ATTEMPT FOLDER --server --daemon .
+    """
+    if len(words) != 6 or words[3:] != DAEMON:
+        raise Refused("want: pull RUN ATTEMPT FOLDER --server --daemon .")
+    run, number = match(RUN_ID, words[0], "a run"), match(NUMBER, words[1], "an attempt")
+    return serve(served_folder(run, number, match(FOLDER, words[2], "a folder")))
+
+
+def serve(folder):
+    """Run rsync's daemon for one folder, read-only, and return its exit code.
 
     rsync itself keeps what a caller asks for below that folder.
     """
-    if len(words) != 6 or words[3:] != ["--server", "--daemon", "."]:
-        raise Refused("want: pull RUN ATTEMPT FOLDER --server --daemon .")
-    run, number = match(RUN_ID, words[0], "a run"), match(NUMBER, words[1], "an attempt")
-    folder = served_folder(run, number, match(FOLDER, words[2], "a folder"))
     if "\n" in folder or "%" in folder:
         raise Refused("the folder's path cannot be served")
     environment = {

@@ -23,6 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tr
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import mesh_gate
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler, resume_inputs
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    bounded_rsync,
     checkpoint_transfer,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe
@@ -195,34 +196,34 @@ def test_no_file_grows_beyond_what_was_announced(holder, tmp_path, monkeypatch):
     """The kernel ends the writer, so that not even what goes between two looks fills the disk."""
     _root, point, _log, _hold = holder
     place = put(tmp_path / "s", {"4.pdparams": ""})
-    monkeypatch.setattr(checkpoint_transfer, "CHECK_SECONDS", 600)
-    with pytest.raises(checkpoint_transfer.Excess):
-        checkpoint_transfer.run_rsync(
+    monkeypatch.setattr(bounded_rsync, "CHECK_SECONDS", 600)
+    with pytest.raises(bounded_rsync.Excess):
+        bounded_rsync.run(
             ["sh", "-c", f"exec head -c 300000000 /dev/zero > {place}/4.pdopt"],
             place,
             point["files"],
             60,
         )
-    assert os.path.getsize(place + "/4.pdopt") <= checkpoint_transfer.LEAST_LIMIT
+    assert os.path.getsize(place + "/4.pdopt") <= bounded_rsync.LEAST_LIMIT
 
 
 def test_what_a_source_prints_and_how_long_it_takes_is_bounded(holder, tmp_path):
     _root, point, _log, _hold = holder
     began = time.monotonic()
     tracemalloc.start()
-    said = checkpoint_transfer.run_rsync(
+    said = bounded_rsync.run(
         ["sh", "-c", "yes | tr -d '\\n'"], put(tmp_path / "s", {}), point["files"], 2
     )
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert said and time.monotonic() - began < 15 and most < 1 << 20
-    said = checkpoint_transfer.run_rsync(
+    said = bounded_rsync.run(
         ["sh", "-c", "yes | head -c 50000000 | tr -d '\\n'; exit 3"],
         put(tmp_path / "s", {}),
         point["files"],
         60,
     )
-    assert len(said) <= checkpoint_transfer.OUTPUT_BYTES
+    assert len(said) <= bounded_rsync.OUTPUT_BYTES
 
 
 def test_a_source_that_is_slow_leaves_time_for_the_next(run_module, holder, tmp_path, monkeypatch):

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of announced files by rsync from a source that is not trusted.
+
+A training may have changed what the source sends. It sends no more than was announced, in bounded
+time, and what its rsync prints is cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from ..base import processes
+from ..inputs import tree_install
+
+# Seconds without a byte after which a source that is down or stands still is given up.
+SILENCE_SECONDS = 20
+CONNECT_SECONDS = 5
+# Seconds that every copy may take, and more where it is large.
+LEAST_SECONDS = 900
+LEAST_RATE = 512 << 10  # bytes a second
+CHECK_SECONDS = 0.5
+OUTPUT_BYTES = 16 << 10
+# What stays free on the file system.
+FREE_BYTES = 256 << 20
+# The bound holds for ssh, too, which may have a file of its own to write.
+LEAST_LIMIT = 1 << 20
+# Bounds the size of a file, and becomes rsync.
+_BOUND = (
+    "import os, resource, sys; most = int(sys.argv[1]);"
+    " resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+def remote_arguments(config, node, verb):
+    """Return the arguments of rsync that lead to a folder which another node serves.
+
+    config: the ssh configuration that reaches it. verb: the words for its gate, which starts
+    rsync's daemon.
+    """
+    shell = f"ssh -F {config} -o BatchMode=yes -o ConnectTimeout={CONNECT_SECONDS}"
+    return [
+        f"--timeout={SILENCE_SECONDS}",
+        "-e",
+        shell,
+        "--rsync-path=" + verb,
+        f"{node}::checkpoint/",
+    ]
+
+
+def copy(arguments, staging, files, seconds):
+    """Copy files into a staging directory, and return the failure, or None.
+
+    arguments: those of rsync for the source. files: {path: [kind, bytes, digest]}. seconds: that
+    the copy may take at most, where its size would allow more. Where the source sends more than
+    was announced, nothing of it is kept.
+    """
+    sizes = [entry[1] for entry in files.values()]
+    argv = [
+        "rsync",
+        "--times",
+        "--partial",
+        "--protect-args",
+        "--chmod=F600,D700",
+        "--files-from=-",
+        f"--max-size={max(sizes)}",
+        *arguments,
+        staging + "/",
+    ]
+    try:
+        return run(argv, staging, files, min(LEAST_SECONDS + sum(sizes) // LEAST_RATE, seconds))
+    except Excess as error:
+        tree_install.remove(staging)
+        os.makedirs(staging, mode=0o700)
+        return str(error)
+
+
+def list_sizes(folder):
+    """Return {path below the folder: bytes} of everything but directories."""
+    sizes = {}
+    for parent, _folders, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                sizes[os.path.relpath(path, folder)] = os.lstat(path).st_size
+    return sizes
+
+
+def is_excess(staging, files):
+    """Return whether more lies in a staging directory than was announced.
+
+    files: {path: [kind, bytes, digest]}. rsync writes a file under another name first. So one more
+    file is allowed, as large as the largest.
+    """
+    sizes = list_sizes(staging)
+    announced = {name: entry[1] for name, entry in files.items()}
+    largest, total = max(announced.values()), sum(announced.values())
+    return (
+        any(size > announced.get(name, largest) for name, size in sizes.items())
+        or sum(sizes.values()) > total + largest
+        or len(sizes) > len(files) + 1
+    )
+
+
+def run(argv, staging, files, seconds):
+    """Run rsync into a staging directory.
+
+    Return its failure, or None. argv: the command. files: {path: [kind, bytes, digest]}. seconds:
+    that it may take at most. Raises Excess where the source sends more than was announced.
+    """
+    deadline = time.monotonic() + seconds
+    process = _start_bounded(argv, files)
+    try:
+        output = _read_output(process, staging, files, deadline)
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return f"did not send the checkpoint within {int(seconds)} s"
+    finally:
+        processes.end_group(process)
+    _check_excess(staging, files)
+    if not process.returncode:
+        return None
+    lines = [line.strip() for line in output.decode("utf-8", "replace").splitlines()]
+    return next(filter(None, lines), f"rsync ended with {process.returncode}")
+
+
+def _start_bounded(argv, files):
+    """Start rsync with the list of files as its input.
+
+    No file becomes larger than the largest.
+    """
+    largest = max(entry[1] for entry in files.values())
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")
+    }
+    environment["LC_ALL"] = "C"
+    with tempfile.TemporaryFile() as names:
+        names.write("".join(f"{name}\n" for name in sorted(files)).encode())
+        names.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-I", "-c", _BOUND, str(max(largest + 1, LEAST_LIMIT)), *argv],
+            stdin=names,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _read_output(process, staging, files, deadline):
+    """Return the first bytes that rsync prints until it closes its output.
+
+    Raises Excess where the source sends too much, and subprocess.TimeoutExpired after the deadline.
+    """
+    output = b""
+    with process.stdout, selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        last_check = time.monotonic()
+        while True:
+            ready, now = selector.select(CHECK_SECONDS), time.monotonic()
+            if now > deadline:
+                raise subprocess.TimeoutExpired(process.args, deadline)
+            if now - last_check >= CHECK_SECONDS:
+                last_check = now
+                _check_excess(staging, files)
+            if ready:
+                chunk = os.read(process.stdout.fileno(), OUTPUT_BYTES)
+                if not chunk:
+                    return output
+                output = (output + chunk)[:OUTPUT_BYTES]
+
+
+def _check_excess(staging, files):
+    """Raise Excess where more has arrived than was announced."""
+    if is_excess(staging, files):
+        raise Excess("sends more than was announced")
+
+
+class Excess(Exception):
+    """A source sends more than was announced.
+
+    Nothing of it is kept.
+    """
+
+
+def space_problem(base, staging, files):
+    """Return the reason why a checkpoint does not fit on the file system, or None.
+
+    Its sizes come from other nodes.
+    """
+    missing = sum(entry[1] for entry in files.values()) - sum(list_sizes(staging).values())
+    free = shutil.disk_usage(base).free
+    if missing <= 0 or free - missing >= FREE_BYTES:
+        return None
+    return (
+        f"the checkpoint takes {missing >> 20} MiB more, and {free >> 20} MiB are free;"
+        f" {FREE_BYTES >> 20} MiB have to stay so"
+    )
