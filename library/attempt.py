@@ -28,6 +28,11 @@ options:
   agent:
     description: "The archive agent.pyz, which the units and the peers' calls execute, as base64. The action plugin adds it (C(started) only)."
     type: str
+  replicator:
+    description: "The archive replicator.pyz as base64, for the one node that keeps a replica of rank 0's checkpoints. The action plugin adds it where
+      O(keep_replica) is true (C(started) only)."
+    type: str
+  keep_replica: {description: Whether the plan has this node keep the replica (C(started) only)., type: bool, default: false}
   job:
     description: "The job as it was read, as JSON; it is kept as job.json, so that a controller without the run's record can resume it (C(started) only)."
     type: str
@@ -110,6 +115,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     mesh_credential,
     ownership,
+    replica_unit,
     tickets,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
@@ -134,6 +140,8 @@ def started(module, run, base, params):
             return None
         archive = base64.b64decode(params["agent"])
         files = {attempt_dir.ARCHIVE: archive}
+        if params["replicator"]:
+            files[replica_unit.ARCHIVE] = base64.b64decode(params["replicator"])
         if params["job"]:
             files["job.json"] = params["job"].encode("utf-8")
         begun = {"start": params["start"], "by": params["by"], "boot": ownership.boot_mark()}
@@ -176,7 +184,9 @@ def started(module, run, base, params):
                 release = mesh_credential.release_words(*mine, node_python())
         try:
             what = about if params["number"] else "a rehearsal of " + params["run_id"]
-            attempt_dir.start(run, place, plan, params["node"], unit, what, mesh, release)
+            problem = attempt_dir.start(run, place, plan, params["node"], unit, what, mesh, release)
+            if problem:
+                module.warn(problem)
         except attempt_dir.AttemptError:
             if mesh:
                 (mesh_credential.release if params["number"] else mesh_credential.close)(*mine)
@@ -222,6 +232,8 @@ ARGUMENTS = {
     "plan": {"type": "str", "no_log": True},
     "plan_sha256": {"type": "str"},
     "agent": {"type": "str", "no_log": True},  # not secret: the answer would repeat it
+    "replicator": {"type": "str", "no_log": True},  # the same
+    "keep_replica": {"type": "bool", "default": False},
     "job": {"type": "str", "no_log": True},  # the same
     "keys": {"type": "dict", "default": {}, "no_log": False},  # public ones
     "key_of": {"type": "int", "no_log": False},

@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import agent_action
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import agent_action, zipapp
 
 
 class ActionModule(agent_action.AgentAction):
     """Result of the module."""
 
     STATE = "started"
+
+    def more_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the replicator for the node that keeps a replica."""
+        if not boolean(arguments.get("keep_replica", False)):
+            return {}
+        return {"replicator": zipapp.encoded("recovery.checkpoint_replicator")}

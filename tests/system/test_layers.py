@@ -30,7 +30,7 @@ ON_NODE = {
     "diagnosis": "attempts base gate logs",
     "plan": "base checkpoints environments suites",
     "preflight": "attempts base environments inputs mesh plan",
-    "recovery": "attempts base checkpoints inputs mesh plan preflight records",
+    "recovery": "agent attempts base checkpoints inputs mesh plan preflight records",
     "supervision": "",
     "runs": "attempts base checkpoints logs preflight records",
 }

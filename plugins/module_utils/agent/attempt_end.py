@@ -13,6 +13,8 @@ import time
 from . import attempt_files, device_report, launcher, memory_killer, openmpi, peers, systemd
 
 SPARE_SECONDS = 5
+# The archive of the replicator, on the one node that has it.
+REPLICATOR = "replicator.pyz"
 
 
 def ask_for_time(seconds):
@@ -61,7 +63,7 @@ def finish(attempt, node, config=""):
         result.update(service_result="success", swept=result["service_result"])
     # First of all: the peers may take a while, and this must not be lost.
     attempt_files.write_if_possible(attempt, "exit.json", result)
-    call_safely(stop_guard, attempt)
+    call_safely(stop_companions, attempt)
     ended_well = result["service_result"] == "success" and attempt_files.launcher_succeeded(attempt)
     report = None
     if stop_note.get("by") in (None, "peer", "guard") and not (ended_well and not stop_note):
@@ -95,16 +97,19 @@ def is_swept_after_success(attempt, result, stop_note):
     )
 
 
-def stop_guard(attempt):
-    """End the guard of this attempt without waiting for it.
+def stop_companions(attempt):
+    """End the guard and the replicator of this attempt without waiting for them.
 
-    It ends automatically unless it is stuck.
+    They end automatically unless they are stuck.
     """
     try:
         record = attempt_files.read_json(attempt, "attempt.json")
         if record["attempt"]:  # a rehearsal has no guard
-            unit = record["unit"].replace("trainyard-", "yardguard-", 1)
-            argv = ["systemctl", "--user", "stop", "--no-block", unit]
+            names = ["yardguard-"]
+            if os.path.exists(os.path.join(attempt, REPLICATOR)):
+                names.append("yardreplica-")
+            units = [record["unit"].replace("trainyard-", name, 1) for name in names]
+            argv = ["systemctl", "--user", "stop", "--no-block", *units]
             subprocess.call(
                 argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SPARE_SECONDS
             )

@@ -21,7 +21,7 @@ from ..base.coded_error import CodedError
 from ..base.files import read_mapping
 from ..base.interpreter import node_python
 from ..base.locks import lock_file
-from . import guard_unit, mesh_credential
+from . import guard_unit, mesh_credential, replica_unit
 
 RUN_ID = re.compile(r"^[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 PLAIN_PATH = re.compile(r"^[A-Za-z0-9._/+@-]+\Z")
@@ -373,9 +373,10 @@ def _quote_spaces(word):
 
 
 def start(run_command, attempt, plan, node, record_unit, description, mesh="", release=()):
-    """Start the unit and its guard.
+    """Start the unit and its guard, and the replicator where its archive is.
 
-    Raises AttemptError with systemd's own words where one does not start. Then neither runs.
+    Raises AttemptError with systemd's own words where one of the two does not start. Then neither
+    runs. Return the problem of the replicator, '' without one.
     """
     argv = start_argv(attempt, plan, node, record_unit, description, mesh, release)
     code, _out, err = run_command(argv)
@@ -387,6 +388,7 @@ def start(run_command, attempt, plan, node, record_unit, description, mesh="", r
     if problem:
         stop(run_command, attempt, record_unit, "peer", NO_GUARD)
         raise AttemptError("attempt.guard_not_started", problem)
+    return replica_unit.start(run_command, attempt, record_unit)
 
 
 def stop(run_command, attempt, unit, by, source, node=None):
@@ -411,6 +413,7 @@ def stop(run_command, attempt, unit, by, source, node=None):
         if code:
             raise AttemptError("attempt.unit_not_stopped", f"{unit} does not stop: {err.strip()}")
     guard_unit.stop(run_command, unit)
+    replica_unit.stop(run_command, attempt, unit)
     if not running and node is not None:
         release(unit, node)
     run_command(["systemctl", "--user", "reset-failed", unit])

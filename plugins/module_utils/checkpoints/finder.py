@@ -156,7 +156,7 @@ def examine(root, folder, name, files, rule):
     directory. folder: below it. files: {path below folder: modification time in ns}.
     """
     required = wanted_files(rule, name)
-    _refuse_incomplete(required, files)
+    refuse_incomplete(required, files)
     entries = (rule.get("state") or {}).values()
     rows = [entry[1] for entry in entries if isinstance(entry, list)]
     values = {}
@@ -178,8 +178,11 @@ def examine(root, folder, name, files, rule):
     return read_progress(rule.get("state") or {}, name, {path: values[path] for path in required})
 
 
-def _refuse_incomplete(required, files):
-    """Raise BrokenFile where files are missing, or are of two saves."""
+def refuse_incomplete(required, files):
+    """Raise BrokenFile where files are missing, or are of two saves.
+
+    required: as `wanted_files` gives them. files: {path: modification time}.
+    """
     missing = [path for path in required if path not in files]
     if missing:
         raise validate.BrokenFile("checkpoint.file_missing", f"{', '.join(missing)} is missing")
@@ -212,13 +215,38 @@ def list_candidates(root, folder, rule):
             checkpoint_files, is_cut = _files_by_folder(descriptor)
     finally:
         os.close(descriptor)
+    return sort_candidates(checkpoint_files, rule), is_cut
+
+
+def sort_candidates(checkpoint_files, rule):
+    """Return [(instead, saved in ns, name, files)] of checkpoints, the likeliest first.
+
+    checkpoint_files: {name: files}, where files is {path: modification time in ns}.
+    """
     rows = []
     for name, files in checkpoint_files.items():
         instead = not _fits(name, rule["names"])
         if not instead or _fits(name, rule.get("instead") or ()):
             saved = files.get(wanted_files(rule, name)[-1], max(files.values()))
             rows.append((instead, saved, name, files))
-    return sorted(rows, key=lambda row: (row[0], -row[1], row[2])), is_cut
+    return sorted(rows, key=lambda row: (row[0], -row[1], row[2]))
+
+
+def group_files(files, rule):
+    """Return {name of a checkpoint: {path: modification time in ns}} of a folder's files.
+
+    files: {path below the folder: modification time in ns}.
+    """
+    checkpoint_files = {}
+    for path, saved in files.items():
+        name, slash, _rest = path.partition("/")
+        if rule["holds"][0].startswith("."):
+            name = os.path.splitext(path)[0]
+        elif not slash:
+            continue
+        if "/" not in name:
+            checkpoint_files.setdefault(name, {})[path] = saved
+    return checkpoint_files
 
 
 def _files_by_stem(descriptor):

@@ -14,6 +14,7 @@ import ipaddress
 import json
 import os
 
+from ..checkpoints import replica
 from ..environments import containers
 from ..suites import (
     launcher_table,
@@ -350,7 +351,7 @@ def compile_plan(job, site, nodes, facts, inputs) -> Plan:
     endpoints = []
     if launcher["endpoints_env"]:
         endpoints = [rank["endpoint"] for rank in ranks]
-    return {
+    plan: Plan = {
         "version": VERSION,
         "site": site["name"],
         "job": _job_entry(job),
@@ -383,6 +384,22 @@ def compile_plan(job, site, nodes, facts, inputs) -> Plan:
         "stop": {"grace": GRACE_SECONDS, "timeout": STOP_SECONDS},
         "watchdog": watchdog_budgets.budgets(job.get("watchdog"), suite),
     }
+    _add_replica(plan, site)
+    return plan
+
+
+def _add_replica(plan, site):
+    """Have the second node keep a replica of the checkpoints, where there is one and a rate.
+
+    Other plans keep the bytes that they have had before there were replicas.
+    """
+    entry = replica.compile_replica(
+        [node["name"] for node in plan["nodes"]], site.get("replica_rate")
+    )
+    if entry:
+        rules = plan["suite"]["checkpoints"]
+        rules["folders"] = rules["folders"] + replica.slot_folders(rules["folders"])
+        plan["replica"] = entry
 
 
 def _valid_nodes(job, nodes, facts, inputs, port):

@@ -81,9 +81,7 @@ class Settings(TypedDict):
     iterations: int | None
 
 
-class Plan(TypedDict):
-    """What every node executes. Its canonical bytes have the digest that names it."""
-
+class _PlanBase(TypedDict):
     version: int
     site: str
     job: dict[str, Any]
@@ -113,3 +111,9 @@ class Plan(TypedDict):
     notes: list[str]
     stop: dict[str, int]  # grace, timeout (seconds)
     watchdog: dict[str, Any] | None
+
+
+class Plan(_PlanBase, total=False):
+    """What every node executes. Its canonical bytes have the digest that names it."""
+
+    replica: dict[str, Any]  # {node, rate in bytes a second} of the checkpoints' replica

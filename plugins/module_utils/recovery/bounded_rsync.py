@@ -7,8 +7,10 @@ time, and what its rsync prints is cut.
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import os
+import re
 import selectors
 import shutil
 import subprocess
@@ -31,6 +33,16 @@ OUTPUT_BYTES = 16 << 10
 FREE_BYTES = 256 << 20
 # The bound holds for ssh, too, which may have a file of its own to write.
 LEAST_LIMIT = 1 << 20
+# A list of files: what rsync prints of each (log format in rsyncd.conf(5)), and how much is read.
+_ROW_FORMAT = "%M %l %n"
+_TIME_FORMAT = "%Y/%m/%d-%H:%M:%S"
+_ROW = re.compile(
+    r"(?P<time>[0-9]{4}/[01][0-9]/[0-3][0-9]-[0-2][0-9]:[0-5][0-9]:[0-5][0-9])"
+    r" (?P<bytes>[0-9]{1,18}) (?P<path>.+)\Z"
+)
+LISTING_BYTES = 4 << 20
+VANISHED = 24  # exit code of rsync: some files were removed meanwhile
+_NO_FOLDER = "chdir failed"
 # Bounds the size of a file, and becomes rsync.
 _BOUND = (
     "import os, resource, sys; most = int(sys.argv[1]);"
@@ -52,6 +64,56 @@ def remote_arguments(config, node, verb):
         "--rsync-path=" + verb,
         f"{node}::checkpoint/",
     ]
+
+
+def list_files(arguments, seconds):
+    """Return ({path: (bytes, modification time in unix seconds)}, failure or None) of a source.
+
+    arguments: those of rsync for the source. Files of the folder itself and of the folders in it
+    are listed. A folder that does not exist has none. seconds: that it may take at most.
+    """
+    argv = [
+        "rsync",
+        "--recursive",
+        "--dry-run",
+        "--times",
+        "--protect-args",
+        "--exclude=/*/*/",
+        f"--out-format={_ROW_FORMAT}",
+        *arguments,
+    ]
+    environment = _environment(TZ="UTC")
+    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-c", _BOUND, str(LISTING_BYTES), *argv, empty],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=seconds,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired:
+            return {}, f"no list of files within {int(seconds)} s"
+        output.seek(0)
+        text = output.read().decode("utf-8", "replace")
+    if done.returncode in (0, VANISHED):
+        return parse_listing(text), None
+    if _NO_FOLDER in text:
+        return {}, None
+    return {}, next(filter(None, text.splitlines()), f"rsync ended with {done.returncode}")
+
+
+def parse_listing(text):
+    """Return {path: (bytes, modification time in unix seconds)} of what rsync lists."""
+    files = {}
+    for line in text.splitlines():
+        match = _ROW.match(line)
+        if match and not match.group("path").endswith("/"):
+            with contextlib.suppress(ValueError):  # no day of a calendar
+                saved = calendar.timegm(time.strptime(match.group("time"), _TIME_FORMAT))
+                files[match.group("path")] = (int(match.group("bytes")), saved)
+    return files
 
 
 def copy(arguments, staging, files, seconds):
@@ -136,10 +198,7 @@ def _start_bounded(argv, files):
     No file becomes larger than the largest.
     """
     largest = max(entry[1] for entry in files.values())
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")
-    }
-    environment["LC_ALL"] = "C"
+    environment = _environment()
     with tempfile.TemporaryFile() as names:
         names.write("".join(f"{name}\n" for name in sorted(files)).encode())
         names.seek(0)
@@ -151,6 +210,12 @@ def _start_bounded(argv, files):
             env=environment,
             start_new_session=True,
         )
+
+
+def _environment(**variables):
+    """Return the environment of rsync, which reads options from variables of its own."""
+    result = {name: value for name, value in os.environ.items() if not name.startswith("RSYNC_")}
+    return dict(result, LC_ALL="C", **variables)
 
 
 def _read_output(process, staging, files, deadline):

@@ -103,6 +103,7 @@ def plan_of(plan, script="", seconds=SECONDS):
     }
     files = {path: script, f"{FOLDER}/asked.json": json.dumps(settings, sort_keys=True)}
     result["files"] = dict(plan["files"], **files)
+    result.pop("replica", None)
     result["stop"] = dict(plan["stop"], limit=int(seconds) + MARGIN)
     return result
 

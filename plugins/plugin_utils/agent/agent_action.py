@@ -29,5 +29,10 @@ class AgentAction(answer_gate.Gated, ActionBase):
         arguments = dict(self._task.args)
         if arguments.get("state") == self.STATE:
             arguments["agent"] = zipapp.encoded()
+            arguments.update(self.more_arguments(arguments))
         result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
         return result
+
+    def more_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return further arguments of a start."""
+        return {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builder of agent.pyz, the archive with all programs of a run on a node.
+"""Builder of agent.pyz, the archive with all programs of a run on a node, and of its companions.
 
-The archive has one program of module_utils/agent and the modules that it imports, and nothing else.
+An archive has one program of module_utils and the modules that it imports, and nothing else.
 Equal sources give equal bytes, because the entries are sorted and have a fixed date. Nothing is
 imported for it and nothing is written.
 """
@@ -30,7 +30,7 @@ BOOT = (
 _START = """\
 import sys
 
-from {package}.agent.{program} import main
+from {package}.{program} import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
@@ -46,10 +46,10 @@ _DATE = (1980, 1, 1, 0, 0, 0)  # the first that the format knows
 
 
 @functools.lru_cache(maxsize=4)
-def build(program: str = "main") -> bytes:
-    """Return the archive that executes main() of a module of the package agent.
+def build(program: str = "agent.main") -> bytes:
+    """Return the archive that executes main() of a module.
 
-    Raises OSError where a source is missing.
+    program: the module's name below module_utils. Raises OSError where a source is missing.
     """
     entries = {"__main__.py": _START.format(package=PACKAGE, program=program).encode()}
     entries[f"{PACKAGE}/__init__.py"] = b""
@@ -72,9 +72,9 @@ def pack(entries: dict[str, bytes]) -> bytes:
 
 
 def closure(program: str) -> list[Path]:
-    """Return the sorted sources of a program of the package agent: its own and its imports."""
+    """Return the sorted sources of a program: its own and its imports."""
     reached: set[Path] = set()
-    waiting = {SOURCES / "agent" / f"{program}.py"}
+    waiting = {SOURCES.joinpath(*program.split(".")).with_suffix(".py")}
     while waiting:
         path = waiting.pop()
         reached |= {path, path.with_name("__init__.py")}
@@ -92,12 +92,12 @@ def _imports_of(path: Path) -> Iterator[Path]:
                 yield source
 
 
-def encoded() -> str:
+def encoded(program: str = "agent.main") -> str:
     """Return the archive as base64, as an argument of a module can hold it."""
-    return base64.b64encode(build()).decode("ascii")
+    return base64.b64encode(build(program)).decode("ascii")
 
 
-def stdin_bytes(program: str = "main") -> bytes:
+def stdin_bytes(program: str = "agent.main") -> bytes:
     """Return what `python3 -I -c BOOT VERB...` reads first from standard input."""
     boot, archive = (SOURCES / "agent" / "stdin_boot.py").read_bytes(), build(program)
     return b"%d\n%s%d\n%s" % (len(boot), boot, len(archive), archive)

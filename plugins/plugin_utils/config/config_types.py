@@ -30,5 +30,6 @@ class Site(TypedDict):
     env: dict[str, str]
     secret_env: list[str]  # names whose values are never shown
     start_port: int | None
+    replica_rate: int  # bytes a second for the checkpoints' replica, 0 for none
     nodes: list[Node]  # in rank order
     spares: list[Node]

@@ -59,6 +59,7 @@ SITE_VARIABLES = (
     "trainyard_host_fingerprints",
     "trainyard_metrics_dir",
     "trainyard_notify",
+    "trainyard_replica_rate",
     "trainyard_runs_dir",
     "trainyard_secret_env",
     "trainyard_site",

@@ -50,6 +50,8 @@ ACCELERATORS = ("cpu", "gpu", "ascend")
 SSH_PORT = 22
 DEFAULT_START_PORT = 17000
 LAST_PORT = 65535
+DEFAULT_REPLICA_RATE = 20 << 20
+LEAST_REPLICA_RATE = 1 << 10  # the unit of rsync's limit
 
 
 def _inventory_problem(key: str, text: str, host: str | None = None, *, code: str) -> Problem:
@@ -261,9 +263,27 @@ def _read_site_variables(variables: Mapping[str, Any], problems: list[Problem]) 
             "trainyard_start_port",
             problems,
         ),
+        "replica_rate": _replica_rate(variables.get("trainyard_replica_rate"), problems),
         "nodes": [],
         "spares": [],
     }
+
+
+def _replica_rate(value: Any, problems: list[Problem]) -> int:
+    """Return `trainyard_replica_rate` in bytes a second, and note its problem."""
+    if value is None:
+        return DEFAULT_REPLICA_RATE
+    key = "trainyard_replica_rate"
+    try:
+        rate = quota.parse_bytes(value)
+    except ValueError as error:
+        text = f"{error}, as bytes a second; got {abbreviate(value)}"
+        problems.append(_inventory_problem(key, text, code="site.bad_replica_rate"))
+        return 0
+    if 0 < rate < LEAST_REPLICA_RATE:
+        text = f"must be at least 1 KiB, or 0 for no replica; got {abbreviate(value)}"
+        problems.append(_inventory_problem(key, text, code="site.bad_replica_rate"))
+    return rate
 
 
 def _path_problems(variables: Mapping[str, Any]) -> list[Problem]:

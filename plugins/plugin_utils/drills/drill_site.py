@@ -379,7 +379,7 @@ class Watch:
             self._calls[node.name] = call
             try:
                 stdin, stdout = cast(IO[bytes], call.stdin), cast(IO[bytes], call.stdout)
-                stdin.write(zipapp.stdin_bytes("drill_probe"))
+                stdin.write(zipapp.stdin_bytes("agent.drill_probe"))
                 stdin.flush()
                 for line in stdout:
                     self._add(node, **json.loads(line))

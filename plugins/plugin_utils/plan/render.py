@@ -16,6 +16,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable,
     secrets_of,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.compiler import sha256, short
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import (
     Plan,
@@ -68,6 +69,12 @@ def summary(plan: Plan, what: Mapping[str, list[str]], remarks: Sequence[str] = 
     that are no part of the plan.
     """
     lines = _command_lines(plan)
+    if plan.get("replica"):
+        lines.append(
+            "checkpoints: copied to {} while the training goes on, {} a second at most".format(
+                plan["replica"]["node"], format_bytes(plan["replica"]["rate"])
+            )
+        )
     lines += [f"note: {text}" for text in plan["notes"]] + [*remarks] + plan["advice"]
     lines += [f"published: {format_published(row)}" for row in plan["job"]["published"]]
     common = _common_environment(plan)

@@ -146,6 +146,7 @@ def _complete(
         "remarks": remarks,
         "listen": reachability.listening_ports(plan),
         "keys": keys,
+        "replica_node": plan.get("replica", {}).get("node", ""),
         "rehearsal": _bytes_of(rehearsal),
     }
 

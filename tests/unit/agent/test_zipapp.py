@@ -21,13 +21,13 @@ from core_support import ROOT, agent_archive
 
 # The nine files of a start, as they travelled before there was an archive (release 0.1).
 PEER_BYTES = 140246
-PROGRAMS = ["main", "drill_probe"]
+PROGRAMS = ["agent.main", "agent.drill_probe", "recovery.checkpoint_replicator"]
 # Of module_utils/agent these travel alone: the first starts an archive, the second stands in the
 # plan of a rehearsal, the third has an archive of its own.
 ALONE = {"stdin_boot.py", "rehearsal_rank.py", "drill_probe.py"}
 
 
-def entries(program="main"):
+def entries(program="agent.main"):
     """Return {name: content} of an archive."""
     with zipfile.ZipFile(io.BytesIO(zipapp.build(program))) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
@@ -69,7 +69,7 @@ def pythons():
 def test_the_archive_is_the_closure_of_its_imports_and_nothing_else(program):
     archive = entries(program)
     modules = {name for name in archive if not name.endswith("__init__.py")}
-    needed, waiting = set(), {f"trainyard/agent/{program}.py"}
+    needed, waiting = set(), {"trainyard/{}.py".format(program.replace(".", "/"))}
     while waiting:
         name = waiting.pop()
         needed.add(name)

@@ -13,6 +13,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.agent import att
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
     guard_unit,
+    replica_unit,
 )
 from core_support import RUN, attempt_files, compiled, program, put, recorded
 
@@ -111,3 +112,43 @@ def test_an_attempt_of_an_earlier_release_is_stopped_with_its_guard(tmp_path):
     assert attempt_dir.stop(run, attempt, UNIT, "user", "me") is True
     assert [call[-1] for call in run.calls if "stop" in call] == [UNIT, guard_unit.unit_name(UNIT)]
     assert not any(word.startswith(attempt) for call in run.calls for word in call)
+
+
+# --- the replicator
+
+
+def test_the_replicator_is_started_with_exactly_these_words():
+    argv = replica_unit.start_argv("/b/a", UNIT)
+    given = [argv[index + 1] for index, word in enumerate(argv) if word == "--property"]
+    assert f"--unit=yardreplica-{RUN}-1.service" in argv
+    # One that is started again never starts the attempt, and the training comes first.
+    assert "Requisite=" + UNIT in given and "After=" + UNIT in given
+    assert not [word for word in given if word.startswith(("BindsTo", "Requires", "PartOf"))]
+    assert "Nice=19" in given and "IOSchedulingClass=idle" in given
+    assert argv[-4:] == [sys.executable, "-I", "/b/a/replicator.pyz", "/b/a"]
+    with pytest.raises(attempt_dir.AttemptError):
+        attempt_dir.parse_unit(replica_unit.unit_name(UNIT))  # it holds no node
+
+
+def test_a_replicator_lives_beside_an_attempt_that_has_its_archive(tmp_path):
+    run, place = Systemd(), str(tmp_path)
+    assert replica_unit.start(run, place, UNIT) == ""
+    replica_unit.stop(run, place, UNIT)
+    assert run.calls == []
+    put(tmp_path, {"replicator.pyz": ""})
+    assert replica_unit.start(run, place, UNIT) == "" and run.calls[-1][0] == "systemd-run"
+    replica_unit.stop(run, place, UNIT)
+    assert run.calls[-1] == ["systemctl", "--user", "stop", replica_unit.unit_name(UNIT)]
+    problem = replica_unit.start(Systemd(**{"systemd-run": (1, "", "no bus")}), place, UNIT)
+    assert "no bus" in problem
+
+
+def test_the_end_of_the_attempt_ends_its_replicator(tmp_path, monkeypatch):
+    tools = program(tmp_path / "bin", "systemctl", 'echo "$@" >>$LOG')
+    monkeypatch.setenv("PATH", tools, prepend=os.pathsep)
+    attempt = attempt_files(tmp_path, compiled(count=1), "node1")
+    put(attempt, {"replicator.pyz": ""})
+    attempt_end.stop_companions(attempt)
+    assert recorded(tools, "systemctl") == [
+        f"--user stop --no-block yardguard-{RUN}-1.service yardreplica-{RUN}-1.service"
+    ]

@@ -59,6 +59,7 @@ def test_a_good_site():
         "name": "lab",
         "suites": SUITES,
         "start_port": 17000,
+        "replica_rate": 20 << 20,
         "env": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "ib0"},
         "secret_env": [],
         "spares": [],
@@ -272,6 +273,16 @@ def test_one_fabric_address_for_two_nodes():
             {"trainyard_start_port": "x"},
             "inventory trainyard_start_port:",
             "must be a port from 1024 to 65535; got 'x'",
+        ),
+        (
+            {"trainyard_replica_rate": "20 MB"},
+            "inventory trainyard_replica_rate:",
+            "must be a whole number of bytes",
+        ),
+        (
+            {"trainyard_replica_rate": 512},
+            "inventory trainyard_replica_rate:",
+            "must be at least 1 KiB, or 0",
         ),
         (
             {"trainyard_start_port": 80},

@@ -126,6 +126,35 @@ def test_the_verbs(home):
     assert home.stopped(OTHER) is None
 
 
+def test_a_run_serves_its_own_checkpoints(home, monkeypatch):
+    served = []
+    monkeypatch.setattr(peer_gate, "serve", lambda path: served.append(path) or 0)
+    monkeypatch.setattr(peer_gate.os, "nice", served.append)
+    monkeypatch.setenv("PATH", home.tools + ":/usr/bin:/bin")
+
+    def call(words):
+        monkeypatch.setenv("SSH_ORIGINAL_COMMAND", words)
+        return peer_gate.main([RUN, "1", "node1"], os.path.dirname(home.run_gate))
+
+    folder = str(home.base / "runs" / RUN / "attempt-1/output")
+    assert call("pull 1 output --server --daemon .") == 0
+    assert served == [peer_gate.LOWEST_PRIORITY, folder]
+    for words in (
+        "pull 1 work --server --daemon .",
+        "pull 1 output/.. --server --daemon .",
+        "pull 2 output --server --daemon .",
+        f"pull {OTHER} 1 output --server --daemon .",
+        "pull 1 output --server --sender .",
+        "pull 1 output --server --daemon . --config=/x",
+    ):
+        assert call(words) == REFUSED, words
+    # A link that leads out of the attempt.
+    (home.base / "runs" / RUN / "attempt-1/output").rename(home.folder / "elsewhere")
+    os.symlink(home.folder / "elsewhere", folder)
+    assert call("pull 1 output --server --daemon .") == REFUSED
+    assert len(served) == 2
+
+
 def test_the_beat_goes_on_while_somebody_listens(home):
     environment = {"SSH_ORIGINAL_COMMAND": "beat 1", "PATH": home.tools + ":/usr/bin:/bin"}
     argv = [sys.executable, "-I", home.run_gate, "gate", RUN, "1", "node1"]

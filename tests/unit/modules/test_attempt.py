@@ -98,7 +98,7 @@ def test_a_start_ends_its_own_wait_and_a_rehearsal_does_not(
 ):
     folder = str(tmp_path / "tickets")
     monkeypatch.setattr(tickets, "folder_of", lambda _base: folder)
-    ids = [f"{run}-{'0' * 16}" for run in (RUN, RUN[:-1] + "0")]
+    ids = [f"{run}-{'0' * 16}" for run in (RUN, RUN.replace("ppyoloe", "other"))]
     for ticket_id in ids:
         ticket = {"id": ticket_id, "by": "", "since": 1.0, "turn": True}
         tickets.renew(folder, ticket, tickets.clock())

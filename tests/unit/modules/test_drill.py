@@ -440,7 +440,7 @@ def test_the_eye_closes_when_nobody_reads_any_more(node_home):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        process.stdin.write(zipapp.stdin_bytes("drill_probe"))
+        process.stdin.write(zipapp.stdin_bytes("agent.drill_probe"))
         process.stdin.flush()
         assert process.stdout.readline().startswith(b"{")
         try:
@@ -471,7 +471,7 @@ def test_the_eye_sees_steps_checkpoints_signs_and_processes(node_home, marked):
         stdout=subprocess.PIPE,
     )
     try:
-        process.stdin.write(zipapp.stdin_bytes("drill_probe"))
+        process.stdin.write(zipapp.stdin_bytes("agent.drill_probe"))
         process.stdin.flush()
 
         def next_look(what):

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The replica of rank 0's newest checkpoint: real rsync through the real gate of a run, without
+sshd.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import finder, replica
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
+    bounded_rsync,
+    checkpoint_replicator,
+)
+from core_support import RUN, attempt_files, gang, open_gate, program
+
+RATE = 1 << 30
+FOLDER = "output/ppyoloe_crn_s_300e_coco"
+
+
+class Two:
+    """An attempt of two nodes. node2 keeps the replica, and its ssh starts node1's gate here."""
+
+    def __init__(self, folder):
+        given = gang()
+        given["site"] = dict(given["site"], replica_rate=RATE)
+        self.plan = compiler.compile_plan(**given)
+        names = [node["name"] for node in self.plan["nodes"]]
+        config = open_gate(folder, names[0], names)
+        attempt_files(folder / names[0] / ".trainyard", self.plan, names[0])
+        self.mine = Path(
+            attempt_files(folder / names[1] / ".trainyard", self.plan, names[1], mesh=config)
+        )
+        self.theirs = folder / names[0] / ".trainyard/runs" / RUN / "attempt-1"
+        gate = os.path.join(os.path.dirname(config), "agent.pyz")
+        shell = (
+            'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\nshift\n'
+            f'HOME={folder}/{names[0]} SSH_ORIGINAL_COMMAND="$*" exec {sys.executable} -I {gate}'
+            f" gate {RUN} 1 {names[1]}"
+        )
+        self.tools = program(folder / "bin", "ssh", shell)
+        self.rule = self.plan["suite"]["resume"]
+
+    def save(self, epoch, name=None, weight=b"w" * 5000, at=None):
+        """Save a checkpoint on node1, as PaddleDetection does."""
+        place = self.theirs / FOLDER
+        place.mkdir(parents=True, exist_ok=True)
+        options = {"last_epoch": epoch, "LR_Scheduler": {"last_epoch": epoch, "last_lr": 0.1}}
+        for ending, value in ((".pdparams", {"of": epoch, "weight": weight}), (".pdopt", options)):
+            path = place / f"{name or epoch}{ending}"
+            path.write_bytes(pickle.dumps(value, protocol=4))
+            os.utime(path, (at or 1_000_000 + epoch,) * 2)
+
+    def replicator(self):
+        return checkpoint_replicator.Replicator(str(self.mine))
+
+    def found(self):
+        """Return what a resume finds on node2: (name, bytes of its parameters)."""
+        answer = finder.find_in_run(str(self.mine.parent), self.rule)
+        if not answer["point"]:
+            return None
+        path = Path(answer["point"]["path"], answer["point"]["name"] + ".pdparams")
+        return answer["point"]["name"], path.read_bytes()
+
+    def parameters(self, name):
+        return (self.theirs / FOLDER / f"{name}.pdparams").read_bytes()
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch):
+    made = Two(tmp_path)
+    monkeypatch.setenv("PATH", made.tools, prepend=os.pathsep)
+    return made
+
+
+def test_each_new_checkpoint_is_copied_once_and_a_resume_finds_it(two):
+    replicator = two.replicator()
+    assert replicator.look() is None and two.found() is None
+    for epoch in (1, 2, 3):
+        two.save(epoch)
+        made = replicator.look()
+        assert (made["name"], made["source"]) == (str(epoch), two.plan["nodes"][0]["name"])
+        assert two.found() == (str(epoch), two.parameters(epoch))
+        assert replicator.look() is None
+        assert two.replicator().look() is None  # nor after a restart
+    # Two are kept, however many were saved.
+    kept = {path.name for path in two.mine.glob(f"replica/*/{FOLDER}/*.pdparams")}
+    assert kept == {"2.pdparams", "3.pdparams"}
+
+
+def test_a_checkpoint_that_is_saved_again_under_its_name_is_copied_again(two):
+    two.save(1, "model_final", weight=b"1" * 5000)
+    replicator = two.replicator()
+    assert replicator.look()
+    two.save(2, "model_final", weight=b"2" * 5000)
+    assert replicator.look() and two.found() == ("model_final", two.parameters("model_final"))
+
+
+def test_the_last_replica_stays_while_a_checkpoint_is_written(two):
+    two.save(1)
+    replicator = two.replicator()
+    replicator.look()
+    two.save(2)
+    (two.theirs / FOLDER / "2.pdopt").unlink()  # which PaddleDetection writes last
+    assert replicator.look() is None and two.found()[0] == "1"
+
+
+def test_what_changed_under_the_copy_is_no_replica(two, monkeypatch):
+    two.save(1)
+    copy = bounded_rsync.copy
+
+    def copy_while_saved(*arguments):
+        problem = copy(*arguments)
+        two.save(1, weight=b"x" * 5000, at=1_000_009)
+        return problem
+
+    monkeypatch.setattr(bounded_rsync, "copy", copy_while_saved)
+    with pytest.raises(checkpoint_replicator.ReplicaError):
+        two.replicator().look()
+    assert two.found() is None
+    monkeypatch.undo()
+    os.environ["PATH"] = two.tools + os.pathsep + os.environ["PATH"]
+    assert two.replicator().look() and two.found()[0] == "1"
+
+
+def test_a_damaged_checkpoint_does_not_replace_the_last_replica(two):
+    two.save(1)
+    replicator = two.replicator()
+    replicator.look()
+    two.save(2)
+    path = two.theirs / FOLDER / "2.pdparams"
+    path.write_bytes(path.read_bytes()[:3000])
+    os.utime(path, (1_000_002,) * 2)
+    with pytest.raises(checkpoint_replicator.ReplicaError):
+        replicator.look()
+    assert two.found()[0] == "1"
+
+
+def test_a_full_disk_and_a_silent_node_are_said(two, monkeypatch):
+    two.save(1)
+    monkeypatch.setattr(bounded_rsync, "FREE_BYTES", 1 << 60)
+    with pytest.raises(checkpoint_replicator.ReplicaError, match="MiB are free"):
+        two.replicator().look()
+    Path(two.tools, "ssh").write_text("#!/bin/sh\necho no route >&2; exit 255\n")
+    with pytest.raises(checkpoint_replicator.ReplicaError, match="no route"):
+        two.replicator().look()
+    assert two.found() is None
+
+
+def test_the_rate_is_that_of_the_plan(two, monkeypatch):
+    two.save(1, weight=os.urandom(300_000))
+    replicator = two.replicator()
+    assert replicator.rate == RATE
+    replicator.rate = 100 << 10
+    assert replicator.look()["seconds"] > 1
+
+
+def test_it_ends_with_the_attempt_and_goes_on_after_a_problem(two, monkeypatch, capsys):
+    looks = []
+
+    def look(_self):
+        looks.append(1)
+        if len(looks) == 1:
+            raise OSError("a first problem")
+        (two.mine / "exit.json").write_text("{}")
+
+    monkeypatch.setattr(checkpoint_replicator.Replicator, "look", look)
+    monkeypatch.setattr(checkpoint_replicator, "LOOK_SECONDS", 0)
+    checkpoint_replicator.main([str(two.mine)])
+    assert len(looks) == 2 and "a first problem" in capsys.readouterr().out
+
+
+# --- what a lying node lists
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026/11/26-11:00:00 5 ../../x.pdparams",
+        "2026/11/26-11:00:00 5 /etc/x.pdparams",
+        "2026/11/26-11:00:00 5 -x.pdparams",
+        "2026/11/26-11:00:00 5 a b.pdparams",
+        "2026/11/26-11:00:00 5 a\\#012b.pdparams",
+        "2026/11/26-11:00:00 -5 1.pdparams",
+        "2026/19/39-29:00:00 5 1.pdparams",
+        "2026/02/31-11:00:00 5 1.pdparams",
+        "yesterday 5 1.pdparams",
+        "1.pdparams",
+    ],
+)
+def test_a_line_that_names_no_file_of_a_checkpoint_is_passed_over(two, line):
+    listing = bounded_rsync.parse_listing(line + "\n" + line.replace("pdparams", "pdopt"))
+    assert replica.choose_newest({FOLDER: listing}, two.rule) is None
+
+
+def test_a_flood_of_names_ends(two):
+    Path(two.tools, "rsync").write_text("#!/bin/sh\nexec yes '2026/11/26-11:00:00 5 1.pdparams'\n")
+    Path(two.tools, "rsync").chmod(0o755)
+    files, problem = bounded_rsync.list_files(["node1::checkpoint/"], 30)
+    assert files == {} and problem
