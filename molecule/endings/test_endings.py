@@ -11,8 +11,10 @@ import subprocess
 import pytest
 from harness import (
     NODES,
+    attempt_file,
     background,
     begin,
+    ended,
     last_line,
     on,
     playbook,
@@ -95,3 +97,25 @@ def test_packets_that_get_lost_one_way_accuse_nobody_and_replace_no_better_verdi
         fresh.stdout
     )
     assert "LOST: node1" not in fresh.stdout
+
+
+def test_a_run_that_lost_rank_0s_disk_goes_on_from_the_replica(tmp_path):
+    """node1 loses all that the run has there while nobody follows. The resume finds the replica."""
+    controller, run = begin(tmp_path / "log", "saves")
+    wait_for(lambda: attempt_file("node2", run, "replica.json"), 180)
+    controller.kill()
+    controller.wait(10)
+    unit = f"trainyard-{run}-1.service"
+    held = json.loads(attempt_file("node2", run, "replica.json"))
+    on("node1", f"systemctl --user kill --signal=KILL {unit}; rm -rf .trainyard/runs/{run}")
+    wait_for(lambda: ended("node2", run), 90)
+    state = on("node2", f"systemctl --user is-active yardreplica-{run}-1.service || true")
+    assert state == "inactive"
+    resumed = background(tmp_path / "resumed", "resume", "-e", f"run={run}", "-e", "rehearse=false")
+    plan = json.loads(wait_for(lambda: attempt_file("node2", run, "plan.json", 2), 180))
+    assert plan["resume"]["name"] == held["name"], (tmp_path / "resumed").read_text()
+    assert plan["resume"]["epoch"] == held["epoch"] >= 1
+    log = "log/workerlog.0"
+    wait_for(lambda: "Epoch: [" in attempt_file("node1", run, log, 2), 180)
+    playbook("stop", "-e", f"run={run}")
+    resumed.wait(120)

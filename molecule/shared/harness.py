@@ -129,9 +129,9 @@ def last_line(text):
     return [line for line in text.splitlines() if line.strip()][-1]
 
 
-def attempt_file(node, run, name):
+def attempt_file(node, run, name, number=1):
     """Return the text of a file of the run's attempt on a node, '' where it is not there (yet)."""
-    return on(node, f"cat .trainyard/runs/{run}/attempt-1/{name} 2>/dev/null || true")
+    return on(node, f"cat .trainyard/runs/{run}/attempt-{number}/{name} 2>/dev/null || true")
 
 
 def events(node, run):

@@ -15,6 +15,7 @@ from harness import (
     attempt_file,
     begin,
     ended,
+    events,
     last_line,
     left_behind,
     on,
@@ -46,14 +47,20 @@ def test_a_finished_training_stays_finished_and_a_controller_that_slept_blames_n
 
 
 def test_a_killed_agent_is_named_and_a_damaged_plan_keeps_no_peer_from_being_told(tmp_path):
-    """node2's plan.json was edited; then its agent is killed while the training goes on."""
+    """node2's plan.json was edited; then its agent is killed while the training goes on.
+
+    node1's rank stands still meanwhile, so that it does not end on its own before it is told.
+    """
     log = tmp_path / "log"
     controller, run = begin(log, "long")
+    starts = [item for item in events("node1", run) if item["event"] == "start"]
+    (pid,) = [item["pid"] for item in starts if item["rank"] is not None]
+    on("node1", f"kill -STOP {pid}")
     on("node2", f"echo ' ' >> .trainyard/runs/{run}/attempt-1/plan.json")
     on("node2", f"systemctl --user kill --kill-who=main --signal=KILL trainyard-{run}-1.service")
     assert controller.wait(120) != 0
-    told = json.loads(attempt_file("node1", run, "stop.json"))
-    assert (told["by"], told["from"]) == ("peer", "node2"), told
+    assert ended("node2", run)["peers"] == {"node1": "stopped"}
+    assert json.loads(attempt_file("node1", run, "stop.json"))["from"] == "node2"
     said = verdict(run)
     assert (said["cause"], said["node"], said["rank"]) == ("killed", "node2", None), said["text"]
     assert "the agent on node2" in last_line(log.read_text())
