@@ -92,6 +92,9 @@ LITERALS = (
     "GPU Hang",
     "RTS_HWTS",
     "kernel execute failed",
+    "task happen error",
+    "exception of ai",
+    "task type=ai",
 )
 
 # What launchers and libraries put before the lines of a rank.
@@ -304,6 +307,14 @@ SINGLE = (
     # What the driver and the runtime of Ascend say of a kernel, above the exception that it made.
     (re.compile(r"RTS_HWTS: (?P<text>ai(?:core|vector|cpu) exception.*)"), "RTS_HWTS", "cpp"),
     (re.compile(r"^\s+(?P<text>Ai(?:core|cpu) kernel execute failed, .*)"), "RTS_HWTS", "cpp"),
+    (
+        re.compile(
+            r"^(?!\w*(?:Error|Exception)\b).{0,200}(?P<text>(?:[Kk]ernel task happen error, retCode="
+            r"|there is an exception of ai\w+ error|task type=ai\w+ kernel).*)"
+        ),
+        "RTS_HWTS",
+        "cpp",
+    ),
     # glog ends the process after a line of its level F.
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
     (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>.*)"), "glog", "cpp"),

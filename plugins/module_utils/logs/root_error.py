@@ -52,6 +52,7 @@ _ADVICE = re.compile(
 )
 # Threads of libraries whose words stand above the exception that they lead to.
 _WARNERS = frozenset(("NCCL WARN", "watchdog", "RTS_HWTS"))
+_CANN = re.compile(r"E[A-Z0-9]\d{4}\Z")  # a code of CANN, see error_patterns.ASCEND
 # No message, or MindSpore's that a kernel failed, of whatever it failed.
 _SAYS_NOTHING = re.compile(r"\W*(?:Launch kernel failed\b.*)?$", re.DOTALL)
 _OF_RANKS = re.compile(
@@ -345,9 +346,14 @@ def _is_before(error, exception):
     A line of a worker's end always does: it is told before its parent's report of it.
     """
     reach = NEAR
-    if error["kind"] in _WARNERS:
+    if error["kind"] in _WARNERS or (_CANN.match(error["kind"]) and _is_general(exception)):
         reach = TEARDOWN
     return error["origin"] == "line" or exception["begin"] - error["line"] > reach
+
+
+def _is_general(error):
+    """Return whether an exception of native code does not say why it was raised."""
+    return _is_native(error) and finished(error)["cause"] in GENERAL
 
 
 def _is_report(error):

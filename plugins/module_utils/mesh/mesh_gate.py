@@ -48,9 +48,7 @@ max verbosity = 0
 list = no
 reverse lookup = no
 numeric ids = yes
-uid = {uid}
-gid = {gid}
-refuse options = delete remove-source-files copy-links copy-dirlinks copy-unsafe-links \
+{account}refuse options = delete remove-source-files copy-links copy-dirlinks copy-unsafe-links \
 links devices specials write-devices copy-devices
 [{module}]
 path = {path}
@@ -170,11 +168,15 @@ def serve(folder):
     """
     if "\n" in folder or "%" in folder:
         raise Refused("the folder's path cannot be served")
+    account = ""
+    if os.getuid() == 0:
+        # Else rsync becomes `nobody`. Any other account must not be named: rsync 3.5.0 fails on it.
+        account = "uid = 0\ngid = 0\n"
     environment = {
         name: os.environ[name] for name in ("SSH_CONNECTION", "SSH_CLIENT") if name in os.environ
     }
     with tempfile.NamedTemporaryFile("w", prefix="trainyard-rsyncd-", encoding="utf-8") as handle:
-        handle.write(RSYNC.format(module=MODULE, path=folder, uid=os.getuid(), gid=os.getgid()))
+        handle.write(RSYNC.format(module=MODULE, path=folder, account=account))
         handle.flush()
         argv = ["rsync", "--server", "--daemon", "--config=" + handle.name, "."]
         return subprocess.call(argv, env=dict(environment, PATH=PATH, LC_ALL="C"))

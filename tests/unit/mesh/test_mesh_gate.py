@@ -155,6 +155,22 @@ def test_a_run_serves_its_own_checkpoints(home, monkeypatch):
     assert len(served) == 2
 
 
+@pytest.mark.parametrize("uid, expected", [(0, True), (1000, False)])
+def test_rsync_changes_no_account_where_it_cannot(home, monkeypatch, uid, expected):
+    """rsync 3.5.0 calls setgroups for a group that it is told, which only root may do."""
+    written = []
+    monkeypatch.setattr(mesh_gate.os, "getuid", lambda: uid)
+    monkeypatch.setattr(
+        mesh_gate.subprocess,
+        "call",
+        lambda argv, env: written.append(Path(argv[3].partition("=")[2]).read_text()) or 0,
+    )
+    assert mesh_gate.serve(str(home.folder)) == 0
+    lines = written[0].splitlines()
+    assert ("uid = 0" in lines, "gid = 0" in lines) == (expected, expected)
+    assert expected or not [line for line in lines if line.startswith(("uid", "gid"))]
+
+
 def test_the_beat_goes_on_while_somebody_listens(home):
     environment = {"SSH_ORIGINAL_COMMAND": "beat 1", "PATH": home.tools + ":/usr/bin:/bin"}
     argv = [sys.executable, "-I", home.run_gate, "gate", RUN, "1", "node1"]

@@ -68,7 +68,7 @@ EARLY = (
     {
         "cause": "device_out_of_memory",
         "pattern": (
-            r"(?i:cuda.{0,60}out of memory)|memory isn't enough and alloc failed|Out of memory!!!"
+            r"(?i:cuda.{0,60}out of memory|memory isn't enough)|Out of memory!!!"
             r"|(?i:alloc.{0,60}(?:memory pool|device memory|hbm).{0,60}fail)"
             r"|NCCL WARN:? Failed to CUDA \w*alloc"
             r"|CU\w{1,12}_STATUS_(?:\w{1,12}_)?ALLOC(?:ATION)?_FAILED|cudaErrorMemoryAllocation"
@@ -115,7 +115,7 @@ EARLY = (
         "pattern": (
             r"Cannot load cudnn shared library|failed to open libnvrtc"
             r"|Could not load library lib\w+(?!.*undefined symbol)"
-            r"|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"
+            r"|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED|Loading lib\w+\.so failed"
         ),
         "source": "PaddlePaddle/PaddleOCR#7300; cuDNN 8, its own loader",
     },
@@ -131,7 +131,7 @@ EARLY = (
             r"|cudaErrorNoKernelImage|cudaErrorInvalidDeviceFunction|is not compiled with CUDA"
             r"|not compiled with (?:GPU|NPU) support|Unsupported device target"
             r"|cannot be set as true while you are using paddlepaddle cpu"
-            r"|does not has any binary|Cannot parse json for config file \[\S+/op_impl/"
+            r"|does not has any binary|socversion \S+ of bin package does not match|Cannot parse json for config file \[\S+/op_impl/"
             r"|shared object (?:initialization failed|symbol not found)|"
             + _NUMBER % "35|48|78|98|200|209|218|221|222|302|303|500|803|804"
             + "|"
@@ -218,7 +218,7 @@ EARLY = (
         "cause": "hccl_link",
         "pattern": (
             r"Cluster Exception Location.*(?:Heartbeat Lost|Error cqe) Occurred"
-            r"|(?:LINK|SUSPECT (?:REMOTE|MEM)) ERROR\b|topo exchange (?:server|agent) get socket"
+            r"|(?:LINK|SUSPECT (?:REMOTE|MEM)) ERROR\b|TLS switch is inconsistent|topo exchange (?:server|agent) get socket"
             r" timeout|Failed to connect agent\[|ra_rdev_init.{0,60}ret\(-67\)|"
             + _RESULT
             % "507055|507056|507057"
@@ -255,6 +255,7 @@ EARLY = (
             r"|NVLink SHARP"
             r"|cannot be performed in the present state|halDeviceOpen failed"
             r"|TsdOpen failed|tsd client wait response fail|drvGetDevNum\b.{0,20}=87\b"
+            r"|open devdrv_device\(\d+\) failed|drvDeviceOpen failed|dcmi module init\w* failed"
             r"|halGetDeviceInfo failed: drvRet=87\b"
             r"|(?i:no (?:npu|gpu|cuda)?s? ?(?:devices?)? ?(?:is |are )?(?:found(?! matching| after)"
             r"|available|detected))|"
@@ -314,6 +315,19 @@ EARLY = (
 )
 
 LATE = (
+    {
+        "cause": "kernel_error",
+        "pattern": (
+            r"\[(?:ai ?cpu|ai ?core|vector core|aivec)\w* (?:exception|timeout|error|trap)"
+            r"|exception of ai(?:vec|core|cube)\w* error|task type=ai\w+ kernel"
+        ),
+        "source": "CANN's runtime, task.cc and device_error_core_proc.cc; open-mmlab/mmcv#3203",
+    },
+    {
+        "cause": "device_setting",
+        "pattern": r"Place Place\(\w+:\d+\) is not supported",
+        "source": "Paddle, phi/backends/device_context.cc; PaddlePaddle/PaddleDetection#5581",
+    },
     {
         "cause": "device_setting",
         "grade": "primary",
@@ -402,7 +416,7 @@ LATE = (
             r"|\bCU\w+_STATUS_|\bNVMLError(?!_LibraryNotFound)"
             r"|(?i:npu function error|acl (?:stream )?error)"
             r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR\d{5}\b|\bE[0-9A-HKMZ]9999\b"
-            r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail)|\bEL\d{4}\b|"
+            r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail|error)|\bEL\d{4}\b|"
             + _ACL
             + _RESULT % r"[1-5][04][0-9]\d{3}"
         ),

@@ -130,7 +130,7 @@ MACHINE = (
             r"There are NAN or INF|find nan or inf|(?i:\bloss\b.{0,20}\b(?:is|was|became|=)"
             r" ?(?:nan|inf)\b)|(?i:non-finite loss)"
             r"|Tensor .{0,80} contains (?:nan|inf)|(?i:loss (?:value )?(?:is|became) (?:not"
-            r" finite|nan or inf))"
+            r" finite|nan or inf))|(?i:loss contains inf or nan)"
         ),
         "meaning": "The training diverged: its loss or a tensor is no finite number any more.",
         "remedy": (
