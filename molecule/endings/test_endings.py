@@ -112,10 +112,14 @@ def test_a_run_that_lost_rank_0s_disk_goes_on_from_the_replica(tmp_path):
     state = on("node2", f"systemctl --user is-active yardreplica-{run}-1.service || true")
     assert state == "inactive"
     resumed = background(tmp_path / "resumed", "resume", "-e", f"run={run}", "-e", "rehearse=false")
-    plan = json.loads(wait_for(lambda: attempt_file("node2", run, "plan.json", 2), 180))
-    assert plan["resume"]["name"] == held["name"], (tmp_path / "resumed").read_text()
-    assert plan["resume"]["epoch"] == held["epoch"] >= 1
-    log = "log/workerlog.0"
-    wait_for(lambda: "Epoch: [" in attempt_file("node1", run, log, 2), 180)
-    playbook("stop", "-e", f"run={run}")
-    resumed.wait(120)
+    try:
+        plan = json.loads(wait_for(lambda: attempt_file("node2", run, "plan.json", 2), 180))
+        assert plan["resume"]["name"] == held["name"], (tmp_path / "resumed").read_text()
+        assert plan["resume"]["epoch"] == held["epoch"] >= 1
+        log = "log/workerlog.0"
+        wait_for(lambda: "Epoch: [" in attempt_file("node1", run, log, 2), 180)
+        # It came from node to node, and not by way of the controller.
+        assert "staging directory: checkpoints" not in (tmp_path / "resumed").read_text()
+    finally:
+        playbook("stop", "-e", f"run={run}")
+        resumed.wait(120)

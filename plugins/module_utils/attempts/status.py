@@ -85,6 +85,7 @@ class AttemptStatus(_FoundOrNot):
     ranks: list[RankStatus]
     disk: dict[str, int] | None
     guard: _Json
+    replica: _Json | None  # {name, epoch, step, copied, problem} where this node keeps one
     console_tail: list[str]
     job: str
     nodes: list[str]
@@ -291,6 +292,7 @@ def read_status(run_command, base, run_id, number, node):
         "ranks": rank_states(attempt, plan, node, events),
         "disk": disk_space(attempt),
         "guard": read_guard_state(attempt),
+        "replica": read_replica(attempt),
         "console_tail": [],
     }
     answer.update(_planned_facts(plan))
@@ -432,6 +434,20 @@ def read_guard_state(attempt):
     findings = guard_findings.read_findings(lambda name: read_json(attempt, name))
     answer.update(stall=findings["stall"], loss=findings["loss"])
     return answer
+
+
+def read_replica(attempt):
+    """Return {name, epoch, step, copied, problem} of the replica that this node keeps, or None.
+
+    An unknown value is None. The training can write the file.
+    """
+    state = read_json(attempt, "replica.json")
+    if not state:
+        return None
+    types = {"name": str, "epoch": int, "step": int, "copied": float, "problem": str}
+    return {
+        key: state[key] if type(state.get(key)) is kind else None for key, kind in types.items()
+    }
 
 
 def launcher_environment(attempt, plan):

@@ -309,7 +309,8 @@ SINGLE = (
     (re.compile(r"^\s+(?P<text>Ai(?:core|cpu) kernel execute failed, .*)"), "RTS_HWTS", "cpp"),
     (
         re.compile(
-            r"^(?!\w*(?:Error|Exception)\b).{0,200}(?P<text>(?:[Kk]ernel task happen error, retCode="
+            r"^(?!\w*(?:Error|Exception)\b).{0,200}"
+            r"(?P<text>(?:[Kk]ernel task happen error, retCode="
             r"|there is an exception of ai\w+ error|task type=ai\w+ kernel).*)"
         ),
         "RTS_HWTS",

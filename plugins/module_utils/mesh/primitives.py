@@ -22,7 +22,8 @@ KEY = "id_ed25519"
 CERTIFICATE = "id_ed25519-cert.pub"
 RECORD = "mesh.json"
 # 1: one line in authorized_keys for all nodes, with a shell. 2: one line per peer, with a gate.
-RECORD_VERSION = 2
+# 3: a gate whose rsync works with rsync 3.5.0.
+RECORD_VERSION = 3
 GATE = "gate.py"
 PYTHON = "/usr/bin/python3"
 # The files whose bytes a proof is bound to.

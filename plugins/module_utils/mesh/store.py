@@ -96,7 +96,7 @@ def read_record(home, directory=DIRECTORY):
         record = json.loads(read_bytes(os.path.join(home, directory, RECORD)) or b"null")
     except (ValueError, RecursionError):
         return None
-    if isinstance(record, dict) and record.get("version") in (1, RECORD_VERSION):
+    if isinstance(record, dict) and record.get("version") in range(1, RECORD_VERSION + 1):
         return record
     return None
 

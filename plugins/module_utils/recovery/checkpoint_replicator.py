@@ -103,25 +103,29 @@ class Replicator:
 
 
 def replicate(attempt):
-    """Look again and again until the attempt has ended here."""
+    """Look again and again until the attempt has ended here.
+
+    replica.json has the newest replica and the problem of the last look, None without one.
+    """
     os.umask(0o077)
-    replicator, told = Replicator(attempt), None
+    replicator, state = Replicator(attempt), {"problem": None}
     while not os.path.exists(os.path.join(attempt, "exit.json")):
         try:
-            made = replicator.look()
-            if made:
-                attempt_files.write_if_possible(attempt, "replica.json", made)
-                attempt_files.print_if_possible(
-                    f"{made['name']} of {made['source']}: {made['bytes']} bytes in"
-                    f" {made['seconds']} s"
-                )
-            problem = None
+            new_state = dict(replicator.look() or state, problem=None)
         except (ReplicaError, OSError) as error:
-            problem = str(error)
-        if problem != told:
-            told = problem
-            attempt_files.print_if_possible(problem or "the copies go on")
+            new_state = dict(state, problem=str(error))
+        if new_state != state:
+            state = new_state
+            attempt_files.write_if_possible(attempt, "replica.json", state)
+            attempt_files.print_if_possible(state["problem"] or describe(state))
         time.sleep(LOOK_SECONDS)
+
+
+def describe(state):
+    """Return the newest replica as a line of the log."""
+    if "name" not in state:
+        return "no checkpoint yet"
+    return f"{state['name']} of {state['source']}: {state['bytes']} bytes in {state['seconds']} s"
 
 
 def main(arguments):

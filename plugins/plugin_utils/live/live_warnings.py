@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The warnings of the live view: NaN, stalls, silence, disks, clocks, loaders. Pure.
+"""The warnings of the live view: NaN, stalls, silence, disks, replicas, clocks, loaders. Pure.
 
 A warning says what was seen and for how long, not why. Times of a node are compared with its own
 clock only.
@@ -60,6 +60,7 @@ def warnings(watch: Watch, seconds: float) -> list[LiveWarning]:
         _warn_of_stall(watch.paces, reached),
         _warn_of_quiet_ranks(reached),
         _warn_of_disk(running),
+        _warn_of_replica(reached),
         _warn_of_silence(silences),
         _warn_of_clock(running, 1, "ahead of"),
         _warn_of_clock(running, -1, "behind"),
@@ -209,6 +210,16 @@ def _warn_of_disk(nodes: Iterable[Node]) -> LiveWarning | None:
     if len(full) > 1:
         text += " at the least"
     return LiveWarning("disk", names, text)
+
+
+def _warn_of_replica(nodes: Iterable[Node]) -> LiveWarning | None:
+    """Warn where the node that keeps the checkpoints' replica cannot copy the newest one."""
+    for node in nodes:
+        problem = (node.status.get("replica") or {}).get("problem")
+        if problem:
+            text = f"{node.name} cannot copy the newest checkpoint: {problem}"
+            return LiveWarning("replica", (node.name,), text)
+    return None
 
 
 def _least_free(total: float) -> float:

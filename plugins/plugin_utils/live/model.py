@@ -52,6 +52,7 @@ KEEP = frozenset(
         "disk",
         "lost",
         "guard",
+        "replica",
     )
 )
 KEEP_OF_RANK = (

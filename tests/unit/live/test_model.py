@@ -193,6 +193,14 @@ def test_a_disk_that_is_nearly_full(free, total, full):
     assert texts(seen(status("node1", rank(0), disk=None))) == []
 
 
+@pytest.mark.parametrize("problem", ["the checkpoint takes 9 MiB more", None])
+def test_a_replica_that_cannot_be_made(problem):
+    replica = {"name": "3", "epoch": 4, "step": None, "copied": 9.0, "problem": problem}
+    found = seen(status("node2", rank(1), replica=replica))
+    warning = ("replica", ("node2",), ["node2", "9"])
+    assert warned(found) == ([warning] if problem else [])
+
+
 def test_a_node_that_does_not_answer():
     found = seen(status("node1", rank(0)), status("node2", rank(1)))
     for second in range(3, 22, 3):

@@ -541,3 +541,24 @@ def test_a_second_follower_leaves_the_logs_to_the_first_and_takes_over_from_it(s
     assert streaming_action()["stream"] is None
     first.close()
     assert streaming_action()["stream"]["problem"] is None
+
+
+# --- the replica of the checkpoints
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("", None),
+        ("[1]", None),
+        ('{"problem": null}', [None] * 5),
+        (
+            '{"name": "3", "epoch": 4, "step": null, "copied": 9.5, "problem": "full", "x": 1}',
+            ["3", 4, None, 9.5, "full"],
+        ),
+        ('{"name": [], "epoch": true, "step": "x", "copied": "y", "problem": 5}', [None] * 5),
+    ],
+)
+def test_the_replica_of_a_node(look, text, expected):
+    found = look(files={"replica.json": text} if text else {})["replica"]
+    assert (found and list(found.values())) == expected

@@ -131,7 +131,8 @@ EARLY = (
             r"|cudaErrorNoKernelImage|cudaErrorInvalidDeviceFunction|is not compiled with CUDA"
             r"|not compiled with (?:GPU|NPU) support|Unsupported device target"
             r"|cannot be set as true while you are using paddlepaddle cpu"
-            r"|does not has any binary|socversion \S+ of bin package does not match|Cannot parse json for config file \[\S+/op_impl/"
+            r"|does not has any binary|socversion \S+ of bin package does not match"
+            r"|Cannot parse json for config file \[\S+/op_impl/"
             r"|shared object (?:initialization failed|symbol not found)|"
             + _NUMBER % "35|48|78|98|200|209|218|221|222|302|303|500|803|804"
             + "|"
@@ -218,10 +219,9 @@ EARLY = (
         "cause": "hccl_link",
         "pattern": (
             r"Cluster Exception Location.*(?:Heartbeat Lost|Error cqe) Occurred"
-            r"|(?:LINK|SUSPECT (?:REMOTE|MEM)) ERROR\b|TLS switch is inconsistent|topo exchange (?:server|agent) get socket"
-            r" timeout|Failed to connect agent\[|ra_rdev_init.{0,60}ret\(-67\)|"
-            + _RESULT
-            % "507055|507056|507057"
+            r"|(?:LINK|SUSPECT (?:REMOTE|MEM)) ERROR\b|TLS switch is inconsistent"
+            r"|topo exchange (?:server|agent) get socket timeout|Failed to connect agent\["
+            r"|ra_rdev_init.{0,60}ret\(-67\)|" + _RESULT % "507055|507056|507057"
         ),
         # 507055 to 507057: the memory or the link of another device is suspected.
         "source": f"HCCL, heartbeat.cc, topoinfo_exchange_server.cc; HCCP, ra_host.c: -67; {_RT}",
