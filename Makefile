@@ -3,6 +3,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 # Nodes of the embedded site. Empty: as many as last time, at first two.
 NODES ?=
+# The demo is for the embedded site, whatever site a shell has chosen.
+DEMO = env -u ANSIBLE_INVENTORY
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
@@ -22,10 +24,10 @@ engine: # what only root can mend is said before anything starts
 	  echo 'no Docker engine answers and you are not root. Remedy: start Docker and join its group, or run this as root' >&2; exit 1; }
 
 demo: engine setup ## Docker nodes on this machine (NODES=2) and one training on all of them
-	@TRAINYARD_LOCAL_NODES=$(NODES) ansible-playbook playbooks/local.yml
-	@ansible-playbook playbooks/provision.yml -e suite=paddledetection
+	@TRAINYARD_LOCAL_NODES=$(NODES) $(DEMO) ansible-playbook playbooks/local.yml
+	@$(DEMO) ansible-playbook playbooks/provision.yml -e suite=paddledetection
 	@printf '\n$$ %s\n' '$(TRAIN)'
-	@$(TRAIN)
+	@$(DEMO) $(TRAIN)
 
 bench: engine dev ## start faults on molecule's two nodes: bare Paddle beside check.yml; prints the table of docs/faults.md
 	@ansible-playbook -i molecule/inventory playbooks/local.yml
@@ -58,7 +60,7 @@ drill: engine dev ## every fault of playbooks/drill.yml on molecule's two nodes,
 	  python tests/bench/drill_page.py --bare runs/drill/bare/bare.json --goodput runs/drill/goodput/goodput.json --logs runs/drill/logs.json && exit $$code
 
 demo-down: setup ## remove the demo's nodes; runs and caches stay
-	@ansible-playbook playbooks/local_down.yml
+	@$(DEMO) ansible-playbook playbooks/local_down.yml
 
 lies: dev ## more lies of pretended nodes than CI tells: TRAINYARD_LIES=60 a verb, over every verb (an hour)
 	@TRAINYARD_LIES=$${TRAINYARD_LIES:-60} pytest -q -s -p no:cacheprovider tests/system/lying
