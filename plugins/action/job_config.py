@@ -41,9 +41,9 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import (
     duplicate_hosts,
     extra_vars,
     host_problems,
-    role_vars,
     spares,
     ssh_policy,
+    switch,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import site as sites
@@ -236,7 +236,7 @@ class ActionModule(ControllerAction):
             return False
         if "site" not in self._allowed:
             return True
-        return role_vars.parse_switch(self._extra.get("site", True)) is not False
+        return switch.parse_switch(self._extra.get("site", True)) is not False
 
     def _role_problems(self, site: Site | None) -> Problems:
         """Compare the roles' variables of nodes and controller with the roles' argument specs."""

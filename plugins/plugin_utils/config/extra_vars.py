@@ -16,13 +16,14 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.records import p
 
 from ..base.yaml_source import Problem
 from . import logs_options, role_vars, wait_option
-from .role_vars import NO, YES, parse_switch
+from .switch import NO, YES, parse_switch
 
 CHOICES = {"verify": ("cached", "sample", "full")}
 # Those that a site may set for every time, since a role takes them for its default.
 DEFAULTS = ("rehearse", "verify", "matrix", "trust_accept")
 SWITCHES = (
     "confirm",
+    "detach",
     "follow",
     "list",
     "rehearse",

@@ -14,7 +14,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text 
     suggest,
 )
 
-from .role_vars import parse_switch
+from .switch import parse_switch
 
 try:
     import jmespath  # type: ignore[import-untyped]

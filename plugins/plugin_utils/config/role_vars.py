@@ -21,8 +21,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text 
 
 from ..base.yaml_source import dotted_key
 from .site_fields import directory_problem
+from .switch import parse_switch
 
-YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 UNITS = ("seconds", "minutes", "hours", "days")
 KIND_NOUNS = {"str": "one text", "path": "a path"}
 # 0 of these would wait for nothing, or ask without end; every other number may be 0, and none may
@@ -68,16 +68,6 @@ OF_PLAYBOOKS = (
     "run_attempt",
     "run_context",
 )
-
-
-def parse_switch(value: Any) -> bool | None:
-    """Return the meaning of a switch (True, False), or None for another value."""
-    text = str(value).strip().lower()
-    if text in YES:
-        return True
-    if text in NO:
-        return False
-    return None
 
 
 def _number_problem(name: str, value: Any, kind: str, whole_name: str) -> str | None:

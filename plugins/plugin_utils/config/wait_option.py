@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.value_text import abbreviate
 
-from .role_vars import parse_switch
+from .switch import parse_switch
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LIMIT = re.compile(r"([1-9][0-9]{0,5})([smhd])\Z")
