@@ -33,6 +33,15 @@ options:
       O(keep_replica) is true (C(started) only)."
     type: str
   keep_replica: {description: Whether the plan has this node keep the replica (C(started) only)., type: bool, default: false}
+  supervise:
+    description:
+      - "Has the nodes begin the attempts after this one themselves: as JSON C(max_restarts), C(point) (the checkpoint that this one begins from),
+        C(fresh) and C(template) (the later attempts' plans as text, from the beginning and from a checkpoint). Without it a controller does that
+        (C(started) only)."
+    type: str
+  supervisor:
+    description: "The archive supervisor.pyz as base64. The action plugin adds it with O(supervise) (C(started) only)."
+    type: str
   job:
     description: "The job as it was read, as JSON; it is kept as job.json, so that a controller without the run's record can resume it (C(started) only)."
     type: str
@@ -96,6 +105,11 @@ ended:
   returned: stopped
 left: {description: Processes of the run that are still there (none is expected)., type: list, elements: int, returned: stopped}
 kept: {description: Runs that were left alone because another start began them., type: list, elements: str, returned: stopped}
+unconfirmed:
+  description: Runs that their nodes restart themselves, and whose stop no majority of them has confirmed yet.
+  type: list
+  elements: str
+  returned: stopped
 noted: {description: Runs whose coming start or restart here will give up., type: list, elements: str, returned: stopped}
 occupied:
   description: "Ports and devices of the attempt that are still in use: what, own (whether it is
@@ -116,6 +130,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     mesh_credential,
     ownership,
     replica_unit,
+    supervisor_installation,
+    supervisor_order,
     tickets,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
@@ -127,6 +143,24 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.interpreter
     node_python,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
+
+
+def supervise(run, base, params, plan, mesh, files):
+    """Install the run's supervisor on this node. Raises AttemptError where it does not start."""
+    given = {
+        **json.loads(params["supervise"]),
+        "run": params["run_id"],
+        "site": plan["site"],
+        "node": params["node"],
+        "nodes": [item["name"] for item in plan["nodes"]],
+        "first": params["number"],
+        "mesh": mesh,
+        "start": params["start"],
+        "job": params["job"] or "{}",
+    }
+    archives = {name: content for name, content in files.items() if name.endswith(".pyz")}
+    archives[supervisor_order.PROGRAM] = base64.b64decode(params["supervisor"])
+    supervisor_installation.begin(run, os.path.expanduser("~"), base, given, archives)
 
 
 def started(module, run, base, params):
@@ -145,6 +179,9 @@ def started(module, run, base, params):
         if params["job"]:
             files["job.json"] = params["job"].encode("utf-8")
         begun = {"start": params["start"], "by": params["by"], "boot": ownership.boot_mark()}
+        supervised = bool(params["supervise"])
+        if supervised:
+            begun["supervised"] = True
         plan, home = json.loads(params["plan"]), os.path.expanduser("~")
         number = params["number"] if params["key_of"] is None else params["key_of"]
         if len(plan["nodes"]) > 1:
@@ -179,20 +216,24 @@ def started(module, run, base, params):
                 archive,
                 node_python(),
             )
-            mesh_credential.grant(*given, attempt=params["number"])
-            if params["number"]:
+            mesh_credential.grant(*given, attempt=params["number"], supervised=supervised)
+            if params["number"] and not supervised:
                 release = mesh_credential.release_words(*mine, node_python())
         try:
             what = about if params["number"] else "a rehearsal of " + params["run_id"]
             problem = attempt_dir.start(run, place, plan, params["node"], unit, what, mesh, release)
             if problem:
                 module.warn(problem)
+            if supervised:
+                supervise(run, base, params, plan, mesh, files)
         except attempt_dir.AttemptError:
             if mesh:
                 (mesh_credential.release if params["number"] else mesh_credential.close)(*mine)
             raise
         return found
 
+    if params["number"]:
+        supervisor_installation.check_start(os.path.expanduser("~"), base, params)
     ours = {
         "changed": False,
         "unit": unit,
@@ -234,6 +275,8 @@ ARGUMENTS = {
     "agent": {"type": "str", "no_log": True},  # not secret: the answer would repeat it
     "replicator": {"type": "str", "no_log": True},  # the same
     "keep_replica": {"type": "bool", "default": False},
+    "supervise": {"type": "str", "no_log": True},  # plans hold the environment
+    "supervisor": {"type": "str", "no_log": True},  # not secret: the answer would repeat it
     "job": {"type": "str", "no_log": True},  # the same
     "keys": {"type": "dict", "default": {}, "no_log": False},  # public ones
     "key_of": {"type": "int", "no_log": False},

@@ -67,7 +67,8 @@ status:
     plan.json as it lies here), job, unit, state (running, stopping, completed, failed, stopped,
     lost, none), lost (why a unit that is gone wrote no end), ended, started and now (unix seconds),
     exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation,
-    fraction}]), endpoints_as_planned; where nothing is found of a run that was asked for, processes
+    fraction}]), endpoints_as_planned, supervised (null, or for a run whose nodes restart it
+    themselves {is_open}, whether they still do); where nothing is found of a run that was asked for, processes
     (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless);
     with O(gang=true) stream, null or the state of the log stream (bytes that came, restarts,
     problem, events of truncated, replaced and gone logs).
@@ -81,6 +82,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
     status,
+    supervisor_installation,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
@@ -105,12 +107,13 @@ def main():
     run = command_runner(module)
     try:
         base = os.path.join(os.path.expanduser("~"), params["base"])
-        module.exit_json(
-            changed=False,
-            status=status.read_status(
-                run, base, params["run_id"], params["number"], params["node"]
-            ),
-        )
+        found = status.read_status(run, base, params["run_id"], params["number"], params["node"])
+        if found["found"]:
+            home = os.path.expanduser("~")
+            found["supervised"] = supervisor_installation.describe(
+                home, base, found["run"], params["node"]
+            )
+        module.exit_json(changed=False, status=found)
     except (attempt_dir.AttemptError, OSError) as error:
         module.fail_json(**describe_failure(error))
 

@@ -16,6 +16,13 @@ options:
   run_id: {description: "The run that was named, if any.", type: str, default: ""}
   found: {description: "{node: what M(attempt_monitor) returned there}.", type: dict, default: {}}
   members: {description: The inventory's trainers and spares., type: list, elements: str, default: []}
+  in_turn:
+    description:
+      - Choose the oldest attempt that this controller has no verdict of, where the run's nodes restart it themselves. So every attempt is
+        collected, one after the other.
+    type: bool
+    default: false
+  after: {description: "With O(in_turn), the attempt that was collected last.", type: int, default: 0}
   record: {description: "What M(run_info) returned of the run, for a stop.", type: dict, default: {}}
 attributes:
   check_mode: {support: full, description: Reads only.}

@@ -61,8 +61,10 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+    tree_install,
+    tree_state,
+)
 
 
 def main():
@@ -85,7 +87,7 @@ def main():
     kind, digest = module.params["kind"], module.params["digest"]
     place, staging = tree_install.tree_paths(base, kind, digest)
     try:
-        state = probe.tree_state(base, kind, digest)
+        state = tree_state.look(base, kind, digest)
         changed = module.params["state"] == "placed" and not state["ok"]
         if not module.check_mode:
             if module.params["state"] == "probed":

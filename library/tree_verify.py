@@ -72,8 +72,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     paths,
     placement,
+    tree_state,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
 
 
 def verify(given, base):
@@ -85,7 +85,7 @@ def verify(given, base):
         if place["placement"] != "shared" or is_first
     }
     trees = {
-        f"{tree['kind']}/{tree['digest'][:16]}": probe.tree_state(
+        f"{tree['kind']}/{tree['digest'][:16]}": tree_state.look(
             base, tree["kind"], tree["digest"], "full"
         )
         for tree in given["trees"]

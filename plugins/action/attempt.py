@@ -15,7 +15,10 @@ class ActionModule(agent_action.AgentAction):
     STATE = "started"
 
     def more_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the replicator for the node that keeps a replica."""
-        if not boolean(arguments.get("keep_replica", False)):
-            return {}
-        return {"replicator": zipapp.encoded("recovery.checkpoint_replicator")}
+        """Return the replicator for the node that keeps a replica, and the supervisor."""
+        programs = {}
+        if boolean(arguments.get("keep_replica", False)):
+            programs["replicator"] = zipapp.encoded("recovery.checkpoint_replicator")
+        if arguments.get("supervise"):
+            programs["supervisor"] = zipapp.encoded("supervision.node_supervisor")
+        return programs

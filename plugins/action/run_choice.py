@@ -13,7 +13,10 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Result,
     arguments_of,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import stop_target
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.runs import (
+    attempt_in_turn,
+    stop_target,
+)
 
 
 class ActionModule(ControllerAction):
@@ -34,6 +37,10 @@ class ActionModule(ControllerAction):
             attempt_dir.check_run_id(arguments["run_id"])
         answers = {node: status for node, status in statuses.items() if isinstance(status, dict)}
         choice = run_choice.choose(runs_dir, members, statuses, arguments["run_id"]) or {}
+        if arguments["in_turn"] and choice:
+            choice = attempt_in_turn.choose(
+                arguments["runs_dir"], choice, answers.values(), arguments["after"]
+            )
         owners = run_choice.running_attempts(runs_dir, members, statuses)
         target = stop_target.choose_stop_target(
             arguments["run_id"], members, arguments["record"], answers.values(), choice, owners

@@ -65,6 +65,7 @@ class CallbackModule(CallbackBase):
         super().__init__()
         terminal.install()  # where another callback prints, this one is loaded all the same
         self._record = None  # what run_record returned of an attempt that ended
+        self._newest = 0  # number of the newest attempt on a node
         self._refused, self._followed, self._complete = False, False, False
         self._replacements = replacement_failures.Replacements()
 
@@ -77,6 +78,8 @@ class CallbackModule(CallbackBase):
             self._replacements.note_choice(chosen)
         elif self._of(result, "attempt_monitor"):
             self._replacements.note_start()
+            status = self._of(result, "attempt_monitor").get("status") or {}
+            self._newest = max(self._newest, *status.get("attempts") or (0,))
         record = self._of(result, "run_record") or {}
         if "again" in record and "verdict" in record and RUN_ID.match(str(record.get("run"))):
             self._record = record
@@ -117,6 +120,9 @@ class CallbackModule(CallbackBase):
         failed = _failed_hosts(stats)
         self._note_unready(failed)
         if not self.get_option("restart"):
+            return
+        if self._goes_on_by_nodes():
+            self._follow(self._record["run"], self._record["attempt"])
             return
         decision = (self._record or {}).get("again") or {}
         if decision.get("again"):
@@ -176,11 +182,33 @@ class CallbackModule(CallbackBase):
             return self._record["attempt"] >= after
         return self._record["attempt"] > after
 
+    def _goes_on_by_nodes(self):
+        """Return whether the nodes have begun the next attempt, or are expected to.
+
+        They decide by the code that has decided here.
+        """
+        record = self._record or {}
+        again = (record.get("again") or {}).get("again")
+        return bool(record.get("detached")) and bool(again or self._newest > record["attempt"])
+
+    def _follow(self, run, after):
+        """Become the command that follows the next attempt of a run."""
+        text = f"\n{run} is kept by its nodes. Ctrl-C leaves it to them"
+        self._display.display(text, color=C.COLOR_WARN)
+        try:
+            argv = resume_command.build(
+                sys.argv, self._playbook("follow"), run, after, variable="after"
+            )
+        except resume_command.CommandRefused as error:
+            self._display.display(printable(f"{run} is not followed: {error}"), color=C.COLOR_WARN)
+            return
+        self._become(argv)
+
     def _restart(self, run, after, tries, delay):
         """Wait, then become the next command, and return only if that cannot be."""
         by_hand = _by_hand(run)
         try:
-            argv = resume_command.build(sys.argv, self._playbook(), run, after, tries)
+            argv = resume_command.build(sys.argv, self._playbook("resume"), run, after, tries)
         except resume_command.CommandRefused as error:
             self._display.display(
                 printable(f"{run} is not started again: {error}; {by_hand}"),
@@ -200,20 +228,24 @@ class CallbackModule(CallbackBase):
         except KeyboardInterrupt:
             self._display.display(f"\n{run} is not started again; {by_hand}", color=C.COLOR_WARN)
             return
+        self._become(argv)
+
+    def _become(self, argv):
+        """Replace this process by a command. argv: without the program."""
         self._leave()
         os.execv(sys.executable, [*resume_command.program(), *argv])
 
     @staticmethod
-    def _playbook():
-        """Return the path of resume.yml in the form of the user's playbook.
+    def _playbook(name):
+        """Return the path of resume.yml or follow.yml in the form of the user's playbook.
 
         That is the one beside the playbook that ends, else the product's own: a user's playbook may
         import ours.
         """
         playbooks = list(context.CLIARGS.get("args") or ()) or ["playbooks/train.yml"]
-        beside = resume_command.playbook_beside(playbooks[0])
+        beside = resume_command.playbook_beside(playbooks[0], f"{name}.yml")
         # The collection of a checkout consists of links.
-        own = os.path.realpath(os.path.join(_PROJECT, "playbooks", "resume.yml"))
+        own = os.path.realpath(os.path.join(_PROJECT, "playbooks", f"{name}.yml"))
         if os.path.exists(beside) and os.path.samefile(beside, own):
             return beside
         return own

@@ -213,7 +213,7 @@ wait_option = click.option(
     "-d",
     "--detach",
     is_flag=True,
-    help="Come back after the first step. The run goes on. It is restarted only if followed.",
+    help="Come back after the first step. The run goes on, and its nodes restart it.",
 )
 @click.option("--no-restart", is_flag=True, help="Do not restart the run after a failure.")
 @check_option
@@ -235,7 +235,9 @@ def train(
     """
     if no_restart:
         os.environ["TRAINYARD_RESTART"] = "0"
-    extra = {"config": job, "nodes": nodes, "wait": wait}
+    extra: dict[str, Any] = {"config": job, "nodes": nodes, "wait": wait}
+    if detach and not no_restart:
+        extra["detach"] = "true"
     run_verb(settings, "train", extra, ansible, detach)
 
 
@@ -322,7 +324,10 @@ def stop(settings: Settings, /, run: str | None, **ansible: Any) -> None:
 @click.pass_obj
 def resume(settings: Settings, /, run: str, wait: str | None, detach: bool, **ansible: Any) -> None:
     """Continue a RUN from its newest complete checkpoint."""
-    run_verb(settings, "resume", {"run": run, "wait": wait}, ansible, detach)
+    extra: dict[str, Any] = {"run": run, "wait": wait}
+    if detach:
+        extra["detach"] = "true"
+    run_verb(settings, "resume", extra, ansible, detach)
 
 
 @cli.command()

@@ -30,8 +30,8 @@ ON_NODE = {
     "diagnosis": "attempts base gate logs",
     "plan": "base checkpoints environments suites",
     "preflight": "attempts base environments inputs mesh plan",
-    "recovery": "agent attempts base checkpoints inputs mesh plan preflight records",
-    "supervision": "",
+    "recovery": "agent attempts base checkpoints inputs mesh plan records",
+    "supervision": "agent attempts base checkpoints diagnosis plan recovery",
     "runs": "attempts base checkpoints logs preflight records",
 }
 # plugin_utils: the controller alone. First its packages of module_utils, then of plugin_utils.
@@ -49,7 +49,10 @@ ON_CONTROLLER = {
     "config": ("base environments plan records suites", "base suites"),
     "preflight": ("base gate inputs plan preflight suites", "base mesh plan"),
     "network": ("base network plan", "plan preflight"),
-    "start": ("attempts base environments plan rehearsal", "base network plan preflight"),
+    "start": (
+        "attempts base environments plan rehearsal",
+        "base network plan preflight",
+    ),
     "recovery": ("attempts base", "config"),
     "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),
     "logsync": ("agent attempts base logs records", "agent config"),

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings, manifest
-from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import own_ranks, verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.gate import isolation
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import devices
@@ -318,9 +318,7 @@ def test_what_a_node_says_of_its_end_ends_in_a_verdict(found, part, tmp_path):
     whole.mkdir(parents=True)
 
     def judge(lied):
-        said = record_attempt._select_own_ranks(
-            [found[HONEST], dict(honest, **{part: lied})], planned
-        )
+        said = own_ranks.select([found[HONEST], dict(honest, **{part: lied})], planned)
         decided = verdict.decide(planned, said, "runs/x/attempt-1")
         ended = [dict(rank, node=node["node"]) for node in said for rank in node["ranks"]]
         record_attempt.summarize(decided, ended, planned, said, "runs/x", [], {"ranks": planned})

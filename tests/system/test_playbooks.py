@@ -141,8 +141,8 @@ REFUSED = {
         ["-e", "config=ppyoloe.yml", "-e", "node=1"],
         {},
         (
-            "command line node: unknown variable; allowed: config, devices, matrix, max_restarts,"
-            " min_nodes, nodes, rehearse, rendezvous, scaling, start_port, verify"
+            "command line node: unknown variable; allowed: config, detach, devices, matrix,"
+            " max_restarts, min_nodes, nodes, rehearse, rendezvous, scaling, start_port, verify"
         ),
     ),
     "misspelt group": (
@@ -167,11 +167,11 @@ REFUSED = {
 }
 # Verbs without a job; without this, a misspelt `run` would stop every run, and a misspelt group
 # would end in silence with exit code 0.
-for verb in ("stop", "status", "follow"):
+for verb, names in {"stop": "run", "status": "run", "follow": "after, run"}.items():
     REFUSED[f"{verb}, misspelt variable"] = (
         ["-e", "rn=x"],
         {"verb": verb},
-        "command line rn: unknown variable; allowed: run",
+        f"command line rn: unknown variable; allowed: {names}",
     )
     REFUSED[f"{verb}, misspelt group"] = (
         [],

@@ -18,6 +18,7 @@ class Mutant(typing.NamedTuple):
     old: str
     new: str
     seed: int | None = None  # a schedule that shows what the guard is for
+    is_detached: bool = False  # whether it is one of a detached run
 
     def apply(self, source):
         """Return the source with the change."""
@@ -27,9 +28,9 @@ class Mutant(typing.NamedTuple):
 
 _SAVED = 'self.term, self.voted_for = saved["term"], saved["voted_for"]'
 _MAY_CHANGE = "return is_single and self._is_settled() and self._has_committed_in_term()"
-_WAIT = "return self.run.has_ended() or now >= self._since + LEASE + KILL"
+_WAIT = "return now >= self._since + LEASE + KILL and self._is_agreed(now)"
 MUTANTS = (
-    Mutant("raft", "a vote for two", "            and self.voted_for in (None, sender)\n", "", 2),
+    Mutant("raft", "a vote for two", "            and self.voted_for in (None, sender)\n", "", 8),
     Mutant(
         "raft",
         "a vote for an older log",
@@ -70,7 +71,7 @@ MUTANTS = (
         "the log is forgotten at a restart",
         'self.log = [Entry(*entry) for entry in saved["log"]]',
         "self.log = []",
-        1,
+        0,
     ),
     Mutant(
         "raft",
@@ -99,11 +100,35 @@ MUTANTS = (
         _MAY_CHANGE.replace("is_single and ", ""),
     ),
     Mutant(
-        "raft", "a deposed leader is followed", 'if message["term"] < self.term:', "if False:", 151
+        "raft", "a deposed leader is followed", 'if message["term"] < self.term:', "if False:", 1024
     ),
     Mutant("supervisor", "an attempt begins at once", _WAIT, "return True", 4),
+    Mutant(
+        "supervisor",
+        "the controller's lease is not waited for",
+        _WAIT,
+        _WAIT.replace(" and self._is_agreed(now)", ""),
+    ),
+    Mutant(
+        "supervisor",
+        "no time between the starts of a controller",
+        "return now >= first.until + SKEW + KILL",
+        "return now >= first.until + KILL",
+    ),
+    Mutant(
+        "supervisor",
+        "the controller's lease lasts for ever",
+        "if not first or attempt != first.attempt or now >= first.until:",
+        "if not first or attempt != first.attempt:",
+    ),
+    Mutant(
+        "supervisor",
+        "the controller's lease lasts after a stop",
+        "return run.is_open() and (run.attempt < attempt or run.may_train(self.me, attempt))",
+        "return True",
+    ),
     Mutant("supervisor", "no time to end processes", _WAIT, _WAIT.replace(" + KILL", "")),
-    Mutant("supervisor", "no time for a lease to end", _WAIT, _WAIT.replace(" + LEASE", ""), 24),
+    Mutant("supervisor", "no time for a lease to end", _WAIT, _WAIT.replace(" + LEASE", ""), 39),
     Mutant(
         "supervisor",
         "a lease counts from its arrival",
@@ -121,7 +146,7 @@ MUTANTS = (
         "a lease lasts for ever",
         "may_run = attempt == running and now < until and",
         "may_run = attempt == running and",
-        27,
+        97,
     ),
     Mutant(
         "supervisor",
@@ -134,7 +159,7 @@ MUTANTS = (
         "a node that may still start counts as ended",
         "knows = self._over.get(node) == run.attempt",
         "knows = True",
-        75,
+        97,
     ),
     Mutant(
         "supervisor",
@@ -180,5 +205,5 @@ MUTANTS = (
         "            self.is_superseded",
     ),
     Mutant("run_state", "an older checkpoint counts again", ' and value["step"] > self.step', ""),
-    Mutant("host", "an empty disk keeps its vote", "", "", 4),
+    Mutant("host", "an empty disk keeps its vote", "", "", 23),
 )

@@ -20,7 +20,8 @@ SOURCES = Path(__file__).resolve().parents[2] / "plugins/module_utils/supervisio
 MODULES = ("raft", "run_state", "supervisor")
 # The product's seconds, made shorter so that a schedule has more to tell.
 ELECTION = (1.0, 2.0)
-SECONDS = {"LEASE": 6.0, "KILL": 2.5, "ASK": 1.5, "LOST": 5.0}
+SECONDS = {"LEASE": 6.0, "KILL": 2.5, "ASK": 1.5, "LOST": 5.0, "SKEW": 6.0, "FINDING": 6.0}
+GRANTED = 12.0  # seconds for which a controller grants the first attempt
 TICK = 0.5
 FAULTY, QUIET = 70.0, 55.0  # seconds with faults, and without them at the end
 SLACK = 2 * TICK  # in which a node that thawed notices it
@@ -47,7 +48,7 @@ def load(mutant=None):
         exec(compile(source, name, "exec"), made[name].__dict__)
     vars(made["supervisor"]).update(SECONDS)
     made["raft"].ELECTION = ELECTION
-    names = ("Supervisor", "Report")
+    names = ("Supervisor", "Report", "Beginning")
     return types.SimpleNamespace(
         RunState=made["run_state"].RunState,
         keeps_names=bool(mutant and mutant.module == "host"),
@@ -70,6 +71,7 @@ class Host:
     def __init__(self, name):
         self.name, self.number = name, 1
         self.disk = None
+        self.granted = -1e9  # until when a controller has granted the first attempt
         self.supervisor = None
         self.booted = 0.0
         self.frozen_until = self.thawed = -1e9
@@ -92,7 +94,13 @@ class Host:
 class World:
     """All of it, from one seed."""
 
-    def __init__(self, seed, parts, hosts=None, size=None, spares=None):
+    def __init__(self, seed, parts, hosts=None, size=None, spares=None, is_detached=False):
+        """Begin a schedule.
+
+        is_detached: a controller has begun the first attempt before there were supervisors, and a
+        verdict comes before each further one.
+        """
+        self.is_detached = is_detached
         self.parts, self.chance = parts, random.Random(seed)
         self.size = size or self.chance.choice([2, 2, 3, 3, 4])
         spare = self.chance.randint(0, self.size - 1)
@@ -112,6 +120,33 @@ class World:
         self.trained = 0.0
         for host in self.hosts.values():
             self._boot(host)
+        if is_detached:
+            self._begin_detached()
+
+    def _begin_detached(self):
+        """Begin the first attempt as a controller does, on one node after the other."""
+        self.started[1] = self.now
+        for name in self.voters[: self.size]:
+            host = self.hosts[name]
+            host.running = host.newest = 1
+            until = self.clock(host) + GRANTED + self.chance.uniform(0.0, SECONDS["SKEW"])
+            host.granted = until
+            host.supervisor.beginning = self._beginning(host)
+
+    def _beginning(self, host):
+        """Return the controller's word about the first attempt, as the host has it on its disk."""
+        return self.parts.Beginning(1, tuple(self.voters[: self.size]), host.granted, 0, None)
+
+    def _judge(self, run, found):
+        """Return the entry of a verdict. Every attempt that failed may be followed by another."""
+        return {
+            "kind": "verdict",
+            "attempt": run.attempt,
+            "again": True,
+            "delay": self.chance.choice([0.0, 0.0, 3.0]),
+            "verdict": {},
+            "decision": {},
+        }
 
     # -- time --
 
@@ -134,9 +169,13 @@ class World:
         host.booted = self.now - self.chance.uniform(1.0, 30.0)
         host.running, host.ending_at, host.checked = 0, None, 0
         saved = host.disk and json.loads(host.disk)
+        host.granted = -1e9
+        more = ()
+        if self.is_detached:
+            more = (self._beginning(host), self._judge)
         host.supervisor = self.parts.Supervisor(
             host.identity, self.voters, self.size, saved, self.clock(host),
-            random.Random(self.chance.random()),
+            random.Random(self.chance.random()), *more,
         )  # fmt: skip
         if saved is None:
             host.disk = json.dumps(host.supervisor.raft.state())
@@ -159,7 +198,7 @@ class World:
         """Call a host's supervisor, keep its state, then let out its messages and actions."""
         supervisor = host.supervisor
         supervisor.report = self.parts.Report(
-            host.newest, bool(host.running), host.failed, host.done, host.written
+            host.newest, bool(host.running), host.failed, host.done, host.written, None, {}
         )
         call(*arguments, self.clock(host))
         self._check(host)
@@ -253,8 +292,9 @@ class World:
             self._boot(host)
 
     def _wipe(self, host):
+        """Empty a host's disk. In a detached run its supervisor would be gone, too."""
         fresh = sum(other.number > 1 for other in self.hosts.values())
-        if 2 * (fresh + 1) < len(self.hosts):
+        if 2 * (fresh + 1) < len(self.hosts) and not self.is_detached:
             self._crash(host)
             host.disk, host.newest = None, 0
             host.number += not self.parts.keeps_names
@@ -305,7 +345,7 @@ class World:
 
     def begin(self):
         """A controller plans the first attempt, until the nodes have it."""
-        if self.state.attempt == 0 and self.now < FAULTY + QUIET / 2:
+        if not self.is_detached and self.state.attempt == 0 and self.now < FAULTY + QUIET / 2:
             plan = {
                 "kind": "plan",
                 "generation": self.state.generation,

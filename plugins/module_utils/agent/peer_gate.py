@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gate of a run: the one program that the keys of an attempt can start on a node.
 
-It has four verbs and executes nothing that a caller sends. sshd starts it by the forced command of
+It has five verbs and executes nothing that a caller sends. sshd starts it by the forced command of
 a line in authorized_keys, which names run, attempt and caller (attempts/mesh_credential.py). The
 words of a caller are read as in the gate of the site (mesh/mesh_gate.py).
 
@@ -12,9 +12,11 @@ words of a caller are read as in the gate of the site (mesh/mesh_gate.py).
         pull N FOLDER --server --daemon .
                                         serve a folder of the attempt's checkpoints to rsync,
                                         read-only
+        talk N          lead the peer's supervisor to the one of this node
         door N WORDS...                 start Open MPI's daemon inside its unit, where the
                                         accepted plan says mpirun
-                                        N is ATTEMPT, or 0: the rehearsal before it
+                                        N is ATTEMPT, or 0: the rehearsal before it. Where the
+                                        nodes restart the run themselves, it is any attempt
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from ..mesh.mesh_gate import (
     serve,
     split,
 )
-from . import attempt_files, heartbeat, openmpi, peers
+from . import attempt_files, heartbeat, openmpi, peers, relay
 
 REASONS = ("peer", "lost", "hang")
 PLAN_SECONDS = 60
@@ -80,11 +82,11 @@ def wait_for_plan(attempt):
 def answer_call(credential, run, number, peer, words):
     """Carry out a call that came with the key of an attempt and return the exit code."""
     if len(words) < 2:
-        raise Refused("not a verb of a run: stop, beat, pull, door")
+        raise Refused("not a verb of a run: stop, beat, pull, talk, door")
     verb, attempt_number = words[0], match(NUMBER, words[1], "an attempt")
-    if attempt_number not in (str(number), "0"):
-        raise Refused(f"this key is for attempt {number}")
     machine = own_machine(credential, run, number)
+    if attempt_number not in (str(number), "0") and not machine.get("supervised"):
+        raise Refused(f"this key is for attempt {number}")
     if peer not in machine["nodes"] or peer == machine["node"]:
         raise Refused(f"{peer} is not a peer in this run")
     attempt = os.path.join(machine["base"], "runs", run, f"attempt-{attempt_number}")
@@ -95,12 +97,15 @@ def answer_call(credential, run, number, peer, words):
         return heartbeat.main(attempt, unit)
     if verb == "pull" and len(words) == 6 and words[3:] == DAEMON:
         return pull(machine["base"], run, attempt_number, words[2])
+    if verb == "talk" and len(words) == 2 and machine.get("supervised"):
+        return relay.relay(relay.socket_path(run, machine["node"]), peer)
     if verb == "door" and len(words) > 2:
         problem = openmpi.order_problem(wait_for_plan(attempt), peer, machine["node"], words[2:])
         if problem:
             raise Refused(problem)
         return openmpi.door(attempt, words[2:])
-    raise Refused(f"want: stop N {'|'.join(REASONS)}, beat N, pull N FOLDER, or door N WORDS")
+    stop = f"stop N {'|'.join(REASONS)}"
+    raise Refused(f"want: {stop}, beat N, pull N FOLDER, talk N, or door N WORDS")
 
 
 def pull(base, run, attempt_number, folder):

@@ -313,13 +313,16 @@ def open_lines(home, site, run, number, node, keys, python):
     return lines
 
 
-def grant(home, base, site, run, number, node, keys, archive, python, attempt=None):
+def grant(
+    home, base, site, run, number, node, keys, archive, python, attempt=None, supervised=False
+):
     """Open the credential: let the peers of an attempt call this node, and it them.
 
     Return the path of its ssh configuration. base: the product's directory on this machine. number:
     the attempt that the probe made the key for. archive: the bytes of agent.pyz. python: path
     of this node's Python. attempt: the attempt that starts now. 0 is the rehearsal before it, and
-    None the attempt itself. Raises CredentialError.
+    None the attempt itself. supervised: whether the nodes begin later attempts themselves, and
+    keep the credential until the run is over. Raises CredentialError.
     """
     directory = place_of(home, run, number, node)
     if not PLAIN_PATH.match(directory) or not SITE.match(site):
@@ -348,6 +351,7 @@ def grant(home, base, site, run, number, node, keys, archive, python, attempt=No
         "nodes": sorted(keys),
     }
     machine["begun"] = attempt is None or int(attempt) == int(number)
+    machine["supervised"] = bool(supervised)
     write_text(os.path.join(directory, MACHINE), json.dumps(machine, sort_keys=True) + "\n")
     edit_lines(home, _belongs(run, node), lines)
     return os.path.join(directory, "config")
@@ -399,14 +403,15 @@ def key_age(directory, now):
         return UNUSED_SECONDS
 
 
-def tidy(home, base, node, units, now):
+def tidy(home, base, node, units, now, is_kept=lambda home, unit, node: False):
     """Remove the credentials of ended attempts here and return [(run, attempt)].
 
     They are left after a reboot, for instance. A line whose unit is not there goes in any case,
     whatever the files of the attempt say: the training can write them. Of a key that was made and
     not used yet, the start may be under way, so it stays for a day. The caller has the lock of the
     starts (attempt_dir.lock_node), so that no start is between its lines and its unit. units: the
-    names of the units that are active now. now: unix seconds.
+    names of the units that are active now. now: unix seconds. is_kept: whether the nodes begin the
+    attempts after this one themselves (supervisor_unit.is_installed).
     """
     removed = []
     lines = {(item["run"], item["number"]) for item in run_lines(home) if item["node"] == node}
@@ -416,6 +421,8 @@ def tidy(home, base, node, units, now):
         except CredentialError:
             continue
         if any(f"trainyard-{run}-{attempt:d}.service" in units for attempt in (number, 0)):
+            continue
+        if is_kept(home, f"trainyard-{run}-{number:d}.service", node):
             continue
         record = os.path.join(base, "runs", run, f"attempt-{number:d}", "attempt.json")
         started = machine_of(directory).get("begun") or os.path.exists(record)

@@ -40,7 +40,7 @@ def problem(path):
         return "is not a text"
     if path.startswith("/"):
         return "is absolute"
-    if len(path) > PATH_BYTES or len(path.encode("utf-8", "surrogateescape")) > PATH_BYTES:
+    if len(path) > PATH_BYTES or len(path.encode("utf-8", "surrogatepass")) > PATH_BYTES:
         return f"is longer than {PATH_BYTES} bytes"
     parts = path.split("/")
     if len(parts) > DEPTH:

@@ -9,9 +9,7 @@ node.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import ipaddress
-import json
 import os
 
 from ..checkpoints import replica
@@ -22,8 +20,10 @@ from ..suites import (
     watchdog_budgets,
 )
 from . import rank_table, resume_inputs
+from .plan_bytes import canonical_bytes, sha256
 from .plan_types import Plan
 
+__all__ = ["PlanError", "canonical_bytes", "compile_plan", "sha256", "short"]
 VERSION = 1
 SHORT = 16
 # After a rank's death: how long the launcher may take to end the others on its node, and how long
@@ -66,20 +66,6 @@ class _Launch:
         return launcher_table.template_values(
             self.addresses, self.devices, self.python, self.port, index
         )
-
-
-def canonical_bytes(plan):
-    """Return the plan's bytes: sorted keys, no spaces, one line.
-
-    The sha256 of these bytes is the plan's digest.
-    """
-    text = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return text.encode("ascii")
-
-
-def sha256(plan):
-    """Return the plan's digest (hex)."""
-    return hashlib.sha256(canonical_bytes(plan)).hexdigest()
 
 
 def short(digest):

@@ -19,11 +19,10 @@ from ..attempts import (
     attempt_dir,
     mesh_credential,
     ownership,
+    supervisor_unit,
 )
-from ..base import manifest
 from ..base.files import read_mapping
-from ..inputs import paths as places
-from ..inputs import placement
+from ..inputs import placement, tree_state
 from ..mesh.store import mesh_state
 from ..plan import ascend_addresses
 from . import (
@@ -125,31 +124,6 @@ def containers(base):
     }
 
 
-def tree_state(base, kind, digest, verify="cached"):
-    """Return {ok, present, differences} of a tree, compared with its manifest.
-
-    The manifest was synced with the tree. verify: `cached` reads files whose inode, size or times
-    changed. `sample` also reads some other files. `full` reads every byte. `estimate` is `cached`,
-    and also reads a block of some files, so that `rate` says how many bytes per second `full` will
-    take (None: too few to measure).
-    """
-    path = os.path.join(base, kind, digest[:16])
-    if not os.path.isdir(path):
-        return {"ok": False, "present": False, "differences": []}
-    entries = manifest.scan(path, None, path + ".scan.json", fresh=verify == "full")
-    if verify == "sample":
-        for name in manifest.sampled(entries):
-            entries[name] = manifest.entry(os.path.join(path, name))
-    more = {}
-    if verify == "estimate":
-        names = manifest.sampled(entries, places.SAMPLED_FILES, float("inf"))
-        more["rate"] = places.read_sample(path, [(name, entries[name][1]) for name in names])[1]
-    if manifest.digest(entries) == digest:
-        return dict(more, ok=True, present=True, differences=[])
-    expected = read_mapping(path + ".manifest.json", manifest.TREE_BYTES)
-    return dict(more, ok=False, present=True, differences=manifest.differences(expected, entries))
-
-
 def missing(run, user, programs=None):
     """Return the requirements of the training user's attempts that this node lacks.
 
@@ -220,7 +194,7 @@ def run_key(run, home, base, credential):
     try:
         with attempt_dir.lock_node(base):
             units = {item["unit"] for item in attempt_dir.active_units(run)}
-            mesh_credential.tidy(home, base, node, units, time.time())
+            mesh_credential.tidy(home, base, node, units, time.time(), supervisor_unit.is_installed)
         key = mesh_credential.make(home, run_id, number, node)
         mesh_credential.register(home, base)
     except (attempt_dir.AttemptError, mesh_credential.CredentialError, OSError):
@@ -289,7 +263,7 @@ def look(
         "environments": _undamaged_environments(base, subjects.get("installed")),
         "containers": containers(base),
         "trees": {
-            f"{tree['kind']}/{tree['digest'][:16]}": tree_state(
+            f"{tree['kind']}/{tree['digest'][:16]}": tree_state.look(
                 base, tree["kind"], tree["digest"], verify
             )
             for tree in trees

@@ -260,6 +260,11 @@ def read_restart_limit(run_dir):
     return 0
 
 
+def is_detached(run_dir):
+    """Return whether the run's nodes restart it themselves."""
+    return read_mapping(os.path.join(run_dir, "job.json")).get("detach") is True
+
+
 def resume_entry(point):
     """Return the part of a resume point that run.json keeps, or None."""
     if not point:

@@ -19,9 +19,8 @@ from ..checkpoints import (
     finder,
     model_collector,
 )
-from ..inputs import tree_install
+from ..inputs import tree_install, tree_state
 from ..mesh import primitives
-from ..preflight import probe
 from . import bounded_rsync
 
 KIND = "checkpoints"
@@ -39,21 +38,24 @@ _STAGED = re.compile(rf"{KIND}-[0-9a-f]{{16}}\Z")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 
 
-def source_arguments(home_dir, node, source):
+def source_arguments(home_dir, node, source, config=""):
     """Return the arguments of rsync that lead to a source's files.
 
     They lie in a directory of this node, or in another node's over the mesh. home_dir: the user's
     directory. node: this node's name. source: {source: node, path}. The gate of the other node
-    serves one folder of one attempt by rsync's daemon, read-only (mesh_gate.py). Raises ValueError
-    for a place that no gate serves.
+    serves one folder of one attempt by rsync's daemon, read-only (mesh_gate.py). config: the ssh
+    configuration of the run's own credential (agent/peer_gate.py), '' for the site's. Raises
+    ValueError for a place that no gate serves.
     """
     if source["source"] == node:
         return [source["path"].rstrip("/") + "/"]
     match = _PLACE.search(source["path"].rstrip("/"))
     if not match or ".." in match.group("folder").split("/") or not _NODE.match(source["source"]):
         raise ValueError(f"not a folder of an attempt: {source['path']!r}")
-    config = os.path.join(home_dir, primitives.DIRECTORY, "config")
-    verb = f"pull {match.group('run')} {match.group('number')} {match.group('folder')}"
+    verb = f"pull {match.group('number')} {match.group('folder')}"
+    if not config:
+        config = os.path.join(home_dir, primitives.DIRECTORY, "config")
+        verb = f"pull {match.group('run')} {match.group('number')} {match.group('folder')}"
     return bounded_rsync.remote_arguments(config, source["source"], verb)
 
 
@@ -115,14 +117,14 @@ def last_change(folder):
     return newest
 
 
-def fetch(run_command, home_dir, base, node, point, write=True):
+def fetch(run_command, home_dir, base, node, point, write=True, config=""):
     """Make checkpoints/<digest> of a point on this node.
 
     Return (changed, whether it is there, [the reasons why a source could not give it]).
     run_command: callable (argv, stdin's text or None) -> (exit code, stdout, stderr). home_dir: the
     user's directory. point: as resume_point_choice.choose gives it. The sources are tried in their
-    order, the node's own first. What arrives is compared with the digest, and a partial copy is
-    completed.
+    order, the node's own first. config: see source_arguments. What arrives is compared with the
+    digest, and a partial copy is completed.
     """
     digest, files = point["digest"], point["files"]
     model_collector.check_files(files)
@@ -131,7 +133,7 @@ def fetch(run_command, home_dir, base, node, point, write=True):
     ):
         raise ValueError("the checkpoint's digest is not that of its files")
     final, staging = tree_install.tree_paths(base, KIND, digest)
-    if probe.tree_state(base, KIND, digest)["ok"]:
+    if tree_state.look(base, KIND, digest)["ok"]:
         if write:
             os.utime(final)
         return False, True, []
@@ -149,7 +151,7 @@ def fetch(run_command, home_dir, base, node, point, write=True):
         # Each source has its share of the time, so that a slow one cannot take all of it.
         share = (deadline - time.monotonic()) / (len(sources) - index)
         try:
-            arguments = source_arguments(home_dir, node, source)
+            arguments = source_arguments(home_dir, node, source, config)
         except ValueError as error:
             problems.append(f"{source['source']}: {error}")
             continue

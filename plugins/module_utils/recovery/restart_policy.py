@@ -294,16 +294,19 @@ def is_pending(record, now):
     )
 
 
-def describe(decision, run):
+def describe(decision, run, detached=False):
     """Return the sentence about a decision, '' where the job wants no restarts.
 
-    decision: as run.json keeps it. One of an earlier version has no code.
+    decision: as run.json keeps it. One of an earlier version has no code. detached: whether the
+    nodes restart the run themselves.
     """
     if not decision or not decision.get("of"):
         return ""
     why = decision.get("why")
     if decision.get("again"):
         number, limit, delay = (decision.get(key) for key in ("number", "of", "delay"))
+        if detached:
+            return f"{number} of {limit} by its nodes, because {why}"
         return f"{number} of {limit} in {delay} s, because {why}"
     code = ""
     if decision.get("code"):

@@ -220,6 +220,7 @@ def decide(run, controller, answers, after=0, now=None):
             return _follow(known)
     _refuse_running(known, now)
     _refuse_completed(known, now)
+    _refuse_supervised(known)
     return _start(known)
 
 
@@ -359,6 +360,17 @@ def _refuse_running(known, now):
     if known.after:
         raise ResumePostponed("resume.still_running", message)
     raise ResumeRefused("resume.still_running", message)
+
+
+def _refuse_supervised(known):
+    """Raise ResumeRefused where the nodes still restart the run themselves."""
+    if any((status.get("supervised") or {}).get("is_open") for status in known.claims.values()):
+        raise ResumeRefused(
+            "resume.supervised",
+            f"the nodes of {known.run} restart it themselves: follow it, ansible-playbook"
+            f" playbooks/follow.yml -e run={known.run}; or stop it first, ansible-playbook"
+            f" playbooks/stop.yml -e run={known.run}",
+        )
 
 
 def _refuse_completed(known, now):

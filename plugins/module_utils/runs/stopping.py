@@ -14,6 +14,7 @@ from ..attempts import (
     attempt_dir,
     ownership,
     status,
+    supervisor_installation,
 )
 from ..base import processes
 from ..base.sanitize import printable
@@ -75,7 +76,9 @@ def stop(run, base, params, write=True):
             raise
         units = []  # what is named is ended all the same
     held = [attempt_dir.parse_unit(unit) for unit in units]
-    lists = {key: [] for key in ("stopped", "ended", "left", "kept", "noted", "occupied")}
+    lists = {
+        key: [] for key in ("stopped", "ended", "left", "kept", "noted", "occupied", "unconfirmed")
+    }
     result = dict(lists, unit="", attempt_dir=os.path.join(base, "runs"))
     for run_id, number in select_attempts(held, params):
         attempt = _Attempt(
@@ -122,6 +125,14 @@ def _end_attempt(run_command, base, params, attempt, is_active, result):
     """
     run_id = attempt.run_id
     marked = _marked_number(attempt.number, params)
+    home = os.path.expanduser("~")
+    is_asked = params["reason"] == "user" and supervisor_installation.ask_to_stop(
+        home, base, run_id, params["node"], params["by"]
+    )
+    if params.get("start"):
+        supervisor_installation.remove(
+            run_command, home, base, run_id, params["node"], params["start"]
+        )
     # A start that is under way waits for the lock or finds the note that stop leaves.
     was_running = (is_active or takes_part(run_id, params)) and attempt_dir.stop(
         run_command,
@@ -137,7 +148,9 @@ def _end_attempt(run_command, base, params, attempt, is_active, result):
     ended = processes.end(run_id, marked)
     result["ended"] += ended
     result["left"] += processes.of_run(run_id, marked)
-    if was_running or ended:
+    if is_asked and not supervisor_installation.await_final(home, base, run_id, params["node"]):
+        result["unconfirmed"].append(run_id)
+    if was_running or ended or is_asked:
         result["stopped"].append(run_id)
         result["occupied"] += find_occupied(
             run_command, base, run_id, attempt.number, params["node"]

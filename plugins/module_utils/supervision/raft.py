@@ -280,7 +280,10 @@ class Raft:
             return  # an old or doubled answer: the next round sends what is missing
         self._match[sender] = message["match"]
         self._next[sender] = message["match"] + 1
+        before = self.commit
         self._advance()
+        if before < self.commit:
+            self._broadcast(now)  # the others learn at once what is committed
         if message["match"] < len(self.log):
             self._append_to(sender)
 

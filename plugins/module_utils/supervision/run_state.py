@@ -9,6 +9,8 @@ before it changes nothing, so that a late or doubled one does no harm.
     ended       one node has no process of the attempt any more
     checkpoint  the attempt has written a complete one
     done        the attempt has completed the training
+    verdict     why the attempt ended, whether another one may begin, and the older checkpoint that
+                stands instead of one that is lost
     stop        a person ends the run. Only a controller's open makes a next generation
     open        the next generation
 """
@@ -23,20 +25,27 @@ Json = typing.Dict[str, typing.Any]
 class RunState:
     """The run after some entries of its log."""
 
-    def __init__(self) -> None:
+    def __init__(self, attempt: int = 0, step: int = 0, point: Json | None = None) -> None:
+        """Begin after an attempt of a controller, 0 for none, and its resume point."""
         self.generation = 1
         self.is_stopped = False
         self.is_done = False
-        self.attempt = 0  # the newest one, 0 before the first
+        self.is_given_up = False  # the newest verdict permits no further attempt
+        self.attempt = attempt  # the newest one, 0 before the first
         self.members: tuple[str, ...] = ()
         self.is_superseded = True  # whether no node may train in the newest attempt
         self.ended: set[str] = set()  # members without a process of it
-        self.step = 0  # of the newest complete checkpoint, 0 without one
+        self.step = step  # of the newest complete checkpoint, 0 without one
+        self.point = point  # that checkpoint, as the caller describes it
+        self.began_from = point  # the checkpoint that the newest attempt began from
         self.written_by = 0  # the attempt that wrote it
+        self.judged = attempt  # the newest attempt that has a verdict
+        self.delay = 0.0  # seconds from that verdict to the next attempt
+        self.verdicts: list[Json] = []
 
     def is_open(self) -> bool:
         """Return whether attempts may still begin."""
-        return not (self.is_stopped or self.is_done)
+        return not (self.is_stopped or self.is_done or self.is_given_up)
 
     def may_train(self, node: str, attempt: int) -> bool:
         """Return whether a node may train in an attempt."""
@@ -55,6 +64,7 @@ class RunState:
             "ended": self._apply_ended,
             "checkpoint": self._apply_checkpoint,
             "done": self._apply_done,
+            "verdict": self._apply_verdict,
             "stop": self._apply_stop,
             "open": self._apply_open,
         }
@@ -71,7 +81,7 @@ class RunState:
         )
         if fits:
             self.attempt, self.members = value["attempt"], tuple(value["members"])
-            self.is_superseded, self.ended = False, set()
+            self.is_superseded, self.ended, self.began_from = False, set(), self.point
         return fits
 
     def _apply_supersede(self, value: Json) -> bool:
@@ -90,11 +100,24 @@ class RunState:
         fits = is_current and self.is_open() and value["step"] > self.step
         if fits:
             self.step, self.written_by = value["step"], self.attempt
+            self.point = value.get("point")
         return fits
 
     def _apply_done(self, value: Json) -> bool:
         fits = value["attempt"] == self.attempt and not self.is_superseded and self.is_open()
         self.is_done = self.is_done or fits
+        return fits
+
+    def _apply_verdict(self, value: Json) -> bool:
+        is_over = self.is_superseded or self.is_done
+        fits = value["attempt"] == self.attempt and self.judged < self.attempt and is_over
+        if fits:
+            self.judged, self.delay = self.attempt, value["delay"]
+            self.is_given_up = not (value["again"] or self.is_done)
+            self.verdicts.append(value)
+            instead = value.get("instead")
+            if instead and instead["step"] < self.step and self.written_by < self.attempt:
+                self.step, self.point = instead["step"], instead["point"]
         return fits
 
     def _apply_stop(self, value: Json) -> bool:
@@ -107,5 +130,5 @@ class RunState:
         fits = not self.is_open() and value["generation"] == self.generation + 1
         if fits:
             self.generation, self.is_stopped, self.is_done = value["generation"], False, False
-            self.is_superseded = True
+            self.is_superseded, self.is_given_up = True, False
         return fits

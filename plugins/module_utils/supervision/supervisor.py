@@ -25,6 +25,8 @@ LEASE = 15.0  # seconds that a member may train after it asked
 KILL = 5.0  # seconds in which a node ends all processes of an attempt
 ASK = 3.0  # seconds between two questions
 LOST = 12.0  # seconds of silence after which the leader counts a member as lost
+SKEW = 120.0  # seconds between the first and the last member's start by a controller
+FINDING = 60.0  # seconds after an attempt's end in which its members may say what they found
 
 
 class Report(typing.NamedTuple):
@@ -35,9 +37,30 @@ class Report(typing.NamedTuple):
     has_failed: bool  # one of them has
     is_done: bool  # the training is complete
     step: int  # of the newest complete checkpoint of this attempt
+    point: Json | None = None  # that checkpoint, as the caller describes it
+    finding: Json | None = None  # what the caller found after the attempt's end here
 
 
+class Beginning(typing.NamedTuple):
+    """An attempt that a controller has started on all its members before there were supervisors."""
+
+    attempt: int
+    members: tuple[str, ...]
+    until: float  # the controller's own lease
+    step: int  # of the checkpoint that it began from, 0 without one
+    point: Json | None
+
+
+# Returns the entry `verdict` of an ended attempt by what its members found.
+Judge = typing.Callable[[RunState, "dict[str, Json]"], Json]
 IDLE = Report(0, False, False, False, 0)
+
+
+def _saved(report: Report) -> Json:
+    """Return the fields of a report's checkpoint, as an entry has them."""
+    if report.point is None:
+        return {"step": report.step}
+    return {"step": report.step, "point": report.point}
 
 
 def host_of(node: str) -> str:
@@ -61,17 +84,25 @@ class Supervisor:
         saved: Json | None,
         now: float,
         chance: random.Random,
+        beginning: Beginning | None = None,
+        judge: Judge | None = None,
     ) -> None:
         """Begin without a lease.
 
-        size: how many nodes an attempt needs. saved: see Raft.
+        size: how many nodes an attempt needs. saved: see Raft. Without a judge every failed attempt
+        is followed by another one.
         """
         self.me, self.size = me, size
         self.raft = Raft(me, voters, saved, now, chance)
         self.run, self.applied = RunState(), 0
+        self.beginning, self.judge = beginning, judge
+        if beginning:
+            self.run = RunState(beginning.attempt - 1, beginning.step, beginning.point)
+        self._judged_at = now
         self.report = IDLE
         self.lease = (0, now)  # the attempt that this node may train in, and until when
         self.actions: list[Json] = []
+        self._begun = 0  # the attempt whose processes were told to begin
         self._told = 0  # the attempt whose processes were told to end
         self._next_ask = now
         self._asked_of: str | None = None  # the leader that was asked last
@@ -117,6 +148,11 @@ class Supervisor:
             self._lead(now)
             self._apply(now)
 
+    def tell(self, report: Report, now: float) -> None:
+        """Take what this node's processes do. The leader learns of a change at once."""
+        if report != self.report:
+            self.report, self._next_ask = report, now
+
     def take_outbox(self) -> list[tuple[str, Json]]:
         """Return the messages to send, once `raft.state()` is on stable storage."""
         return self.raft.take_outbox()
@@ -132,22 +168,36 @@ class Supervisor:
         while self.applied < self.raft.commit:
             value = self.raft.log[self.applied].value
             self.applied += 1
-            was_superseded = self.run.is_superseded
-            if self.run.apply(value) and self.run.is_superseded and not was_superseded:
+            before = self.run.is_superseded, self.run.is_done
+            judged = self.run.judged
+            if not self.run.apply(value):
+                continue
+            if before < (self.run.is_superseded, self.run.is_done):
                 self._since = now
+            if judged != self.run.judged:
+                self._judged_at = now
+            self._next_ask = now  # the leader learns at once that this node has learned it
 
     def _obey(self, now: float) -> None:
         """End processes that have no lease, and start those that have one."""
         attempt, until = self.lease
         running = self.report.attempt
         may_run = attempt == running and now < until and self.run.may_train(self.me, running)
+        may_run = may_run or self._is_granted(running, now)
         if self.report.is_running and not may_run and self._told < running:
             self._told = running
             self.actions.append({"do": "end", "attempt": running})
         may_start = now < until and self.run.may_train(self.me, attempt)
-        if may_start and not self.report.is_running and running < attempt:
-            step = self.run.step
+        if may_start and not self.report.is_running and max(running, self._begun) < attempt:
+            step, self._begun = self.run.step, attempt
             self.actions.append({"do": "start", "attempt": attempt, "step": step})
+
+    def _is_granted(self, attempt: int, now: float) -> bool:
+        """Return whether the controller's own lease holds, in which the nodes agree."""
+        first, run = self.beginning, self.run
+        if not first or attempt != first.attempt or now >= first.until:
+            return False
+        return run.is_open() and (run.attempt < attempt or run.may_train(self.me, attempt))
 
     def _ask(self, now: float) -> None:
         self._next_ask, self._asked_of = now + ASK, self.raft.leader
@@ -215,9 +265,11 @@ class Supervisor:
         run = self.run
         if self.applied < self.raft.commit or len(self.raft.log) > self.raft.commit:
             return  # one entry after the other
-        value = self._note_reports()
+        value = self._note_reports() or self._verdict(now)
         if value is None and run.is_open():
-            if run.attempt and not run.is_superseded and self._has_failed(now):
+            if self.beginning and run.attempt < self.beginning.attempt:
+                value = self._first_plan(self.beginning)
+            elif run.attempt and not run.is_superseded and self._has_failed(now):
                 value = {"kind": "supersede", "attempt": run.attempt}
             elif run.attempt and run.is_superseded and self._may_begin(now):
                 value = self._next_plan(now)
@@ -231,15 +283,47 @@ class Supervisor:
             report = self._reports.get(node, IDLE)
             is_of_attempt = report.attempt == run.attempt
             if is_of_attempt and not run.is_superseded and run.is_open():
-                if report.is_done:
+                if self._are_done():
                     return {"kind": "done", "attempt": run.attempt}
                 if report.step > run.step:
-                    return {"kind": "checkpoint", "attempt": run.attempt, "step": report.step}
+                    return dict(kind="checkpoint", attempt=run.attempt, **_saved(report))
             is_running = is_of_attempt and report.is_running
             knows = self._over.get(node) == run.attempt
             if run.is_superseded and knows and not is_running and node not in run.ended:
                 return {"kind": "ended", "attempt": run.attempt, "node": node}
         return self._readmission()
+
+    def _are_done(self) -> bool:
+        """Return whether all members have completed the newest attempt."""
+        reports = [self._reports.get(node, IDLE) for node in self.run.members]
+        return all(r.is_done and r.attempt == self.run.attempt for r in reports)
+
+    def _verdict(self, now: float) -> Json | None:
+        """Return the entry with the verdict of the attempt that is over, or None."""
+        run = self.run
+        if not self.judge or run.judged == run.attempt:
+            return None
+        if not (run.is_done or (run.is_superseded and self._may_begin(now))):
+            return None
+        reports = {node: self._reports.get(node, IDLE) for node in run.members}
+        found = {
+            node: report.finding
+            for node, report in reports.items()
+            if report.attempt == run.attempt and report.finding
+        }
+        missing = [node for node in reports if node not in found]
+        if any(self._is_heard(node, now) for node in missing) and now < self._since + FINDING:
+            return None
+        return self.judge(run, found)
+
+    def _first_plan(self, first: Beginning) -> Json | None:
+        """Return the plan of the controller's attempt, once all its members have asked."""
+        if not set(first.members) <= set(self._seen):
+            return None
+        return self._plan(first.attempt, first.members)
+
+    def _is_heard(self, node: str, now: float) -> bool:
+        return now - self._seen.get(node, -LOST) <= LOST
 
     def _readmission(self) -> Json | None:
         """Return the change of the voters that a node with an empty disk asks for, or None.
@@ -272,20 +356,36 @@ class Supervisor:
 
     def _may_begin(self, now: float) -> bool:
         """Return whether no process of the attempt before can still train."""
-        return self.run.has_ended() or now >= self._since + LEASE + KILL
+        if self.run.has_ended():
+            return True
+        return now >= self._since + LEASE + KILL and self._is_agreed(now)
+
+    def _is_agreed(self, now: float) -> bool:
+        """Return whether no member trains by the controller's lease any more."""
+        first = self.beginning
+        if not first or self.run.attempt > first.attempt:
+            return True
+        return now >= first.until + SKEW + KILL
 
     def _next_plan(self, now: float) -> Json | None:
-        """Return the next attempt's plan, None without enough nodes."""
-        alive = [n for n in self.raft.voters() if now - self._seen.get(n, -LOST) <= LOST]
+        """Return the next attempt's plan, None without enough nodes or before its time."""
+        if self.judge and self.run.judged < self.run.attempt:
+            return None  # whether there may be one is not decided yet
+        if self.judge and now < self._judged_at + self.run.delay:
+            return None
+        alive = [n for n in self.raft.voters() if self._is_heard(n, now)]
         stay = [n for n in self.run.members if n in alive]
         members = (stay + [n for n in alive if n not in stay])[: self.size]
         if len(members) < self.size:
             return None
+        return self._plan(self.run.attempt + 1, sorted(members))
+
+    def _plan(self, attempt: int, members: typing.Iterable[str]) -> Json:
         return {
             "kind": "plan",
             "generation": self.run.generation,
-            "attempt": self.run.attempt + 1,
-            "members": sorted(members),
+            "attempt": attempt,
+            "members": list(members),
             "step": self.run.step,
         }
 

@@ -87,9 +87,9 @@ def _imports_of(path: Path) -> Iterator[Path]:
     for dots, name, imported in _IMPORT.findall(path.read_text(encoding="utf-8")):
         module = path.parents[len(dots) - 1].joinpath(*name.split("."))
         for candidate in [module, *(module / word for word in _WORD.findall(imported))]:
-            source = candidate.with_suffix(".py")
-            if source.is_file():
-                yield source
+            for source in (candidate.with_suffix(".py"), candidate / "__init__.py"):
+                if source.is_file():
+                    yield source
 
 
 def encoded(program: str = "agent.main") -> str:

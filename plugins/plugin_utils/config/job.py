@@ -27,6 +27,7 @@ from ..base import yaml_source
 from ..base.yaml_source import Problem
 from ..suites import suite_file
 from .config_types import Job, Site, Suite
+from .switch import parse_switch
 
 KeyPath = tuple[Any, ...]
 # (key path, text, code) of a problem.
@@ -92,6 +93,7 @@ OVERRIDING = (
     "rendezvous",
     "scaling",
     "max_restarts",
+    "detach",
 )
 # Fields that job_config adds to a job's keys.
 ADDED_KEYS = ("name", "file", "lines", "from_command_line", "places")
@@ -514,8 +516,8 @@ def unknown_variables(
 def apply_command_line(job: Job, extra: Mapping[str, Any], problems: list[Problem]) -> Job:
     """Return the job with the values of the command line, and note their problems.
 
-    The command line may give nodes, min_nodes, devices, start_port, rendezvous, scaling and
-    max_restarts.
+    The command line may give nodes, min_nodes, devices, start_port, rendezvous, scaling,
+    max_restarts and detach.
     """
     job = dict(job)
     for name, find_problem in (("rendezvous", rendezvous_problem), ("scaling", scaling_problem)):
@@ -533,6 +535,8 @@ def apply_command_line(job: Job, extra: Mapping[str, Any], problems: list[Proble
         job["min_nodes"] = parse_count("min_nodes", extra["min_nodes"], problems, allow_all=False)
     if "max_restarts" in extra:
         job["max_restarts"] = _read_max_restarts(extra["max_restarts"], problems)
+    if "detach" in extra:
+        job["detach"] = parse_switch(extra["detach"]) is True
     if "start_port" in extra:
         job["start_port"] = _read_start_port(extra["start_port"], problems)
     overridden = [name for name in OVERRIDING if name in extra]

@@ -21,7 +21,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.files impor
     write_json,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.units import format_bytes
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs, scaling
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
+    next_plan,
+    resume_inputs,
+    scaling,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import (
     override_check,
     suite_table,
@@ -649,6 +653,10 @@ def _describe(
         + checkpoint_tree(resume_point, cache_dir),
         "resume_config": (
             resume_point and resume_config.config_file(suite, job["config"], values, resume_point)
+        ),
+        # for the attempts that the nodes begin themselves (job_plan.py)
+        "resumable_config": resume_config.config_file(
+            suite, job["config"], values, next_plan.PLACEHOLDER
         ),
         "code_diff": (read.state or {}).get("diff", ""),
         "left_out": read.left_out,

@@ -34,12 +34,14 @@ DROPPED = frozenset(
         "rendezvous",
         "scaling",
         "max_restarts",
+        "detach",
         "verify",
         "matrix",
     )
 ) | {
     "again",
     "again_try",
+    "after",
 }
 # They end a playbook before its end, or begin it in the middle.
 _NOT_KEPT = frozenset(
@@ -102,11 +104,19 @@ def keep_variables(word: str) -> str:
     return " ".join(pair for pair in split_args(word) if pair.partition("=")[0] not in DROPPED)
 
 
-def build(argv: Sequence[str], playbook: str, run: str, after: int, tries: int = 1) -> list[str]:
+def build(
+    argv: Sequence[str],
+    playbook: str,
+    run: str,
+    after: int,
+    tries: int = 1,
+    variable: str = "again",
+) -> list[str]:
     """Return the arguments of the follow-up command, without the program's own.
 
-    argv: as sys.argv. playbook: path of resume.yml. run: its id. after: the attempt's number that
-    has ended. tries: which try of its restart it is. Raises CommandRefused.
+    argv: as sys.argv. playbook: path of resume.yml or follow.yml. run: its id. after: the attempt's
+    number that has ended. tries: which try of its restart it is. variable: by which the playbook
+    learns of that attempt. Raises CommandRefused.
     """
     options, actions = parse(argv)
     _refuse_passwords(options)
@@ -123,7 +133,7 @@ def build(argv: Sequence[str], playbook: str, run: str, after: int, tries: int =
     if not RUN_ID.match(run):
         raise CommandRefused(f"{run!r} is no run id")
     # One argument of JSON: no part of a value becomes a variable of its own.
-    variables: dict[str, Any] = {"run": run, "again": int(after)}
+    variables: dict[str, Any] = {"run": run, variable: int(after)}
     if tries > 1:
         variables["again_try"] = int(tries)
     return [playbook, *arguments, "-e", json.dumps(variables)]
@@ -212,6 +222,6 @@ def program() -> list[str]:
     return [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
 
 
-def playbook_beside(path: str) -> str:
-    """Return the path of resume.yml, as the user wrote the playbook that ended."""
-    return os.path.join(os.path.dirname(path), "resume.yml")
+def playbook_beside(path: str, name: str) -> str:
+    """Return the path of another playbook, as the user wrote the playbook that ended."""
+    return os.path.join(os.path.dirname(path), name)

@@ -23,7 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable_data,
     secrets_of,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
+from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import own_ranks, verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_catalogue import (
     entry_of,
 )
@@ -160,7 +160,7 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         for node in params["nodes"]
         if node.get("ranks") is not None
     ]
-    nodes = _select_own_ranks(answers, plan["ranks"])
+    nodes = own_ranks.select(answers, plan["ranks"])
     shown_dir = os.path.join(
         os.path.basename(os.path.normpath(params["runs_dir"])),
         params["run_id"],
@@ -181,7 +181,8 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     note = entry["model"].get("note") or ""
     final = entry["verdict"]
     lines = summarize(final, entry["ranks"], plan["ranks"], nodes, shown_dir, saved, plan, note)
-    lines[-1:-1] = _restart_lines(params["run_id"], plan, entry, again)
+    detached = run_json.is_detached(run_dir)
+    lines[-1:-1] = _restart_lines(params["run_id"], plan, entry, again, detached)
     lines[-1:-1] = _remark_lines(decided, final, problem, params["run_id"])
     return {
         "run_dir": run_dir,
@@ -190,6 +191,7 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         "verdict": final,
         "summary": lines,
         "again": again,
+        "detached": detached,
     }
 
 
@@ -285,7 +287,7 @@ def _update_end(
         record = run_json.read(run_dir) or run_json.new_record(
             params["run_id"], (plan.get("job") or {}).get("name"), _begin_of(end["ranks"])
         )
-        entry = _end_entry(run_json.attempt_entry(record, number), end)
+        entry = _end_entry(_with_start(run_json.attempt_entry(record, number), plan, end), end)
         again = None
         is_newest = number >= max(item["number"] for item in [entry, *record["attempts"]])
         if is_newest:
@@ -302,6 +304,14 @@ def _update_end(
     return entry, again
 
 
+def _with_start(known: Json, plan: Json, end: Json) -> dict[str, Any]:
+    """Return an attempt's entry with its start, where its nodes began it without a controller."""
+    if known["started"]:
+        return dict(known)
+    began = min((rank["started"] for rank in end["ranks"] if rank.get("started")), default=None)
+    return dict(known, started=began, resume=run_json.resume_entry(plan.get("resume")))
+
+
 def _end_entry(known: Json, end: Json) -> dict[str, Any]:
     """Return an attempt's entry with what this look found.
 
@@ -315,39 +325,19 @@ def _end_entry(known: Json, end: Json) -> dict[str, Any]:
     return dict(known, **{**end, **merged, **kept, "verdict": known["verdict"]})
 
 
-def _restart_lines(run_id: str, plan: Json, entry: Json, again: dict[str, Any] | None) -> list[str]:
+def _restart_lines(
+    run_id: str, plan: Json, entry: Json, again: dict[str, Any] | None, detached: bool
+) -> list[str]:
     """Return the summary's lines about the resume point and the restart of an attempt."""
     sentences = {
         "resumed": run_json.describe_resume(entry["resume"], entry["number"]),
-        "restart": restart_policy.describe(again, run_id),
+        "restart": restart_policy.describe(again, run_id, detached),
     }
     return [
         printable(f"{name:<11}  {text}", *secrets_of(plan))
         for name, text in sentences.items()
         if text
     ]
-
-
-def _select_own_ranks(nodes: Iterable[Json], planned: Iterable[Json]) -> list[Json]:
-    """Return the planned nodes' answers, each once and of its own ranks alone.
-
-    No node speaks of the ranks of another one.
-    """
-    numbers: dict[str, set[int]] = {}
-    for rank in planned:
-        numbers.setdefault(rank["node"], set()).add(rank["rank"])
-    selected: dict[str, Json] = {}
-    for node in nodes:
-        name = node.get("node")
-        if name not in numbers or name in selected:
-            continue
-        ranks = [
-            rank
-            for rank in node["ranks"]
-            if isinstance(rank, dict) and rank.get("rank") in numbers[name]
-        ]
-        selected[name] = dict(node, ranks=ranks)
-    return list(selected.values())
 
 
 def _begin_of(ranks: Iterable[Json]) -> float:

@@ -40,15 +40,21 @@ def summarize_stop(
     silent = [report.node for report in reports if report.is_silent]
     stopped: dict[str, list[str]] = {}
     for report in reports:
-        for name in report.runs:
+        for name in dict.fromkeys(report.runs):  # several attempts of a run may end there
             stopped.setdefault(name, []).append(report.node)
-    text = _describe_stop(stopped, _noted_runs(results), found, run_id)
+    text = _describe_stop(stopped, _runs_in(results, "noted"), found, run_id)
     command = "ansible-playbook playbooks/stop.yml"
     if run_id or stopped:
         command += f" -e run={run_id or max(stopped)}"
+    unconfirmed = _runs_in(results, "unconfirmed")
     text = _prepend_open_nodes(text, problems, silent, command)
+    if unconfirmed:
+        text = (
+            f"NOT FINAL for {', '.join(unconfirmed)}: its nodes restart it themselves, and more"
+            f" than half of them have to know of the stop; those that answer train no more; {text}"
+        )
     outcome = "nothing"
-    if problems or silent:
+    if problems or silent or unconfirmed:
         outcome = "problems"
     elif stopped:
         outcome = "stopped"
@@ -92,14 +98,17 @@ def _report_node(node: str, result: Answer, first_answer: Answer, is_member: boo
     return _NodeReport(node, text, is_silent=is_member)
 
 
-def _noted_runs(results: Answers) -> list[str]:
-    """Return the ids of the runs that the nodes have noted as stopped, sorted."""
+def _runs_in(results: Answers, field: str) -> list[str]:
+    """Return the ids of the runs in one field of the nodes' results, sorted.
+
+    field: noted (runs whose start will give up) or unconfirmed (those whose stop may not be final).
+    """
     return sorted(
         {
             name
             for result in results.values()
             if is_sound(result)
-            for name in result.get("noted") or ()
+            for name in result.get(field) or ()
             if run_choice.is_run(name)
         }
     )

@@ -3,14 +3,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.supervisor_order import (
+    MOST_NODES,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import python_env
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler, resume_inputs
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
+    compiler,
+    next_plan,
+    resume_inputs,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import outcome
 
@@ -116,6 +124,7 @@ def _complete(
             for node, text in wrong
         ]
     all_findings = all_findings + remembered
+    all_findings += _detach_findings(plan, arguments["job"])
     all_findings += code_history.judge(arguments["attempted"], arguments["inputs"]["code"])
     remarks = [
         printable(line, limit=render.LONGEST)
@@ -147,8 +156,44 @@ def _complete(
         "listen": reachability.listening_ports(plan),
         "keys": keys,
         "replica_node": plan.get("replica", {}).get("node", ""),
+        "supervise": _supervise(plan, arguments),
         "rehearsal": _bytes_of(rehearsal),
     }
+
+
+def _detach_findings(plan: Plan, job: dict[str, Any]) -> Findings:
+    """Return the warning that nobody restarts a run on so many nodes while nobody follows it."""
+    if not job.get("detach") or len(plan["nodes"]) <= MOST_NODES:
+        return []
+    text = (
+        f"detach: {len(plan['nodes'])} nodes do not agree on restarts themselves, since more than"
+        f" {MOST_NODES} were never tried; the run is restarted only while a command follows it"
+    )
+    return [findings.finding("job.too_many_to_detach", text, level="warn")]
+
+
+def _supervise(plan: Plan, arguments: Arguments) -> str:
+    """Return as JSON what the nodes need for later attempts, '' where a controller begins them."""
+    job = arguments["job"]
+    if not job.get("detach") or len(plan["nodes"]) > MOST_NODES:
+        return ""
+    fresh, copy = {**arguments, "resume": {}}, arguments["inputs"].get("resumable_config")
+    resumed = {
+        **arguments,
+        "resume": next_plan.PLACEHOLDER,
+        "inputs": {**arguments["inputs"], "resume_config": copy},
+    }
+    try:
+        template = _bytes_of(_compile(resumed))["text"]
+    except compiler.PlanError:
+        template = ""  # the suite cannot resume, so that every attempt begins anew
+    given = {
+        "max_restarts": job["max_restarts"],
+        "point": arguments["resume"] or {},
+        "fresh": _bytes_of(_compile(fresh))["text"],
+        "template": template,
+    }
+    return json.dumps(given)
 
 
 def _bytes_of(plan: Plan) -> dict[str, str]:

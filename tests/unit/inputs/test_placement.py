@@ -23,6 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     placement,
     remote_outline,
     tree_install,
+    tree_state,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
@@ -323,12 +324,12 @@ def test_pushed_trees_are_read_again_where_asked_and_the_sync_then_sees_what_was
         info.st_ctime_ns,
     ]  # as if no time stamp had changed
     write_json(final + ".scan.json", cache)
-    assert probe.tree_state(base, "data", digest)["ok"]  # nothing but reading can tell
+    assert tree_state.look(base, "data", digest)["ok"]  # nothing but reading can tell
     for verify in ("sample", "full"):
-        (difference,) = probe.tree_state(base, "data", digest, verify)["differences"]
+        (difference,) = tree_state.look(base, "data", digest, verify)["differences"]
         assert difference.startswith("train/1.jpg: other content")
         assert difference.endswith(" 3 bytes")
-    assert not probe.tree_state(base, "data", digest)[
+    assert not tree_state.look(base, "data", digest)[
         "ok"
     ]  # remembered, so that sync.yml brings it again
 
@@ -340,12 +341,10 @@ def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_al
     )
     digest = manifest.digest(manifest.scan(root))
     shutil.copytree(root, tree_install.tree_paths(base, "data", digest)[0])
-    state = probe.tree_state(base, "data", digest, "estimate")
-    assert (
-        state["ok"] and state["rate"] > 0 and "rate" not in probe.tree_state(base, "data", digest)
-    )
+    state = tree_state.look(base, "data", digest, "estimate")
+    assert state["ok"] and state["rate"] > 0 and "rate" not in tree_state.look(base, "data", digest)
     put(tree_install.tree_paths(base, "code", "c" * 64)[0], FILES)
-    small = probe.tree_state(base, "code", "c" * 64, "estimate")
+    small = tree_state.look(base, "code", "c" * 64, "estimate")
     assert small["rate"] is None  # a few bytes tell nothing of a disk
 
     def told(**states):
@@ -380,9 +379,7 @@ def test_how_long_every_byte_takes_is_told_from_what_was_measured_and_assumed_al
 
 def test_the_probe_measures_where_every_byte_will_be_read(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        probe, "tree_state", lambda base, kind, digest, verify: asked.append(verify)
-    )
+    monkeypatch.setattr(tree_state, "look", lambda base, kind, digest, verify: asked.append(verify))
     monkeypatch.setattr(probe, "SUBJECTS", {})
     for verify in ("cached", "sample", "full"):
         probe.look(

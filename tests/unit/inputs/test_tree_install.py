@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trees on a node: verified, switched in by one rename, read-only, and repaired after an
-interruption; seen by the probe.
+interruption; seen by a look.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import shutil
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
-from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
-from ansible_collections.trainyard.cluster.plugins.module_utils.preflight import probe
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+    tree_install,
+    tree_state,
+)
 from core_support import modes, put
 
 FILES = {"tools/train.py": "print(1)\n", "configs/a.yml": "epoch: 1\n", "run.sh": "#!/bin/sh\n"}
@@ -64,7 +66,7 @@ def test_a_good_tree_is_switched_in_and_read_only(base, source):
     assert all(mode & 0o222 == 0 for mode in modes(final).values())
     # the probe needs one lstat a file: nothing is read again
     assert set(read_json(final + ".scan.json")) == set(FILES)
-    assert probe.tree_state(base, "code", digest) == {
+    assert tree_state.look(base, "code", digest) == {
         "ok": True,
         "present": True,
         "differences": [],
@@ -90,12 +92,12 @@ def test_a_tree_that_arrives_changed_leaves_the_old_one_usable(base, source, har
     with pytest.raises(tree_install.TreeError, match="code arrived changed") as error:
         tree_install.switch_in(base, "code", digest, entries)
     assert words in str(error.value)
-    assert probe.tree_state(base, "code", digest)["ok"] and os.path.isdir(
+    assert tree_state.look(base, "code", digest)["ok"] and os.path.isdir(
         staging
     )  # a repeat sends only what is wrong
     send(base, source)
     tree_install.switch_in(base, "code", digest, entries)
-    assert probe.tree_state(base, "code", digest)["ok"] and not os.path.exists(staging)
+    assert tree_state.look(base, "code", digest)["ok"] and not os.path.exists(staging)
 
 
 def test_an_interrupted_sync_is_repaired(base, source):
@@ -122,7 +124,7 @@ def test_a_copy_that_was_changed_on_the_node_is_seen_named_and_replaced(base, so
     os.chmod(final, 0o700)
     os.chmod(os.path.join(final, "run.sh"), 0o755)
     put(final, {"run.sh": "#!/bin/SH\n", "extra": "x"})
-    state = probe.tree_state(base, "code", digest)
+    state = tree_state.look(base, "code", digest)
     assert state == {
         "ok": False,
         "present": True,
@@ -131,14 +133,14 @@ def test_a_copy_that_was_changed_on_the_node_is_seen_named_and_replaced(base, so
     send(base, source)
     tree_install.switch_in(base, "code", digest, entries)
     assert (
-        probe.tree_state(base, "code", digest)["ok"]
+        tree_state.look(base, "code", digest)["ok"]
         and os.listdir(os.path.join(base, "code")).count(digest[:16]) == 1
     )
     assert [name for name in os.listdir(os.path.join(base, "code")) if ".old-" in name] == []
 
 
 def test_a_tree_that_is_not_there(base):
-    assert probe.tree_state(base, "data", "0" * 64) == {
+    assert tree_state.look(base, "data", "0" * 64) == {
         "ok": False,
         "present": False,
         "differences": [],
@@ -150,10 +152,10 @@ def test_a_tree_whose_manifest_was_lost_still_differs(base, source):
     final, _staging = send(base, source)
     tree_install.switch_in(base, "code", digest, entries)
     os.unlink(final + ".manifest.json")
-    assert probe.tree_state(base, "code", digest)["ok"]
+    assert tree_state.look(base, "code", digest)["ok"]
     os.chmod(final, 0o700)
     put(final, {"extra": "x"})
-    assert not probe.tree_state(base, "code", digest)["ok"]
+    assert not tree_state.look(base, "code", digest)["ok"]
 
 
 def test_a_live_tree_keeps_its_files_while_it_is_replaced(base, source):

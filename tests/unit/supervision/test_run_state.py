@@ -71,6 +71,21 @@ def test_what_an_entry_changes(values, changed):
     assert after(*values)[1] is changed
 
 
+def judged(instead):
+    return {"kind": "verdict", "attempt": 2, "again": True, "delay": 0.0, "instead": instead}
+
+
+def test_an_older_checkpoint_stands_instead_of_a_lost_one():
+    first = dict(judged(None), attempt=1)
+    begun = (*BEGUN, SAVED, FAILED[1], first, plan(2, step=20))
+    over = {"kind": "supersede", "attempt": 2}
+    assert after(*begun, over, judged(None))[0].step == 20
+    assert after(*begun, over, judged({"step": 10, "point": None}))[0].step == 10
+    assert after(*begun, over, judged({"step": 30, "point": None}))[0].step == 20
+    saved = dict(SAVED, attempt=2, step=30)
+    assert after(*begun, saved, over, judged({"step": 10, "point": None}))[0].step == 30
+
+
 def test_an_attempt_has_ended_when_all_its_members_say_so():
     ended = [{"kind": "ended", "attempt": 1, "node": node} for node in "ab"]
     assert not after(*FAILED, ended[0])[0].has_ended()

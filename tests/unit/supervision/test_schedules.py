@@ -26,6 +26,16 @@ def test_schedules_are_safe_and_live(parts):
     assert attempts > 2 * len(SEEDS)  # faults had to be answered
 
 
+def test_schedules_of_detached_runs_are_safe_and_live(parts):
+    attempts = verdicts = 0
+    for seed in range(40):
+        world = simulator.World(seed, parts, is_detached=True)
+        world.play()
+        attempts += world.state.attempt
+        verdicts += len(world.state.verdicts)
+    assert attempts > 80 and verdicts > 40
+
+
 def test_a_schedule_is_the_same_every_time(parts):
     worlds = [simulator.World(5, parts) for _time in range(2)]
     for world in worlds:

@@ -141,3 +141,57 @@ def test_what_is_still_ending_delays_the_next_attempt():
     other.ending_at = ending = world.now + 4.0
     world.run(ending + 10.0)
     assert ending <= world.started[2] < ending + 5.0
+
+
+WHY = {"a": {"said": "why"}}
+
+
+def alone(again, delay=0.0, expected=WHY):
+    """Return a node that is a run of its own, whose attempt 1 a controller has begun.
+
+    expected: what its verdict is made from.
+    """
+
+    def judge(run, found):
+        assert found == expected
+        entry = {"kind": "verdict", "attempt": run.attempt, "again": again, "delay": delay}
+        return dict(entry, verdict={}, decision={})
+
+    first = supervisor.Beginning(1, ("a",), 90.0, 0, None)
+    made = supervisor.Supervisor("a", ("a",), 1, None, 0.0, random.Random(1), first, judge)
+    pass_time(made, 0.0, 10.0, supervisor.Report(1, True, False, False, 0))
+    assert made.run.attempt == 1 and made.take_actions() == []
+    return made
+
+
+def pass_time(made, start, end, report):
+    for step in range(int((end - start) * 5) + 1):
+        made.tell(report, start + step / 5)
+        made.tick(start + step / 5)
+
+
+FAILED = supervisor.Report(1, False, True, False, 0)
+
+
+def test_the_next_attempt_waits_for_the_verdict_and_its_delay():
+    made = alone(again=True, delay=7.0)
+    pass_time(made, 10.0, 20.0, FAILED)
+    assert (made.run.attempt, made.run.judged) == (1, 0), "nothing was found yet"
+    pass_time(made, 20.0, 25.0, FAILED._replace(finding={"said": "why"}))
+    assert (made.run.attempt, made.run.judged) == (1, 1), "the delay goes on"
+    pass_time(made, 25.0, 30.0, FAILED._replace(finding={"said": "why"}))
+    assert made.run.attempt == 2 and [a["do"] for a in made.take_actions()] == ["start"]
+
+
+def test_a_verdict_against_a_restart_ends_the_run():
+    made = alone(again=False)
+    pass_time(made, 10.0, 120.0, FAILED._replace(finding={"said": "why"}))
+    assert made.run.is_given_up and made.run.attempt == 1 and made.take_actions() == []
+
+
+def test_a_finding_that_never_comes_holds_the_verdict_up_for_a_minute():
+    made = alone(again=True, expected={})
+    pass_time(made, 10.0, 5.0 + supervisor.FINDING, FAILED)
+    assert made.run.judged == 0
+    pass_time(made, 5.0 + supervisor.FINDING, 15.0 + supervisor.FINDING, FAILED)
+    assert made.run.judged == 1

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detached run on real nodes: they restart it, a later command collects every attempt, and a stop
+is final in the middle of a restart.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from harness import (
+    NODES,
+    attempt_file,
+    background,
+    left_behind,
+    new_run,
+    on,
+    playbook,
+    quick_job,
+    record,
+    runs,
+    wait_for,
+)
+
+DETACHED = ("-e", "detach=true", "-e", "max_restarts=5")
+
+
+def state(node, run):
+    """Return what the run's supervisor on a node says, {} before it says anything."""
+    path = f".trainyard/runs/{run}/supervisor/{node}/status.json"
+    return json.loads(on(node, f"cat {path} 2>/dev/null || echo {{}}"))
+
+
+def states(run, field):
+    """Return one field of what each supervisor says."""
+    return [state(node, run).get(field) for node in NODES]
+
+
+def unit(run, node):
+    """Return the name of a supervisor's unit."""
+    return f"yardsupervisor-{run}-1-{node}.service"
+
+
+def saved_in(run, attempt):
+    """Return the checkpoint that the nodes have agreed on, once that attempt has written one."""
+    points = [point for point in states(run, "point") if point and point["attempt"] == attempt]
+    return len(points) == len(NODES) and points[0]
+
+
+def kill_rank(node, run, attempt):
+    """End a node's rank as the kernel does without memory."""
+    mark, local = f"TRAINYARD_ATTEMPT={run}/{attempt}", "PADDLE_TRAINER_ID="
+    on(
+        node,
+        f"for pid in $(grep -lzs '^{mark}' /proc/[0-9]*/environ | cut -d/ -f3); do"
+        f" grep -qzs '^{local}' /proc/$pid/environ && kill -KILL $pid; done; true",
+    )
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """A detached run that was restarted twice while nobody followed it.
+
+    First a rank was killed. Then the leader stood still, and a rank was killed.
+    """
+    before = runs()
+    done = playbook("train", *quick_job("saves"), *DETACHED)
+    assert done.returncode == 0, done.stdout
+    run = new_run(before)
+    wait_for(lambda: saved_in(run, 1), 240)
+    kill_rank("node2", run, 1)
+    wait_for(lambda: saved_in(run, 2), 240)
+    leader = state("node1", run)["leader"]
+    on(leader, f"systemctl --user kill --kill-whom=main --signal=STOP {unit(run, leader)}")
+    kill_rank("node2", run, 2)
+    wait_for(lambda: all(attempt_file(node, run, "plan.json", 3) for node in NODES), 120)
+    yield run
+    playbook("stop", "-e", f"run={run}")
+
+
+def test_train_comes_back_and_the_nodes_restart_the_run(kept):
+    decided = state("node1", kept)["verdicts"]
+    assert [(v["attempt"], v["verdict"]["cause"], v["again"]) for v in decided] == [
+        (1, "killed", True),
+        (2, "killed", True),
+    ]
+    assert [v["verdict"]["rank"] for v in decided] == [1, 1]
+    plans = {attempt_file(node, kept, "plan.json", 3) for node in NODES}
+    assert len(plans) == 1 and json.loads(plans.pop())["resume"]["attempt"] == 2
+
+
+def test_a_resume_is_refused_while_the_nodes_restart_the_run(kept):
+    done = playbook("resume", "-e", f"run={kept}")
+    assert done.returncode != 0
+    assert "resume.supervised" in done.stdout or "resume.still_running" in done.stdout
+
+
+def test_a_later_command_collects_every_attempt_and_follows_the_newest(kept, tmp_path):
+    follower = background(tmp_path / "log", "follow", "-e", f"run={kept}")
+    try:
+        wait_for(lambda: len(record(kept)["attempts"]) == 2, 120)
+        wait_for(lambda: "attempt 3" in (tmp_path / "log").read_text(), 120)
+    finally:
+        follower.terminate()
+        follower.wait(30)
+    attempts = record(kept)["attempts"]
+    assert [(a["number"], a["verdict"]["cause"], a["verdict"]["rank"]) for a in attempts] == [
+        (1, "killed", 1),
+        (2, "killed", 1),
+    ]
+    assert attempts[1]["resume"]["attempt"] == 1 and attempts[1]["started"]
+    assert all(a["ranks"] and a["checkpoint"] for a in attempts)
+
+
+def test_a_stop_in_the_middle_of_a_restart_is_final(kept):
+    kill_rank("node2", kept, 3)
+    done = playbook("stop", "-e", f"run={kept}")
+    assert done.returncode == 0, done.stdout
+    assert states(kept, "is_stopped") == [True, True]
+    newest = states(kept, "attempt")
+    for node in NODES:
+        gone = f"systemctl --user is-active {unit(kept, node)} || true"
+        wait_for(lambda node=node, gone=gone: on(node, gone) == "inactive", 90)
+        assert on(node, f"ls .config/systemd/user/{unit(kept, node)} 2>/dev/null || true") == ""
+    time.sleep(2)
+    assert states(kept, "attempt") == newest and left_behind(kept) == {}

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections between the supervisors of a run: one held SSH connection for each pair of nodes.
+
+The later node of a pair in rank order calls the earlier one. sshd there starts the gate, which
+leads to the supervisor's socket (agent/relay.py). A message is one line of JSON. What cannot be
+sent is lost, which the protocol expects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import subprocess
+import typing
+
+from ..agent import relay
+
+LONGEST = 4 << 20  # bytes of one message: 64 entries with the files of a checkpoint each
+MOST_WAITING = 2 * LONGEST  # bytes that wait for one peer
+PIECE = 1 << 16
+# Seconds between two calls of a peer that does not answer, at the least and at the most.
+AGAIN, RARELY = 1.0, 5.0
+
+
+class _Link:
+    """One connection. peer: None until the caller has said who it is."""
+
+    def __init__(self, reading, writing, peer, process=None):
+        self.reading, self.writing, self.process = reading, writing, process
+        self.peer, self.rest, self.waiting = peer, b"", b""
+        self.is_closed = False
+        for end in {reading, writing}:
+            os.set_blocking(end.fileno(), False)
+
+    def lines(self):
+        """Return the new lines, None at the end of the connection."""
+        try:
+            data = os.read(self.reading.fileno(), PIECE)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        if not data or len(self.rest) > LONGEST:
+            return None
+        return lines
+
+    def flush(self):
+        """Write what waits, and return False where the connection has ended or is stuck."""
+        try:
+            while self.waiting:
+                self.waiting = self.waiting[os.write(self.writing.fileno(), self.waiting) :]
+        except BlockingIOError:
+            return len(self.waiting) <= MOST_WAITING
+        except OSError:
+            return False
+        return True
+
+    def close(self):
+        """End the connection."""
+        self.is_closed = True
+        for end in {self.reading, self.writing}:
+            with contextlib.suppress(OSError):
+                end.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Channel:
+    """All connections of one supervisor."""
+
+    def __init__(self, path, calls, log):
+        """Listen at a socket.
+
+        calls: {peer: the command that reaches its gate} of the peers that this node calls. log: the
+        open file for what ssh says.
+        """
+        self.calls, self.log, self.links = calls, log, {}
+        self._due = {peer: (0.0, AGAIN) for peer in calls}  # {peer: (next call, wait after it)}
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        self.server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.server.bind(path)
+        self.server.listen(64)
+        self.server.setblocking(False)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.server, selectors.EVENT_READ)
+
+    def receive(self, seconds: float, now: float) -> list:
+        """Wait for messages, at most so many seconds, and return [(peer, message)]."""
+        self._call_peers(now)
+        messages = []
+        for key, _events in self.selector.select(seconds):
+            if key.fileobj is self.server:
+                self._accept()
+            else:
+                messages += self._read(key.data, now)
+        return messages
+
+    def send(self, peer: str, message: typing.Any) -> None:
+        """Send a message, or lose it."""
+        link = self.links.get(peer)
+        if link is None:
+            return
+        link.waiting += json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n"
+        if not link.flush():
+            self._drop(link)
+
+    def close(self):
+        """End all connections."""
+        for key in list(self.selector.get_map().values()):
+            if key.fileobj is not self.server:
+                self._drop(key.data)
+        self.selector.close()
+        self.server.close()
+
+    def _call_peers(self, now):
+        for peer, argv in self.calls.items():
+            due, wait = self._due[peer]
+            if peer in self.links or now < due:
+                continue
+            self._due[peer] = (now + wait, min(RARELY, 2 * wait))
+            with contextlib.suppress(OSError):
+                call = subprocess.Popen(
+                    argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, bufsize=0
+                )
+                self._add(_Link(call.stdout, call.stdin, peer, call))
+        for link in list(self.links.values()):
+            if link.waiting and not link.flush():
+                self._drop(link)
+
+    def _accept(self):
+        try:
+            connection, _address = self.server.accept()
+        except OSError:
+            return
+        self._add(_Link(connection, connection, None))
+
+    def _add(self, link):
+        self.selector.register(link.reading, selectors.EVENT_READ, link)
+        self._name(link)
+
+    def _name(self, link):
+        """Make a connection that of its peer. An older one ends."""
+        if link.peer is None:
+            return
+        before = self.links.get(link.peer)
+        self.links[link.peer] = link
+        if before is not None and before is not link:
+            self._drop(before)
+
+    def _read(self, link, now):
+        if link.is_closed:
+            return []  # a newer one has taken its place in the same look
+        lines = link.lines()
+        if lines is None:
+            self._drop(link)
+            return []
+        messages = []
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError):
+                continue  # a login may print something of its own
+            if link.peer is None:
+                link.peer = str(message.get("peer")) if isinstance(message, dict) else ""
+                self._name(link)
+                continue
+            if link.peer in self._due:
+                self._due[link.peer] = (now, AGAIN)
+            messages.append((link.peer, message))
+        return messages
+
+    def _drop(self, link):
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(link.reading)
+        if self.links.get(link.peer) is link:
+            del self.links[link.peer]
+        link.close()
+
+
+def calls_of(me: str, nodes: typing.Sequence[str], config: str, number: int) -> dict:
+    """Return {peer: command} of the peers that a node calls: those before it in rank order.
+
+    config: the ssh configuration of the run's credential. number: the attempt that it was made for.
+    """
+    earlier = nodes[: list(nodes).index(me)]
+    return {peer: ["ssh", "-F", config, peer, f"talk {number:d}"] for peer in earlier}
+
+
+def path_of(run: str, node: str) -> str:
+    """Return the path of a supervisor's socket."""
+    return relay.socket_path(run, node)

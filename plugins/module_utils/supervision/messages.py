@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check of a peer's message before the protocol takes it. A peer is not trusted.
+
+A member can still lie about itself, and so harm its own run. It cannot bring values that the
+protocol would not understand.
+"""
+
+from __future__ import annotations
+
+import typing
+
+from .raft import MOST_ENTRIES
+
+_COUNT = "count"
+_FIELDS = {
+    "ask_vote": {"term": _COUNT, "last_index": _COUNT, "last_term": _COUNT},
+    "vote": {"term": _COUNT, "granted": bool},
+    "append": {
+        "term": _COUNT,
+        "prev_index": _COUNT,
+        "prev_term": _COUNT,
+        "commit": _COUNT,
+        "round": _COUNT,
+        "entries": list,
+    },
+    "appended": {"term": _COUNT, "success": bool, "match": _COUNT, "round": _COUNT},
+    "ask_lease": {"nonce": _COUNT, "report": list, "over": _COUNT},
+    "lease": {"nonce": _COUNT, "attempt": _COUNT},
+    "request": {"value": dict},
+}
+_VALUES = {
+    "plan": {"generation": _COUNT, "attempt": _COUNT, "members": list, "step": _COUNT},
+    "supersede": {"attempt": _COUNT},
+    "ended": {"attempt": _COUNT, "node": str},
+    "checkpoint": {"attempt": _COUNT, "step": _COUNT},
+    "done": {"attempt": _COUNT},
+    "verdict": {
+        "attempt": _COUNT,
+        "again": bool,
+        "delay": float,
+        "verdict": dict,
+        "decision": dict,
+    },
+    "stop": {"generation": _COUNT},
+    "open": {"generation": _COUNT},
+}
+# Fields that may be missing.
+_OPTIONAL = {"checkpoint": {"point"}, "verdict": {"trained", "saved", "resume", "instead"}}
+_REPORT = (_COUNT, bool, bool, bool, _COUNT)
+
+
+def is_valid(message: typing.Any, nodes: typing.Collection[str]) -> bool:
+    """Return whether a message has the fields and types of its kind. nodes: of the run."""
+    if not isinstance(message, dict) or not _has_fields(message, _FIELDS):
+        return False
+    if message["kind"] == "ask_lease":
+        return _is_report(message["report"])
+    if message["kind"] == "request":
+        return _is_value(message["value"], nodes)
+    if message["kind"] == "append":
+        entries = message["entries"]
+        return len(entries) <= MOST_ENTRIES and all(_is_entry(entry, nodes) for entry in entries)
+    return True
+
+
+def _has_fields(value: dict[str, typing.Any], table: typing.Mapping[str, typing.Any]) -> bool:
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in table:
+        return False
+    return all(_has_type(value.get(name), wanted) for name, wanted in table[kind].items())
+
+
+def _has_type(value: typing.Any, wanted: typing.Any) -> bool:
+    if wanted == _COUNT:
+        return type(value) is int and 0 <= value < 1 << 62
+    if wanted is float:
+        return type(value) in (int, float) and 0 <= value < 1 << 20
+    return type(value) is wanted
+
+
+def _is_report(report: list[typing.Any]) -> bool:
+    if len(report) != len(_REPORT) + 2:
+        return False
+    plain = all(_has_type(value, wanted) for value, wanted in zip(report, _REPORT))
+    return plain and all(value is None or type(value) is dict for value in report[len(_REPORT) :])
+
+
+def _is_entry(entry: typing.Any, nodes: typing.Collection[str]) -> bool:
+    if not isinstance(entry, list) or len(entry) != 2 or not _has_type(entry[0], _COUNT):
+        return False
+    return entry[1] is None or _is_value(entry[1], nodes)
+
+
+def _is_value(value: typing.Any, nodes: typing.Collection[str]) -> bool:
+    if not isinstance(value, dict) or not _has_fields(value, _VALUES):
+        return False
+    kind = value["kind"]
+    if not set(value) <= {"kind", *_VALUES[kind], *_OPTIONAL.get(kind, ())}:
+        return False
+    if kind == "plan" and not value["members"]:
+        return False
+    named = [*value.get("members", ()), *[value[key] for key in ("node",) if key in value]]
+    if not all(isinstance(node, str) and node in nodes for node in named):
+        return False
+    if kind == "verdict":
+        parts = (value["verdict"], value["decision"], value.get("resume"))
+        if not all(_is_flat(part) for part in parts):
+            return False
+    instead = value.get("instead")
+    if instead is not None and not _is_instead(instead):
+        return False
+    return value.get("point") is None or type(value["point"]) is dict
+
+
+def _is_flat(value: typing.Any) -> bool:
+    """Return whether a value is None or a mapping of plain values."""
+    plain = (str, int, float, bool, type(None))
+    if value is None:
+        return True
+    return type(value) is dict and all(type(item) in plain for item in value.values())
+
+
+def _is_instead(instead: typing.Any) -> bool:
+    if type(instead) is not dict or set(instead) != {"step", "point"}:
+        return False
+    is_point = instead["point"] is None or type(instead["point"]) is dict
+    return is_point and _has_type(instead["step"], _COUNT)

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attempts of a supervised run on this node: what they do, their begin and their end.
+
+What takes time (a copy, a start, a stop, reading logs) runs in threads, so that the supervisor goes
+on to answer its peers.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import os
+import re
+
+from ..agent import heartbeat
+from ..attempts import attempt_dir, evidence, ownership
+from ..attempts import supervisor_order as orders
+from ..base import processes
+from ..base.commands import run_program
+from ..base.files import read_mapping
+from ..checkpoints import finder, model_collector, point_check, replica
+from ..recovery import checkpoint_transfer
+from . import planned_attempts
+from .supervisor import IDLE, Report
+
+LOOK_SECONDS = 5.0  # between two looks for a new checkpoint
+COMMAND_SECONDS = 90
+_ATTEMPT = re.compile(r"attempt-([0-9]{1,5})\Z")
+# Of the evidence, what no verdict needs.
+_LEFT_OUT = ("files",)
+
+
+def order_of(point):
+    """Return a point's place among all of a run, as one whole number: more is newer."""
+    instead, done, attempt, _saved = finder.sort_key(point)
+    return int(instead) * 10**16 + min(int(done) + 1, 10**10 - 1) * 10**6 + int(attempt)
+
+
+def run_command(argv, data=None):
+    """Run a program of the node and return (exit code, stdout, stderr)."""
+    del data  # rsync's lists travel in files (bounded_rsync)
+    code, out, err = run_program(argv, COMMAND_SECONDS)
+    if code is None:
+        code = 124
+    return code, out, err
+
+
+class CheckpointMissing(ValueError):
+    """No node has given the checkpoint."""
+
+
+class NodeAttempts:
+    """The newest attempt on this node."""
+
+    def __init__(self, place, order):
+        self.place, self.order = place, order
+        self.run_dir = os.path.join(order.base, "runs", order.run)
+        self.pool = concurrent.futures.ThreadPoolExecutor(max_workers=3)
+        self.attempt = self._newest()
+        self.unit = None
+        self.beat = {"state": "unknown", "holds": True, "ended": None}
+        self.looked_at = self.saved_at = -1e9
+        self.starting = self.ending = self.reading = self.saving = None
+        self.finding, self.seen, self.point = None, None, None
+        self.problem = ""
+
+    def _newest(self):
+        """Return the newest attempt that was started here, 0 for none of this order."""
+        numbers = [0]
+        for name in os.listdir(self.run_dir):
+            match = _ATTEMPT.match(name)
+            path = os.path.join(self.run_dir, name, "attempt.json")
+            if match and os.path.exists(path):
+                numbers.append(int(match.group(1)))
+        newest = max(numbers)
+        if newest < self.order.first:
+            return 0
+        return newest
+
+    def directory(self, number):
+        """Return the directory of an attempt."""
+        return attempt_dir.attempt_dir(self.order.base, self.order.run, number)
+
+    # -- what they do --
+
+    def report(self, now):
+        """Return the Report of this node. now: seconds of CLOCK_BOOTTIME."""
+        if not self.attempt:
+            self.attempt = self._newest()
+        if not self.attempt:
+            return IDLE
+        if self.starting is not None and not self._has_started():
+            return Report(self.attempt, True, False, False, 0)
+        if self.problem:
+            return Report(self.attempt, False, True, False, 0, None, self.finding)
+        self._look(now)
+        if self.beat["holds"]:
+            self._look_for_checkpoint(now)
+            return Report(self.attempt, True, False, False, self._step(), self.point)
+        self._read_evidence()
+        is_done = bool((self.beat["ended"] or {}).get("ok"))
+        return Report(
+            self.attempt, False, not is_done, is_done, self._step(), self.point, self.finding
+        )
+
+    def _step(self):
+        """Return the place of this attempt's newest checkpoint, 0 without one."""
+        if self.point is None:
+            return 0
+        return order_of(self.point)
+
+    def _has_started(self):
+        """Return whether the start has come to an end, and note its problem."""
+        if not self.starting.done():
+            return False
+        self.problem, self.finding = self.starting.result()
+        self.starting = None
+        return True
+
+    def _look(self, now):
+        """See what the attempt's unit does."""
+        if now - self.looked_at < 0.5 or not self.beat["holds"]:
+            return
+        self.looked_at = now
+        name = attempt_dir.unit_name(self.order.run, self.attempt)
+        if self.unit is None or self.unit.name != name:
+            self.unit = heartbeat.Unit(name)
+        self.beat = heartbeat.look(self.directory(self.attempt), self.unit)
+
+    def _look_for_checkpoint(self, now):
+        """Note a new complete checkpoint of the newest attempt."""
+        if self.saving is not None:
+            if self.saving.done():
+                self.point = self.saving.result() or self.point
+                self.saving = None
+        elif now - self.saved_at >= LOOK_SECONDS:
+            self.saved_at = now
+            listed = self._list_checkpoints()
+            if listed and listed != self.seen:
+                self.seen = listed
+                self.saving = self.pool.submit(self._find_point, self.attempt)
+
+    def _list_checkpoints(self):
+        """Return what the attempt's folders of checkpoints hold, by names and times."""
+        directory = self.directory(self.attempt)
+        suite = read_mapping(os.path.join(directory, "plan.json")).get("suite") or {}
+        rule, rows = suite.get("resume") or {}, []
+        if not rule.get("holds"):
+            return rows
+        with contextlib.suppress(OSError, KeyError):
+            root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                for folder in suite["checkpoints"]["folders"]:
+                    rows += [(folder, row) for row in finder.list_candidates(root, folder, rule)[0]]
+            finally:
+                os.close(root)
+        return rows
+
+    def _find_point(self, attempt):
+        """Return the newest complete checkpoint of an attempt, or None."""
+        point = self._held()
+        if point and point["attempt"] == attempt:
+            return point
+        return None
+
+    def _read_evidence(self):
+        """Read what the attempt's end left here, once."""
+        if self.finding is not None:
+            return
+        if self.reading is None:
+            self.reading = self.pool.submit(self._evidence, self.attempt)
+        elif self.reading.done():
+            self.finding, self.reading = self.reading.result(), None
+
+    def _evidence(self, attempt):
+        try:
+            found = evidence.collect(self.directory(attempt), self.order.node)
+        except (evidence.EvidenceError, OSError, ValueError) as error:
+            return {"node": self.order.node, "unreachable": str(error), "holds": self._held()}
+        kept = {key: value for key, value in found.items() if key not in _LEFT_OUT}
+        return dict(kept, holds=self._held())
+
+    def _held(self):
+        """Return the newest complete checkpoint of the run on this node, or None."""
+        with contextlib.suppress(OSError, ValueError, model_collector.CheckpointError):
+            point = finder.find_in_run(self.run_dir, {})["point"]
+            if point and not point_check.point_problem(point):
+                return dict(point, source=self.order.node)
+        return None
+
+    # -- begin and end --
+
+    def start(self, attempt, point):
+        """Begin an attempt from a point, None for the beginning."""
+        if self.starting is not None or attempt <= self.attempt:
+            return
+        before, self.attempt = self.attempt, attempt
+        self.problem, self.finding, self.seen, self.point = "", None, None, None
+        self.beat = {"state": "unknown", "holds": True, "ended": None}
+        self.starting = self.pool.submit(self._start, before, attempt, point)
+
+    def _start(self, before, attempt, point):
+        """Return (its problem, the finding), ('', None) after a start."""
+        try:
+            if before:
+                processes.end(self.order.run, before)
+            if point is not None:
+                self._fetch(point)
+            text = planned_attempts.plan_text(self.place, point)
+            ownership.run_when_free(
+                run_command,
+                self.order.base,
+                self.order.run,
+                attempt,
+                self.order.start,
+                self.order.node,
+                lambda: self._start_unit(attempt, text),
+            )
+        except Exception as error:  # whatever it is, the peers have to know
+            problem = f"{type(error).__name__}: {error}"
+            return problem, {
+                "node": self.order.node,
+                "unreachable": f"attempt {attempt} did not start here: {problem}",
+                "lacks": isinstance(error, CheckpointMissing),
+                "holds": self._held(),
+            }
+        return "", None
+
+    def _start_unit(self, attempt, text):
+        plan, place = json.loads(text), self.directory(attempt)
+        files = {}
+        for name in (orders.AGENT, orders.REPLICATOR, orders.JOB):
+            with contextlib.suppress(FileNotFoundError), open(
+                os.path.join(self.place, name), "rb"
+            ) as handle:
+                files[name] = handle.read()
+        begun = {
+            "start": self.order.start,
+            "by": "the nodes of the run",
+            "boot": ownership.boot_mark(),
+            "supervised": True,
+        }
+        if self.order.mesh:
+            begun["mesh"] = self.order.mesh
+        digest = hashlib.sha256(text.encode("ascii")).hexdigest()
+        run, node = self.order.run, self.order.node
+        attempt_dir.prepare(place, text, digest, node, run, attempt, files, begun)
+        unit = attempt_dir.unit_name(run, attempt)
+        about = f"Trainyard run {run} attempt {attempt:d}"
+        attempt_dir.start(run_command, place, plan, node, unit, about, self.order.mesh)
+
+    def _fetch(self, point):
+        """Make the point's files a tree of this node.
+
+        Raises ValueError, CheckpointMissing where no node gives it.
+        """
+        problem = point_check.point_problem(point)
+        if problem:
+            raise ValueError(f"the checkpoint {problem}")
+        wanted = dict(point, sources=self._sources(point))
+        _changed, is_here, reasons = checkpoint_transfer.fetch(
+            run_command,
+            self.order.home,
+            self.order.base,
+            self.order.node,
+            wanted,
+            config=self.order.mesh,
+        )
+        if not is_here:
+            raise CheckpointMissing("; ".join(reasons) or "no node has the checkpoint")
+
+    def _sources(self, point):
+        """Return [{source, path}] of the places where a point's files may lie.
+
+        They are this node, the node that has found it, rank 0's, and the one with the replica.
+        """
+        sources = []
+        own = finder.find_in_run(self.run_dir, {})["point"]
+        if own and own["digest"] == point["digest"]:
+            sources.append({"source": self.order.node, "path": own["path"]})
+        is_own = point["source"] == self.order.node
+        if not is_own or point["path"].startswith(self.run_dir + os.sep):
+            sources.append({"source": point["source"], "path": point["path"]})
+        plan = read_mapping(os.path.join(self.directory(point["attempt"]), "plan.json"))
+        keeper = (plan.get("replica") or {}).get("node")
+        folders = ((plan.get("suite") or {}).get("checkpoints") or {}).get("folders") or []
+        attempt = self.directory(point["attempt"])
+        for node in (keeper, self.order.nodes[0]):
+            for folder in folders:
+                is_slot = folder not in replica.saved_folders(folders)
+                if node and is_slot == (node == keeper):
+                    sources.append({"source": node, "path": os.path.join(attempt, folder)})
+        return sources
+
+    def end(self, attempt):
+        """End the processes of an attempt."""
+        if self.ending is None or self.ending.done():
+            self.ending = self.pool.submit(self._end, attempt)
+
+    def _end(self, attempt):
+        place = self.directory(attempt)
+        unit = attempt_dir.unit_name(self.order.run, attempt)
+        try:
+            attempt_dir.stop(run_command, place, unit, "peer", "the nodes of the run")
+        except (attempt_dir.AttemptError, OSError) as error:
+            return str(error)
+        return ""

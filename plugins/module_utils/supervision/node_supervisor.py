@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Supervisor of a run on one node: it keeps the run alive with its peers, without a controller.
+
+A persistent unit of the training user (attempts/supervisor_unit.py), from an attempt's start by a
+controller until the run is complete, stopped or given up. It has an archive of its own. The
+decisions are supervisor.py's; here are the clock, the disk, the peers and the processes.
+
+    supervisor.pyz DIRECTORY
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import time
+
+from ..agent import systemd
+from ..attempts import attempt_dir, mesh_credential, ownership, supervisor_unit
+from ..attempts import supervisor_order as orders
+from ..base.files import read_json, read_mapping, write_json
+from . import channel, judgement, messages, node_attempts
+from .supervisor import Beginning, Supervisor
+
+TICK = 0.2  # seconds without a message until the next look
+ALIVE_SECONDS = 1.0  # between two words to systemd's watchdog
+STATUS_SECONDS = 5.0
+WISH_SECONDS = 1.0
+# Seconds that it stays after the end, so that every peer learns of the last entries.
+LINGER = 20.0
+# Seconds without a leader and without processes, after which it takes its peers' supervisors for
+# gone. The run has ended while this node was away.
+ALONE = 86400.0
+
+
+def clock():
+    """Return the seconds of a clock that runs on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Program:
+    """The supervisor with all that it needs of its node."""
+
+    def __init__(self, place):
+        self.place, self.order = place, orders.read(place)
+        now, order = clock(), self.order
+        until = order.until
+        if order.boot != ownership.boot_mark():
+            until = now  # the controller's word counts by a clock that began with the machine
+        step = 0
+        if order.point:
+            step = node_attempts.order_of(order.point)
+        beginning = Beginning(order.first, tuple(order.nodes), until, step, order.point)
+        saved = None
+        if os.path.exists(self._path(orders.STATE)):
+            saved = read_json(self._path(orders.STATE))
+        self.supervisor = Supervisor(
+            order.node,
+            order.nodes,
+            len(order.nodes),
+            saved,
+            now,
+            random.Random(),
+            beginning,
+            self._judge,
+        )
+        if saved is None:
+            self._save()
+        self.supervisor.lease = self._read_lease() or self.supervisor.lease
+        self.attempts = node_attempts.NodeAttempts(place, order)
+        calls = {}
+        if order.mesh:
+            calls = channel.calls_of(order.node, order.nodes, order.mesh, order.first)
+        self.channel = channel.Channel(channel.path_of(order.run, order.node), calls, sys.stderr)
+        self.alive_at = self.status_at = self.wish_at = -1e9
+        self.heard_at, self.over_at = now, None
+        self.status = {}
+        self.lease = self.supervisor.lease
+
+    def _path(self, name):
+        return os.path.join(self.place, name)
+
+    def _save(self):
+        """Put what the protocol needs onto the disk, before a message says it."""
+        write_json(self._path(orders.STATE), self.supervisor.raft.state())
+
+    def _read_lease(self):
+        """Return the lease that this node had when its supervisor ended, None without one.
+
+        A supervisor that comes back would end the attempt otherwise. The lease counts by a clock
+        that began with the machine.
+        """
+        saved = read_mapping(self._path(orders.LEASE))
+        if saved.get("boot") != ownership.boot_mark():
+            return None
+        return saved["attempt"], saved["until"]
+
+    def _keep_lease(self):
+        """Put a new lease onto the disk."""
+        attempt, until = self.supervisor.lease
+        if (attempt, until) == self.lease:
+            return
+        self.lease = attempt, until
+        kept = {"attempt": attempt, "until": until, "boot": ownership.boot_mark()}
+        with contextlib.suppress(OSError):  # a full disk: the supervisor need not come back
+            write_json(self._path(orders.LEASE), kept)
+
+    def _judge(self, run, found):
+        """Return the verdict's entry of the newest attempt. All plans have the same ranks."""
+        plan = read_json(self._path(orders.FRESH))
+        return judgement.judge(self.order, plan["ranks"], run, found)
+
+    def run(self):
+        """Keep the run until it is over, and return the exit code."""
+        systemd.notify(b"READY=1")
+        while not self._is_over(clock()):
+            self._step()
+        return self._finish()
+
+    def _step(self):
+        """Take what has come, decide, and do it."""
+        received = self.channel.receive(TICK, clock())
+        now, supervisor = clock(), self.supervisor
+        supervisor.tell(self.attempts.report(now), now)
+        for peer, message in received:
+            if peer in self.order.nodes and messages.is_valid(message, self.order.nodes):
+                supervisor.receive(peer, message, now)
+        supervisor.tick(now)
+        self._wish(now)
+        if supervisor.raft.is_changed:
+            self._save()
+        self._keep_lease()
+        for receiver, message in supervisor.take_outbox():
+            self.channel.send(receiver, message)
+        for action in supervisor.take_actions():
+            self._act(action)
+        self._show(now)
+
+    def _act(self, action):
+        """Begin or end an attempt."""
+        print(f"{action['do']} attempt {action['attempt']}", flush=True)
+        if action["do"] == "end":
+            self.attempts.end(action["attempt"])
+        elif not os.path.exists(self._path(orders.WISH)):
+            self.attempts.start(action["attempt"], self.supervisor.run.point)
+
+    def _wish(self, now):
+        """Ask for a stop that a person wants, until a majority has it."""
+        if now - self.wish_at < WISH_SECONDS or not self.supervisor.run.is_open():
+            return
+        self.wish_at = now
+        if os.path.exists(self._path(orders.WISH)):
+            generation = self.supervisor.run.generation
+            self.supervisor.request({"kind": "stop", "generation": generation}, now)
+
+    def _show(self, now):
+        """Write status.json where something has changed, and say that this program is alive."""
+        if now - self.alive_at >= ALIVE_SECONDS:
+            self.alive_at = now
+            systemd.notify(b"WATCHDOG=1")
+        run, raft = self.supervisor.run, self.supervisor.raft
+        status = {
+            "run": self.order.run,
+            "node": self.order.node,
+            "leader": raft.leader,
+            "term": raft.term,
+            "attempt": run.attempt,
+            "here": self.attempts.attempt,
+            "point": run.point and {key: run.point.get(key) for key in ("attempt", "name", "step")},
+            "is_open": run.is_open(),
+            "is_stopped": run.is_stopped,
+            "is_done": run.is_done,
+            "is_given_up": run.is_given_up,
+            "verdicts": list(run.verdicts),
+        }
+        if raft.leader:
+            self.heard_at = now
+        if status == self.status and now - self.status_at < STATUS_SECONDS:
+            return
+        if status != self.status:
+            self._log(status)
+        self.status, self.status_at = status, now
+        with contextlib.suppress(OSError):  # a full disk: the run is kept all the same
+            write_json(self._path(orders.STATUS), dict(status, time=time.time()))
+
+    def _log(self, status):
+        """Print what has changed, a line for a person."""
+        changed = {
+            key: value
+            for key, value in status.items()
+            if key != "verdicts" and value != self.status.get(key)
+        }
+        print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), changed, flush=True)
+        for value in status["verdicts"][len(self.status.get("verdicts", ())) :]:
+            print(value["verdict"].get("text"), value["decision"].get("why"), flush=True)
+
+    def _is_over(self, now):
+        """Return whether nothing is left to do."""
+        run, report = self.supervisor.run, self.supervisor.report
+        if report.is_running:
+            self.over_at = None
+            return False
+        if run.is_open():
+            self.over_at = None
+            return now - self.heard_at > ALONE
+        if self.over_at is None:
+            self.over_at = now
+        is_judged = run.judged == run.attempt
+        return now - self.over_at > LINGER and (is_judged or now - self.over_at > 3 * LINGER)
+
+    def _finish(self):
+        """Leave the node as it was, but for the record, and return the exit code."""
+        self.status_at = -1e9
+        self._show(clock())
+        self.channel.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(channel.path_of(self.order.run, self.order.node))
+        if self.order.mesh:
+            with contextlib.suppress(mesh_credential.CredentialError, OSError):
+                mesh_credential.release(
+                    self.order.home, self.order.run, self.order.first, self.order.node
+                )
+        unit = attempt_dir.unit_name(self.order.run, self.order.first)
+        supervisor_unit.forget(node_attempts.run_command, self.order.home, unit, self.order.node)
+        if supervisor_unit.is_installed(self.order.home, unit, self.order.node):
+            return supervisor_unit.OVER
+        return 0  # a unit without its file is not started again, and has no codes of its own
+
+
+def main(arguments):
+    """Run the supervisor of a directory and return its exit code."""
+    if len(arguments) != 1:
+        raise SystemExit(__doc__)
+    os.umask(0o077)
+    return Program(arguments[0]).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node's attempts: what the peers learn of them, how one begins, and from which checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import attempt_dir
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    supervisor_order as orders,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import finder
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import next_plan, plan_bytes
+from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import (
+    messages,
+    node_attempts,
+)
+from core_support import RUN, compiled, put
+from detached_support import NODES, order_of, point_of, wait_for
+from unit.checkpoints.test_finder import RULES, detection, save
+
+GONE = {"state": "inactive", "holds": False, "ended": {"ok": False, "by": None, "reason": None}}
+DONE = dict(GONE, ended={"ok": True, "by": None, "reason": None})
+FRESH = plan_bytes.canonical_bytes(compiled()).decode("ascii")
+TEMPLATE = plan_bytes.canonical_bytes(compiled(resume=next_plan.PLACEHOLDER)).decode("ascii")
+
+
+class Node:
+    """A node's directories and its NodeAttempts, whose unit is what the test says."""
+
+    def __init__(self, folder, monkeypatch):
+        self.run = folder / "runs" / RUN
+        self.order, self.now = order_of(folder, "node2", nodes=["node1", "node2"], first=3), 0.0
+        self.place = self.run / "supervisor" / "node2"
+        files = {orders.FRESH: FRESH, orders.TEMPLATE: TEMPLATE}
+        put(self.place, {**files, orders.AGENT: "agent", orders.JOB: "{}"})
+        self.beat = {"state": "active", "holds": True, "ended": None}
+        self.ended, self.begun = [], []
+        monkeypatch.setattr(node_attempts.heartbeat, "look", lambda *_which: self.beat)
+        monkeypatch.setattr(node_attempts.processes, "end", lambda *which: self.ended.append(which))
+        monkeypatch.setattr(node_attempts.ownership, "run_when_free", self.when_free)
+        monkeypatch.setattr(attempt_dir, "_prepare_work", lambda *_which: None)
+        monkeypatch.setattr(attempt_dir, "start", lambda *way: self.begun.append(way))
+
+    def when_free(self, *given):
+        assert given[1:6] == (self.order.base, RUN, given[3], "token", "node2")
+        return given[6]()
+
+    def lay_out(self, number, folders=("output",), **plan):
+        """Write what the start of an attempt has left."""
+        suite = {"checkpoints": {"folders": list(folders)}, "resume": RULES["paddledetection"]}
+        plan = dict({"suite": suite, "nodes": [{"name": "node1"}]}, **plan)
+        texts = {"plan.json": json.dumps(plan), "attempt.json": "{}"}
+        return Path(put(self.run / f"attempt-{number}", texts))
+
+    def attempts(self):
+        return node_attempts.NodeAttempts(str(self.place), self.order)
+
+    def report(self, made):
+        """Return the report after a while."""
+        self.now += 10.0
+        return made.report(self.now)
+
+    def await_report(self, made, wanted):
+        """Return the first report that has what a test waits for."""
+        found = [self.report(made)]
+        wait_for(
+            lambda: wanted(found[-1]),
+            lambda: (time.sleep(0.01), found.append(self.report(made))),
+        )
+        return found[-1]
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    return Node(tmp_path, monkeypatch)
+
+
+# --- the order of points
+
+
+def all_points(counts):
+    values = itertools.product([True, False], counts, counts, [1, 2, 99999], [1.5, 2.5])
+    keys = ("instead", "epoch", "step", "attempt", "saved")
+    return [point_of(**dict(zip(keys, value))) for value in values]
+
+
+def test_points_are_in_the_finders_order():
+    points = all_points([None, 0, 1, 12, 10**9])
+    for one, two in itertools.product(points, points):
+        keys = [finder.sort_key(point)[:3] for point in (one, two)]
+        numbers = [node_attempts.order_of(point) for point in (one, two)]
+        assert (numbers[0] < numbers[1]) == (keys[0] < keys[1]), (one, two)
+
+
+def test_an_order_is_a_number_that_a_message_carries():
+    for point in all_points([None, 0, 1, 10**9]):
+        number = node_attempts.order_of(point)
+        assert messages._has_type(number, messages._COUNT) and number > 0, point
+
+
+def test_many_steps_are_in_the_finders_order():
+    few, many = point_of(epoch=1), point_of(instead=True, epoch=10**11)
+    assert finder.sort_key(few) > finder.sort_key(many)
+    assert node_attempts.order_of(few) > node_attempts.order_of(many)
+
+
+# --- what they do
+
+
+def test_nothing_is_said_of_attempts_before_the_first(node):
+    node.lay_out(1)
+    node.lay_out(2)
+    assert node.report(node.attempts()) == node_attempts.IDLE
+    node.lay_out(3)
+    (node.run / "attempt-9").mkdir()  # it was never begun
+    assert node.report(node.attempts())[:4] == (3, True, False, False)
+
+
+def test_an_attempt_that_begins_later_is_seen(node):
+    made = node.attempts()
+    assert node.report(made) == node_attempts.IDLE
+    node.lay_out(3)
+    assert node.report(made)[:2] == (3, True)
+
+
+@pytest.mark.parametrize("beat, expected", [(GONE, (True, False)), (DONE, (False, True))])
+def test_the_end_of_an_attempt(node, monkeypatch, beat, expected):
+    found = {"node": "node2", "ranks": [], "files": {"x": 1}}
+    monkeypatch.setattr(node_attempts.evidence, "collect", lambda *_which: dict(found))
+    node.lay_out(3)
+    made = node.attempts()
+    assert node.report(made).is_running
+    node.beat = beat
+    report = node.await_report(made, lambda report: report.finding)
+    assert report[:4] == (3, False, *expected)
+    assert report.finding == {"node": "node2", "ranks": [], "holds": None}
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), ValueError("gone")])
+def test_evidence_that_cannot_be_read_is_said(node, monkeypatch, error):
+    def collect(*_which):
+        raise error
+
+    monkeypatch.setattr(node_attempts.evidence, "collect", collect)
+    node.lay_out(3)
+    node.beat = GONE
+    report = node.await_report(node.attempts(), lambda report: report.finding)
+    assert report.finding == {"node": "node2", "unreachable": "gone", "holds": None}
+
+
+def test_a_new_checkpoint_is_reported_once_it_is_complete(node):
+    folder, made = node.lay_out(3) / "output", node.attempts()
+    files = detection(2)
+    last = {"1.pdopt": files.pop("1.pdopt")}
+    save(str(folder), files)
+    for _look in range(5):
+        assert node.report(made).point is None
+        time.sleep(0.01)
+    save(str(folder), last)
+    report = node.await_report(made, lambda report: report.step)
+    said = report.point
+    assert (said["name"], said["epoch"], said["source"]) == ("1", 2, "node2")
+    assert report.step == node_attempts.order_of(report.point)
+    save(str(folder), detection(3))
+    newer = node.await_report(made, lambda newer: newer.step > report.step)
+    assert newer.point["name"] == "2"
+    message = {"kind": "ask_lease", "nonce": 1, "report": list(newer), "over": 0}
+    assert messages.is_valid(json.loads(json.dumps(message)), NODES)
+
+
+def test_a_report_has_the_step_of_its_point(node):
+    save(str(node.lay_out(3) / "output"), detection(2))
+    report = node.await_report(node.attempts(), lambda report: report.point)
+    assert report.step == node_attempts.order_of(report.point)
+
+
+def test_a_checkpoint_of_an_earlier_attempt_is_not_reported(node):
+    save(str(node.lay_out(3) / "output"), detection(2))
+    # A save that has just begun makes the node look.
+    save(str(node.lay_out(4) / "output"), {"2.pdparams": b"x"})
+    made = node.attempts()
+    for _look in range(5):
+        assert node.report(made)[:2] == (4, True) and node.report(made).point is None
+        time.sleep(0.01)
+
+
+# --- the begin
+
+
+def test_an_attempt_counts_as_running_from_the_order_to_begin_it(node, monkeypatch):
+    node.lay_out(3)
+    made, gate = node.attempts(), threading.Event()
+    monkeypatch.setattr(node, "when_free", lambda *given: gate.wait(10) and given[6]())
+    monkeypatch.setattr(node_attempts.ownership, "run_when_free", node.when_free)
+    node.beat = GONE  # of the attempt before
+    node.report(made)
+    made.start(4, None)
+    assert node.report(made) == node_attempts.Report(4, True, False, False, 0)
+    node.beat = {"state": "active", "holds": True, "ended": None}
+    gate.set()
+    node.await_report(made, lambda _report: made.starting is None)
+    assert node.report(made)[:3] == (4, True, False) and node.ended == [(RUN, 3)]
+
+
+def test_a_start_that_failed_is_a_failure_with_its_reason(node, monkeypatch):
+    def refuse(*_given):
+        raise attempt_dir.AttemptError("attempt.node_held", "node2 is held by another")
+
+    monkeypatch.setattr(node_attempts.ownership, "run_when_free", refuse)
+    node.lay_out(3)
+    made = node.attempts()
+    made.start(4, None)
+    report = node.await_report(made, lambda report: not report.is_running)
+    assert report[:5] == (4, False, True, False, 0) and report.finding["node"] == "node2"
+    assert report.finding["unreachable"].startswith("attempt 4 did not start here: ")
+    assert "node2 is held by another" in report.finding["unreachable"]
+    assert node.report(made) == report and report.finding["lacks"] is False
+    monkeypatch.setattr(node_attempts.ownership, "run_when_free", node.when_free)
+    made.start(5, None)
+    report = node.await_report(made, lambda _report: made.starting is None)
+    assert report[:4] == (5, True, False, False) and report.finding is None
+
+
+def test_a_node_says_which_checkpoint_it_holds(node, monkeypatch):
+    save(str(node.lay_out(2) / "output"), detection(2))
+    monkeypatch.setattr(
+        node_attempts.evidence, "collect", lambda *_which: {"node": "node2", "ranks": []}
+    )
+    node.lay_out(3)
+    node.beat = GONE
+    report = node.await_report(node.attempts(), lambda report: report.finding)
+    held = report.finding["holds"]
+    assert (held["name"], held["attempt"], held["source"]) == ("1", 2, "node2")
+
+
+def test_no_checkpoint_is_read_in_the_supervisors_own_thread(node, monkeypatch):
+    readers = []
+    monkeypatch.setattr(
+        node_attempts.finder,
+        "find_in_run",
+        lambda *_which: readers.append(threading.current_thread()) or {"point": None},
+    )
+    monkeypatch.setattr(node_attempts.ownership, "run_when_free", lambda *_which: 1 / 0)
+    made = node.attempts()
+    made.start(4, None)
+    node.await_report(made, lambda report: not report.is_running)
+    assert threading.main_thread() not in readers
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_no_older_attempt_is_begun(node, number):
+    node.lay_out(3)
+    made = node.attempts()
+    made.start(number, None)
+    assert made.starting is None and made.attempt == 3
+
+
+def test_what_a_start_leaves(node):
+    made = node.attempts()
+    made.start(4, None)
+    node.await_report(made, lambda _report: made.starting is None)
+    place = node.run / "attempt-4"
+    assert made.problem == "" and (place / "plan.json").read_text() == FRESH
+    record = json.loads((place / "attempt.json").read_text())
+    assert (record["supervised"], record["start"], record["mesh"]) == (True, "token", "config")
+    assert record["plan_sha256"] == hashlib.sha256(FRESH.encode()).hexdigest()
+    assert (place / orders.AGENT).read_text() == "agent"
+    ((_run, path, plan, name, unit, _about, mesh),) = node.begun
+    assert (path, plan, name, mesh) == (str(place), compiled(), "node2", "config")
+    assert unit == f"trainyard-{RUN}-4.service" and node.ended == []
+
+
+def test_a_start_from_a_checkpoint_copies_it_first(node, monkeypatch):
+    copied, point = [], point_of()
+
+    def fetch(_run, home, base, name, wanted, config):
+        copied.append((home, base, name, wanted["digest"], config, node.begun[:]))
+        return True, True, []
+
+    monkeypatch.setattr(node_attempts.checkpoint_transfer, "fetch", fetch)
+    made = node.attempts()
+    made.start(4, point)
+    node.await_report(made, lambda _report: made.starting is None)
+    order = node.order
+    assert copied == [(order.home, order.base, "node2", point["digest"], "config", [])]
+    expected = plan_bytes.canonical_bytes(compiled(resume=point)).decode("ascii")
+    assert (node.run / "attempt-4/plan.json").read_text() == expected and len(node.begun) == 1
+
+
+def test_without_its_checkpoint_nothing_is_begun(node, monkeypatch):
+    answer = (False, False, ["node1: timed out", "node2: gone"])
+    monkeypatch.setattr(node_attempts.checkpoint_transfer, "fetch", lambda *_a, **_k: answer)
+    made = node.attempts()
+    made.start(4, point_of())
+    report = node.await_report(made, lambda report: not report.is_running)
+    assert "node1: timed out; node2: gone" in report.finding["unreachable"] and node.begun == []
+    assert report.finding["lacks"] is True and report.finding["holds"] is None
+
+
+@pytest.mark.parametrize("point", [{}, point_of(digest="0" * 64), point_of(path="../x")])
+def test_a_checkpoint_of_a_peer_that_lies_is_not_copied(node, monkeypatch, point):
+    monkeypatch.setattr(
+        node_attempts.checkpoint_transfer, "fetch", lambda *_a, **_k: pytest.fail("it was asked")
+    )
+    made = node.attempts()
+    made.start(4, point)
+    report = node.await_report(made, lambda report: not report.is_running)
+    assert report.has_failed and "the checkpoint " in report.finding["unreachable"]
+
+
+# --- where a checkpoint may lie
+
+
+def test_a_point_is_looked_for_where_it_was_found_and_where_its_replica_is(node):
+    folders = ["output", "replica/a/output", "replica/b/output"]
+    place = node.lay_out(3, folders, replica={"node": "node2", "rate": 1})
+    point = point_of(attempt=3, source="node1", path="/elsewhere/output")
+    assert node.attempts()._sources(point) == [
+        {"source": "node1", "path": "/elsewhere/output"},
+        {"source": "node2", "path": f"{place}/replica/a/output"},
+        {"source": "node2", "path": f"{place}/replica/b/output"},
+        {"source": "node1", "path": f"{place}/output"},
+    ]
+
+
+def test_a_point_that_this_node_has_comes_first(node):
+    place = node.lay_out(3)
+    save(str(place / "output"), detection(2))
+    own = finder.find_in_run(str(node.run), {})["point"]
+    elsewhere = dict(own, source="node1", path="/elsewhere/output")
+    assert node.attempts()._sources(elsewhere)[:2] == [
+        {"source": "node2", "path": f"{place}/output"},
+        {"source": "node1", "path": "/elsewhere/output"},
+    ]
+    other = dict(elsewhere, digest="0" * 64)
+    assert node.attempts()._sources(other)[0]["source"] == "node1"
+
+
+def test_a_point_of_an_attempt_that_was_not_here(node):
+    assert node.attempts()._sources(point_of(attempt=3)) == [
+        {"source": "node1", "path": point_of()["path"]}
+    ]
+
+
+def test_no_peer_says_where_a_checkpoint_lies_on_this_node(node):
+    point = point_of(attempt=3, source="node2", path="/home/trainer/.ssh")
+    assert {"source": "node2", "path": "/home/trainer/.ssh"} not in node.attempts()._sources(point)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Three supervisors, each a whole program, keep a run over real relays: only the attempts'
+processes are not real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import relay
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    supervisor_order as orders,
+)
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import supervisor_unit
+from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import (
+    channel,
+    messages,
+    node_attempts,
+    node_supervisor,
+    raft,
+    supervisor,
+)
+from conftest import sample_plan
+from core_support import put
+from detached_support import NODES, call_of, order_of, point_of, wait_for
+from unit.diagnosis.test_verdict import VALUE, end, node, stopped
+
+POINT = point_of(attempt=1, source="node2")
+STEP = node_attempts.order_of(POINT)
+# The product's seconds, made shorter.
+SECONDS = {"LEASE": 6.0, "KILL": 1.0, "ASK": 0.3, "LOST": 2.5, "FINDING": 2.0}
+
+
+class Processes:
+    """The attempts of a node, whose processes do what the test says."""
+
+    def __init__(self, _place, order):
+        self.order, self.attempt, self.is_running = order, order.first, True
+        self.has_failed = self.is_done = False
+        self.step, self.point, self.finding = 0, None, None
+        self.log = []
+
+    def report(self, _now):
+        has_failed = self.has_failed or not (self.is_running or self.is_done)
+        state = (self.is_running, has_failed, self.is_done)
+        return supervisor.Report(self.attempt, *state, self.step, self.point, self.finding)
+
+    def start(self, attempt, point):
+        self.log.append(("start", attempt, point))
+        self.attempt, self.is_running, self.has_failed = attempt, True, False
+        self.step, self.point, self.finding = 0, None, None
+
+    def end(self, attempt):
+        self.log.append(("end", attempt))
+        if self.is_running:
+            self.fail(signal="SIGTERM", at=2.0, by="peer")
+
+    def fail(self, by=None, **more):
+        """End with what the evidence says of this node's rank."""
+        rank, unit = NODES.index(self.order.node), {}
+        if by:
+            unit = {"unit": stopped(by, at=1.0, source="node2")}
+        self.finding = node(self.order.node, end(rank, **more), **unit)
+        self.is_running, self.has_failed = False, True
+
+
+class World:
+    """The programs of a run's nodes, which take their turns in this thread."""
+
+    def __init__(self, folder, monkeypatch, nodes=NODES):
+        self.folder, self.nodes, self.refused, self.forgotten = folder, nodes, [], []
+        monkeypatch.setattr(relay, "socket_path", lambda _run, name: str(folder / f"{name}.s"))
+        monkeypatch.setattr(
+            channel,
+            "calls_of",
+            lambda me, names, _config, _number: {
+                peer: call_of(folder / f"{peer}.s", me) for peer in names[: names.index(me)]
+            },
+        )
+        for name, value in SECONDS.items():
+            monkeypatch.setattr(supervisor, name, value)
+        monkeypatch.setattr(raft, "ELECTION", (0.3, 0.6))
+        monkeypatch.setattr(raft, "HEARTBEAT", 0.1)
+        for name, value in {"TICK": 0.01, "LINGER": 0.3, "WISH_SECONDS": 0.1}.items():
+            monkeypatch.setattr(node_supervisor, name, value)
+        monkeypatch.setattr(node_attempts, "NodeAttempts", Processes)
+        monkeypatch.setattr(
+            supervisor_unit, "forget", lambda *which: self.forgotten.append(which[-1])
+        )
+        monkeypatch.setattr(
+            node_supervisor.mesh_credential, "release", lambda *w: self.forgotten.append(w[-1])
+        )
+        monkeypatch.setattr(messages, "is_valid", self.check)
+        for name in nodes:
+            text = json.dumps({"ranks": sample_plan(len(nodes), 1)["ranks"]})
+            order = order_of(folder, name, nodes=nodes, mesh="config" * (len(nodes) > 1))
+            put(folder / name, {orders.NAME: json.dumps(order._asdict()), orders.FRESH: text})
+        self.programs = {name: self.begin(name) for name in nodes}
+
+    def begin(self, name):
+        return node_supervisor.Program(str(self.folder / name))
+
+    def check(self, message, names):
+        """What an honest peer sends is valid."""
+        if not IS_VALID(message, names):
+            self.refused.append(message)
+        return True
+
+    def step(self):
+        for program in self.programs.values():
+            program._step()
+
+    def until(self, condition):
+        """Let the programs run until something holds for each of them."""
+        wait_for(lambda: all(map(condition, self.programs.values())), self.step)
+
+    def agree(self):
+        """Let the nodes agree on the controller's attempt."""
+        self.until(lambda program: program.supervisor.run.attempt == 1)
+
+    def on(self, name):
+        return self.programs[name].attempts
+
+    def logs(self):
+        return [program.attempts.log for program in self.programs.values()]
+
+    def status(self, name):
+        return json.loads((self.folder / name / orders.STATUS).read_text())
+
+
+IS_VALID = messages.is_valid
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    made = World(tmp_path, monkeypatch)
+    yield made
+    for program in made.programs.values():
+        with contextlib.suppress(AttributeError):  # one that has finished
+            program.channel.close()
+    assert made.refused == []
+
+
+def begun(number):
+    return lambda program: program.attempts.attempt == number and program.attempts.is_running
+
+
+def test_a_failed_rank_leads_to_an_attempt_from_the_newest_checkpoint(world):
+    world.agree()
+    assert world.logs() == [[], [], []] and world.status("node1")["is_open"] is True
+    world.on("node2").step, world.on("node2").point = STEP, POINT
+    world.until(lambda program: program.supervisor.run.point == POINT)
+    world.on("node2").fail(signal="SIGKILL", at=0.0)
+    world.until(begun(2))
+    assert world.logs() == [
+        [("end", 1), ("start", 2, POINT)],
+        [("start", 2, POINT)],
+        [("end", 1), ("start", 2, POINT)],
+    ]
+    world.until(lambda program: world.status(program.order.node)["here"] == 2)
+    for name in NODES:
+        status = world.status(name)
+        assert (status["attempt"], status["is_open"], status["is_stopped"]) == (2, True, False)
+        assert status["point"] == {"attempt": 1, "name": "4", "step": 60}
+        (value,) = status["verdicts"]
+        said = (value["verdict"]["rank"], value["verdict"]["node"], value["verdict"]["cause"])
+        assert (value["attempt"], *said) == (1, 1, "node2", "killed")
+
+
+def test_a_wish_on_one_node_ends_the_run_on_all(world):
+    world.agree()
+    put(world.folder / "node3", {orders.WISH: "{}"})
+    world.until(lambda program: program._is_over(node_supervisor.clock()))
+    assert world.logs() == [[("end", 1)]] * 3
+    for name in NODES:
+        status = world.status(name)
+        assert (status["is_open"], status["is_stopped"], status["is_done"]) == (False, True, False)
+    codes = [program._finish() for program in world.programs.values()]
+    assert codes == [0, 0, 0] and sorted(world.forgotten) == sorted(2 * NODES)
+    assert not list(world.folder.glob("*.s"))
+
+
+def test_a_node_with_a_wish_begins_nothing_even_where_it_cannot_ask(world, monkeypatch):
+    world.agree()
+    monkeypatch.setattr(node_supervisor, "WISH_SECONDS", 1e6)
+    put(world.folder / "node3", {orders.WISH: "{}"})
+    world.programs["node3"].wish_at = node_supervisor.clock()
+    world.on("node2").fail(signal="SIGKILL", at=0.0)
+    wait_for(lambda: begun(2)(world.programs["node1"]), world.step)
+    for _turn in range(20):
+        world.step()
+    assert [entry[0] for entry in world.on("node3").log] == ["end"]
+
+
+def test_an_error_of_the_user_is_the_end(world):
+    world.agree()
+    world.on("node2").fail(code=1, at=0.0, said=VALUE)
+    world.until(lambda program: program.supervisor.run.is_given_up)
+    world.until(lambda program: program._is_over(node_supervisor.clock()))
+    assert world.logs() == [[("end", 1)], [], [("end", 1)]]
+    for name in NODES:
+        status = world.status(name)
+        assert (status["is_open"], status["is_given_up"]) == (False, True)
+        assert status["verdicts"][0]["verdict"]["cause"] == "python_exception"
+
+
+def test_a_completed_training_is_the_end(world):
+    world.agree()
+    for rank, name in enumerate(NODES):
+        made = world.on(name)
+        made.is_running, made.is_done = False, True
+        launcher = {"exit_code": 0, "signal": None, "first_error": None}
+        unit = {"service_result": "success", "exit_code": "exited", "exit_status": "0"}
+        unit = dict(unit, stopped_by=None, stopped_at=None)
+        rank_end = end(rank, code=0, at=0.0)
+        made.finding = node(name, rank_end, unit=unit, launcher=launcher)
+    world.until(lambda program: program._is_over(node_supervisor.clock()))
+    assert world.logs() == [[], [], []]
+    world.programs["node3"]._finish()
+    status = world.status("node3")
+    assert (status["is_open"], status["is_done"]) == (False, True)
+    assert status["verdicts"][0]["verdict"]["outcome"] == "completed"
+
+
+def come_back(world, name):
+    """Start a node's supervisor anew, as systemd does."""
+    before = world.programs[name]
+    before.channel.close()
+    world.programs[name] = world.begin(name)
+    return before, world.programs[name]
+
+
+def test_a_supervisor_that_comes_back_knows_what_it_had_promised(world):
+    world.agree()
+    before, after = come_back(world, "node2")
+    for key in ("term", "voted_for", "log"):
+        assert getattr(after.supervisor.raft, key) == getattr(before.supervisor.raft, key)
+    assert after.supervisor.raft.term > 0 and after.supervisor.raft.log
+    world.until(lambda program: program.supervisor.run.attempt == 1)
+
+
+def test_a_supervisor_that_comes_back_ends_no_attempt(world):
+    world.agree()
+    come_back(world, "node2")
+    world.until(lambda program: program.supervisor.lease[0] == 1 or program.attempts.log)
+    assert world.logs() == [[], [], []]
+
+
+def test_a_verdict_is_shown_at_once(world, capsys):
+    program, now = world.programs["node1"], node_supervisor.clock()
+    program._show(now)
+    value = {"verdict": {"text": "FAILED: why"}, "decision": {"why": "so"}}
+    program.supervisor.run.verdicts.append(value)
+    program._show(now + 0.1)
+    assert world.status("node1")["verdicts"] == [value]
+    assert "FAILED: why so" in capsys.readouterr().out
+
+
+def test_a_node_whose_peers_have_gone_ends_its_processes(world):
+    world.agree()
+    for name in ("node2", "node3"):
+        world.programs.pop(name).channel.close()
+    alone = world.programs["node1"]
+    alone.supervisor.beginning = alone.supervisor.beginning._replace(until=0.0)
+    world.until(lambda program: program.attempts.log)
+    assert alone.attempts.log == [("end", 1)] and not alone._is_over(node_supervisor.clock())
+
+
+def test_a_message_in_the_name_of_a_stranger_is_not_taken(world, monkeypatch):
+    program, taken = world.programs["node1"], []
+    stop = {"kind": "request", "value": {"kind": "stop", "generation": 1}}
+    come = [("node9", stop), ("None", stop), ("", stop)]
+    monkeypatch.setattr(program.channel, "receive", lambda *_when: come)
+    monkeypatch.setattr(program.supervisor, "receive", lambda *given: taken.append(given))
+    program._step()
+    assert taken == []
+
+
+def test_a_message_that_is_not_valid_is_not_taken(world, monkeypatch):
+    program, taken = world.programs["node1"], []
+    monkeypatch.setattr(messages, "is_valid", IS_VALID)
+    come = [("node2", {"kind": "request", "value": 1}), ("node2", None), ("node2", [])]
+    monkeypatch.setattr(program.channel, "receive", lambda *_when: come)
+    monkeypatch.setattr(program.supervisor, "receive", lambda *given: taken.append(given))
+    program._step()
+    assert taken == []
+
+
+def test_a_single_node_keeps_its_run_alone(tmp_path, monkeypatch):
+    world = World(tmp_path, monkeypatch, nodes=["node1"])
+    world.agree()
+    world.on("node1").fail(signal="SIGKILL", at=0.0)
+    world.until(begun(2))
+    put(world.folder / "node1", {orders.WISH: "{}"})
+    world.until(lambda program: program._is_over(node_supervisor.clock()))
+    assert world.logs() == [[("start", 2, None), ("end", 2)]] and world.refused == []
+    assert world.programs["node1"]._finish() == 0
+
+
+@pytest.mark.parametrize("is_installed, code", [(True, supervisor_unit.OVER), (False, 0)])
+def test_the_exit_code_keeps_systemd_from_starting_it_again(world, monkeypatch, is_installed, code):
+    monkeypatch.setattr(supervisor_unit, "is_installed", lambda *_which: is_installed)
+    assert world.programs["node1"]._finish() == code
