@@ -8,7 +8,7 @@ DEMO = env -u ANSIBLE_INVENTORY
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev engine demo demo-down bench corpus mutants noise simulate drill lies hostile platforms endings lint messages reference test collection release
+.PHONY: help setup dev engine demo demo-down bench corpus mutants noise simulate drill lies hostile platforms long lint messages reference test collection release
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,8 +71,8 @@ hostile: engine dev ## day one on a site with a jump host, firewall and shared h
 platforms: engine dev ## trainings on nodes of Debian 11 and 13, one mesh with 12, Ubuntu if its keyring is there (15 to 25 minutes)
 	@.config/test.sh platforms
 
-endings: engine dev ## a full disk of the controller and packets that get lost one way, on molecule's two nodes (10 minutes)
-	@.config/test.sh endings
+long: engine dev ## scenarios that CI leaves out: endings that take minutes, two faults of the drill, the transfer of logs (25 minutes)
+	@.config/test.sh long
 
 lint: dev ## static checks: YAML, Ansible, Python, configuration
 	@.config/test.sh lint
@@ -83,7 +83,7 @@ messages: ## write docs/messages.md, the page of all message codes
 reference: ## write docs/reference/, the pages of all keys and options
 	@PYTHONPATH=collections python -m ansible_collections.trainyard.cluster.plugins.plugin_utils.config.reference_pages docs/reference
 
-test: engine dev ## everything that CI runs, in one go: all but `make hostile`, `make platforms`, `make endings`, `make drill` and the rest of `make lies`
+test: engine dev ## everything that CI runs, in one go: all but `make hostile`, `make platforms`, `make long`, `make drill` and the rest of `make lies`
 	@.config/test.sh
 
 collection: setup ## build the collection trainyard.cluster into dist/

@@ -609,7 +609,8 @@ def test_a_unit_that_ends_before_its_daemon(peer):
     assert call.returncode == 1
     peer.process.send_signal(signal.SIGTERM)
     peer.end()
-    assert peer.ends() == {2: (None, "SIGTERM")}
+    # Who collects the rank first, its daemon or the runner, is a matter of the machine's load.
+    assert peer.ends() in ({2: (None, "SIGTERM")}, {2: (None, None)})
 
 
 @pytest.mark.parametrize("half", ["", '["orted", "-mca"'], ids=["nothing", "half a line"])
