@@ -85,10 +85,7 @@ def answer_call(credential, run, number, peer, words):
         raise Refused("not a verb of a run: stop, beat, pull, talk, door")
     verb, attempt_number = words[0], match(NUMBER, words[1], "an attempt")
     machine = own_machine(credential, run, number)
-    if attempt_number not in (str(number), "0") and not machine.get("supervised"):
-        raise Refused(f"this key is for attempt {number}")
-    if peer not in machine["nodes"] or peer == machine["node"]:
-        raise Refused(f"{peer} is not a peer in this run")
+    check_caller(machine, number, attempt_number, peer)
     attempt = os.path.join(machine["base"], "runs", run, f"attempt-{attempt_number}")
     unit = f"trainyard-{run}-{attempt_number}.service"
     if verb == "stop" and len(words) == 3 and words[2] in REASONS:
@@ -106,6 +103,18 @@ def answer_call(credential, run, number, peer, words):
         return openmpi.door(attempt, words[2:])
     stop = f"stop N {'|'.join(REASONS)}"
     raise Refused(f"want: {stop}, beat N, pull N FOLDER, talk N, or door N WORDS")
+
+
+def check_caller(machine, number, attempt_number, peer):
+    """Raise Refused for a caller that is no peer, or an attempt that the key is not for.
+
+    number: of the attempt that the key was made for. attempt_number: as text, of the one asked for.
+    The nodes of a supervised run begin later attempts with the same key.
+    """
+    if attempt_number not in (str(number), "0") and not machine.get("supervised"):
+        raise Refused(f"this key is for attempt {number}")
+    if peer not in machine["nodes"] or peer == machine["node"]:
+        raise Refused(f"{peer} is not a peer in this run")
 
 
 def pull(base, run, attempt_number, folder):
