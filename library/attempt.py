@@ -163,6 +163,16 @@ def supervise(run, base, params, plan, mesh, files):
     supervisor_installation.begin(run, os.path.expanduser("~"), base, given, archives)
 
 
+def files_of(params, archive):
+    """Return {name: bytes} of what lies beside the attempt's plan. archive: agent.pyz."""
+    files = {attempt_dir.ARCHIVE: archive}
+    if params["replicator"]:
+        files[replica_unit.ARCHIVE] = base64.b64decode(params["replicator"])
+    if params["job"]:
+        files["job.json"] = params["job"].encode("utf-8")
+    return files
+
+
 def started(module, run, base, params):
     """Start the attempt and return the module's result."""
     place = attempt_dir.attempt_dir(base, params["run_id"], params["number"])
@@ -173,11 +183,7 @@ def started(module, run, base, params):
         if module.check_mode:
             return None
         archive = base64.b64decode(params["agent"])
-        files = {attempt_dir.ARCHIVE: archive}
-        if params["replicator"]:
-            files[replica_unit.ARCHIVE] = base64.b64decode(params["replicator"])
-        if params["job"]:
-            files["job.json"] = params["job"].encode("utf-8")
+        files = files_of(params, archive)
         begun = {"start": params["start"], "by": params["by"], "boot": ownership.boot_mark()}
         supervised = bool(params["supervise"])
         if supervised:

@@ -94,8 +94,8 @@ def answer_call(credential, run, number, peer, words):
         return heartbeat.main(attempt, unit)
     if verb == "pull" and len(words) == 6 and words[3:] == DAEMON:
         return pull(machine["base"], run, attempt_number, words[2])
-    if verb == "talk" and len(words) == 2 and machine.get("supervised"):
-        return relay.relay(relay.socket_path(run, machine["node"]), peer)
+    if verb == "talk" and len(words) == 2:
+        return talk(machine, run, peer)
     if verb == "door" and len(words) > 2:
         problem = openmpi.order_problem(wait_for_plan(attempt), peer, machine["node"], words[2:])
         if problem:
@@ -115,6 +115,13 @@ def check_caller(machine, number, attempt_number, peer):
         raise Refused(f"this key is for attempt {number}")
     if peer not in machine["nodes"] or peer == machine["node"]:
         raise Refused(f"{peer} is not a peer in this run")
+
+
+def talk(machine, run, peer):
+    """Lead a peer's supervisor to the one of this node, and return the exit code."""
+    if not machine.get("supervised"):
+        raise Refused("the nodes of this run do not begin its attempts themselves")
+    return relay.relay(relay.socket_path(run, machine["node"]), peer)
 
 
 def pull(base, run, attempt_number, folder):

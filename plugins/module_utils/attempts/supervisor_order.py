@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller orders the supervisors of a run to do, and what they leave behind.
+"""Order of a controller to the supervisors of a run, and the files that they keep.
 
 The order comes with the start of an attempt over the controller's own connection, and lies in the
 supervisor's directory on each node, with the archives and the two plans of later attempts. No peer

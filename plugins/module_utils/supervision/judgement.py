@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why an attempt ended, and whether another one may begin: by the code of the controller's verdict.
+"""Verdict on an attempt and decision on a restart, by the code that a controller uses.
 
 Pure. The leader of a run's supervisors judges by what each member found. The committed entry has
 the whole decision, so that every node and a controller that comes later know it.

@@ -97,19 +97,26 @@ def _is_value(value: typing.Any, nodes: typing.Collection[str]) -> bool:
     kind = value["kind"]
     if not set(value) <= {"kind", *_VALUES[kind], *_OPTIONAL.get(kind, ())}:
         return False
-    if kind == "plan" and not value["members"]:
+    return _names_nodes(value, nodes) and _has_sound_parts(value)
+
+
+def _names_nodes(value: dict[str, typing.Any], nodes: typing.Collection[str]) -> bool:
+    """Return whether every node that an entry names is one of the run."""
+    if value["kind"] == "plan" and not value["members"]:
         return False
-    named = [*value.get("members", ()), *[value[key] for key in ("node",) if key in value]]
-    if not all(isinstance(node, str) and node in nodes for node in named):
-        return False
-    if kind == "verdict":
-        parts = (value["verdict"], value["decision"], value.get("resume"))
-        if not all(_is_flat(part) for part in parts):
-            return False
-    instead = value.get("instead")
+    named = list(value.get("members", ()))
+    if "node" in value:
+        named.append(value["node"])
+    return all(isinstance(node, str) and node in nodes for node in named)
+
+
+def _has_sound_parts(value: dict[str, typing.Any]) -> bool:
+    """Return whether the mappings inside an entry have their form."""
+    flat = [value.get(key) for key in ("verdict", "decision", "resume")]
+    instead, point = value.get("instead"), value.get("point")
     if instead is not None and not _is_instead(instead):
         return False
-    return value.get("point") is None or type(value["point"]) is dict
+    return all(map(_is_flat, flat)) and (point is None or type(point) is dict)
 
 
 def _is_flat(value: typing.Any) -> bool:

@@ -38,10 +38,7 @@ def summarize_stop(
     ]
     problems = [report.node for report in reports if report.is_problem]
     silent = [report.node for report in reports if report.is_silent]
-    stopped: dict[str, list[str]] = {}
-    for report in reports:
-        for name in dict.fromkeys(report.runs):  # several attempts of a run may end there
-            stopped.setdefault(name, []).append(report.node)
+    stopped = _nodes_by_run(reports)
     text = _describe_stop(stopped, _runs_in(results, "noted"), found, run_id)
     command = "ansible-playbook playbooks/stop.yml"
     if run_id or stopped:
@@ -62,6 +59,15 @@ def summarize_stop(
     lines += [f"{report.node:<10}  {printable(report.text, limit=2000)}" for report in reports]
     lines.append(printable(text, limit=4000))
     return {"summary": lines, "verdict": {"outcome": outcome, "text": lines[-1]}}
+
+
+def _nodes_by_run(reports: list[_NodeReport]) -> dict[str, list[str]]:
+    """Return {run: the nodes on which it was stopped}."""
+    stopped: dict[str, list[str]] = {}
+    for report in reports:
+        for name in dict.fromkeys(report.runs):  # several attempts of a run may end there
+            stopped.setdefault(name, []).append(report.node)
+    return stopped
 
 
 def _prepend_open_nodes(text: str, problems: list[str], silent: list[str], command: str) -> str:
