@@ -72,12 +72,13 @@ environment = dict(os.environ)
 open("launcher.env", "w").write("\\n".join(sorted(environment)))
 ranks = []
 for number, code in spec["ranks"]:
-    here = dict(environment, PADDLE_TRAINER_ID=str(number), PADDLE_TRAINER_ENDPOINTS=spec["endpoints"])
+    here = dict(environment, PADDLE_TRAINER_ID=str(number))
+    here["PADDLE_TRAINER_ENDPOINTS"] = spec["endpoints"]
     ranks.append(subprocess.Popen([sys.executable, "-c", code], env=here, start_new_session=True))
 while any(rank.poll() is None for rank in ranks) or spec.get("hang"):
     time.sleep(0.5)
 sys.exit(spec.get("code", max(abs(rank.returncode) for rank in ranks)))
-"""  # noqa: E501
+"""
 SLEEP = "import time; time.sleep(0.6)"
 LONG = "import time; time.sleep(60)"
 KILL = "import os, signal, time; time.sleep(0.6); os.kill(os.getpid(), signal.SIGKILL)"

@@ -14,12 +14,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     plan_bytes,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import resume_config
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
-from core_support import CODE, DATA, ENVIRONMENT, ROOT, gang, job_of
+from core_support import ROOT, job_of
 from unit.modules.test_plan import module_arguments
-from unit.plan.test_plan_digest import values_of
+from unit.plan.test_plan_digest import shipped_gang
 
 CONFIGS = ROOT / "playbooks" / "configs"
 JOBS = sorted(jobs.shipped_jobs(str(CONFIGS)))
@@ -51,27 +50,9 @@ def points_of(suite):
 @functools.lru_cache(maxsize=None)
 def given_of(name, count):
     """Return compile_plan's arguments for a shipped job, and the merged config."""
-    job, problems = jobs.read_job(str(CONFIGS / f"{name}.yml"), f"playbooks/configs/{name}.yml")
-    assert not problems
-    suite = jobs.load_suite(job["suite"])
-    accelerator, values = ACCELERATORS.get(job["launcher"], "gpu"), values_of(job, suite)
-    options = {"job": job, "suite": suite, "nodes": count, "devices": 8, "overrides": {}}
-    chosen = describe.settle_options(dict(options, accelerator=accelerator), values)
-    given = gang(count, 8, accelerator)
-    for number, fact in enumerate(given["facts"].values(), 1):
-        fact["device_ips"] = {str(device): f"10.9.{number}.{device}" for device in range(8)}
+    given, values = shipped_gang(name, count, learning_rate=0.002)
     given["site"]["replica_rate"] = 10**8
-    inputs = {
-        "suite": suite,
-        "script": suite["scripts"][0],
-        "code": {"digest": CODE, "commit": None, "dirty": False},
-        "data": {"coco": DATA},
-        "weights": {"pretrain_weights": {"digest": "a" * 64, "file": "x.pdparams", "url": "u"}},
-        "environment": {"package": "paddlepaddle-gpu", "version": "2.6.2", "digest": ENVIRONMENT},
-        "config": {"files": [job["config"]], "epochs": 300, "learning_rate": 0.002},
-        **{key: chosen[key] for key in ("overrides", "arguments", "advice")},
-    }
-    return dict(given, job=copy.deepcopy(job), inputs=inputs), values
+    return given, values
 
 
 def compile_from(name, count, point, **changes):

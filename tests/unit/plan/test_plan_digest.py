@@ -95,38 +95,36 @@ def values_of(job, table):
     return merged
 
 
-def plan_of(name, count, resumed):
-    """Return the plan of a shipped job on this many nodes of eight devices."""
+def shipped_gang(name, count, **config):
+    """Return compile_plan's arguments for a shipped job on this many nodes of eight devices, and
+    the values of its merged config. config: more of what the config says.
+    """
     job, problems = jobs.read_job(str(CONFIGS / f"{name}.yml"), f"playbooks/configs/{name}.yml")
     assert not problems
-    table = jobs.load_suite(job["suite"])
-    accelerator = ACCELERATORS.get(job["launcher"], "gpu")
-    params = {
-        "job": job,
-        "suite": table,
-        "nodes": count,
-        "devices": 8,
-        "overrides": {},
-        "accelerator": accelerator,
-    }
-    chosen = describe.settle_options(params, values_of(job, table))
+    suite = jobs.load_suite(job["suite"])
+    accelerator, values = ACCELERATORS.get(job["launcher"], "gpu"), values_of(job, suite)
+    options = {"job": job, "suite": suite, "nodes": count, "devices": 8, "overrides": {}}
+    chosen = describe.settle_options(dict(options, accelerator=accelerator), values)
     given = gang(count, 8, accelerator)
-    given["job"] = copy.deepcopy(job)
     for number, fact in enumerate(given["facts"].values(), 1):
         fact["device_ips"] = {str(device): f"10.9.{number}.{device}" for device in range(8)}
-    given["inputs"] = {
-        "suite": table,
-        "script": table["scripts"][0],
+    inputs = {
+        "suite": suite,
+        "script": suite["scripts"][0],
         "code": {"digest": CODE, "commit": None, "dirty": False},
         "data": {"coco": DATA},
         "weights": {"pretrain_weights": {"digest": "a" * 64, "file": "x.pdparams", "url": "u"}},
         "environment": {"package": "paddlepaddle-gpu", "version": "2.6.2", "digest": ENVIRONMENT},
-        "config": {"files": [job["config"]], "epochs": 300},
-        "overrides": chosen["overrides"],
-        "arguments": chosen["arguments"],
-        "advice": chosen["advice"],
-        "resume": POINT if resumed else None,
+        "config": {"files": [job["config"]], "epochs": 300, **config},
+        **{key: chosen[key] for key in ("overrides", "arguments", "advice")},
     }
+    return dict(given, job=copy.deepcopy(job), inputs=inputs), values
+
+
+def plan_of(name, count, resumed):
+    """Return the plan of a shipped job on this many nodes of eight devices."""
+    given, _values = shipped_gang(name, count)
+    given["inputs"]["resume"] = POINT if resumed else None
     return compiler.compile_plan(**given)
 
 
