@@ -221,6 +221,10 @@ restarted:
   description: Whether the node was booted since the attempt began and no end of it is recorded.
   type: bool
   returned: success
+by_nodes:
+  description: Whether the nodes of a detached run began the attempt, and no controller did.
+  type: bool
+  returned: success
 problems:
   description: Files that could not be read and logs that no rank of the plan owns.
   type: list

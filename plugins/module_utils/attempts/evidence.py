@@ -439,6 +439,7 @@ def _collect(attempt, names):
     secrets = secrets_of(
         dict(plan, secret_env=[*names, *(plan.get("secret_env") or ())]), more=[environment]
     )
+    begun = _mapping(attempt.read_mapping("attempt.json"))
     result = {
         "ranks": ranks,
         "files": attempt.files,
@@ -456,7 +457,8 @@ def _collect(attempt, names):
             lambda name: _parse_json(_read_bytes(attempt.root, name))
         ),
         "devices": device_findings.read_findings(attempt.read_mapping(device_findings.FILE)),
-        "restarted": unit is None and was_rebooted(attempt.read_mapping("attempt.json")),
+        "restarted": unit is None and was_rebooted(begun),
+        "by_nodes": begun.get("by") == ownership.BY_NODES,
         "free": free_bytes(attempt.root),
     }
     return result, secrets

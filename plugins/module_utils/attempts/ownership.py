@@ -23,6 +23,7 @@ from . import attempt_dir
 FRESH_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
 _STEP_SECONDS = 0.5
+BY_NODES = "the nodes of the run"  # what attempt.json has as `by` where no person began it
 
 
 def boot_mark():

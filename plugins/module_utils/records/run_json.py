@@ -36,6 +36,7 @@ _NOTHING = {
     "code": None,
     "started": None,
     "ended": None,
+    "by": None,
     "verdict": None,
     "reason": None,
     "culprit": None,
@@ -122,15 +123,15 @@ def upgrade(record):
 
 
 def _with_code(item):
-    """Return an attempt's entry with the code that it ran with, and a restart's message code.
+    """Return an attempt's entry with its code, who began it, and a restart's code and decider.
 
-    An earlier release of this version wrote neither.
+    An earlier release of this version wrote none of them.
     """
     if not isinstance(item, dict):
         return item
-    item = dict({"code": None}, **item)
+    item = dict({"code": None, "by": None}, **item)
     if isinstance(item.get("again"), dict):
-        item["again"] = dict({"code": None}, **item["again"])
+        item["again"] = dict({"code": None, "by": None}, **item["again"])
     return item
 
 

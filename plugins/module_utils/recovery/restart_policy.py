@@ -42,6 +42,7 @@ class RestartDecision(typing.TypedDict):
     """The decision about a restart, as run.json keeps it."""
 
     again: bool
+    by: str  # who starts it again: controller, or nodes in a detached run
     reason: str | None  # None where the run is started again
     why: str
     code: str
@@ -230,6 +231,7 @@ def decide(record, limit, followed=True):
     streak = count_fruitless(attempts)
     decision = RestartDecision(
         again=False,
+        by="controller",
         reason=None,
         why=restart_class(cause)[1],
         code="restart.decided",

@@ -238,7 +238,7 @@ class NodeAttempts:
                 files[name] = handle.read()
         begun = {
             "start": self.order.start,
-            "by": "the nodes of the run",
+            "by": ownership.BY_NODES,
             "boot": ownership.boot_mark(),
             "supervised": True,
         }

@@ -103,6 +103,7 @@ def _write_start(run_dir: str, params: Json) -> None:
             plan_sha256=params["plan_sha256"],
             code={key: value for key, value in params["code"].items() if key in ATTEMPT_CODE},
             started=time.time(),
+            by="controller",
             resume=run_json.resume_entry(params.get("resume")),
         )
         run_json.write_entry(run_dir, dict(record, code=params["code"]), entry)
@@ -170,6 +171,7 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     ranks = [dict(rank, node=node["node"]) for node in nodes for rank in node["ranks"]]
     decided = _decide_verdict(plan, nodes, ranks, saved, shown_dir)
     end = {
+        "by": begun_by(nodes),
         "verdict": decided,
         "ranks": ranks,
         "nodes": [clock_of(node) for node in nodes],
@@ -180,8 +182,11 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     entry, again, problem = _write_end(run_dir, params, plan, end, check_mode)
     note = entry["model"].get("note") or ""
     final = entry["verdict"]
-    lines = summarize(final, entry["ranks"], plan["ranks"], nodes, shown_dir, saved, plan, note)
     detached = run_json.is_detached(run_dir)
+    goes_on = detached and bool((again or {}).get("again"))
+    lines = summarize(
+        final, entry["ranks"], plan["ranks"], nodes, shown_dir, saved, plan, note, goes_on
+    )
     lines[-1:-1] = _restart_lines(params["run_id"], plan, entry, again, detached)
     lines[-1:-1] = _remark_lines(decided, final, problem, params["run_id"])
     return {
@@ -294,6 +299,8 @@ def _update_end(
             limit = run_json.read_restart_limit(run_dir)
             again = restart_policy.decide(run_json.merge_entry(record, entry), limit, followed)
             # a look at an end of long ago takes back nothing that was decided when it was new
+            if again and run_json.is_detached(run_dir):
+                again["by"] = "nodes"
             if followed or not entry["again"]:
                 entry["again"] = again
         if write:
@@ -318,6 +325,7 @@ def _end_entry(known: Json, end: Json) -> dict[str, Any]:
     known: the entry so far. Its verdict stays where it is better founded, with the time at which it
     was decided, and with the findings of nodes that do not answer any more.
     """
+    end = dict(end, by=known["by"] or end["by"])
     if not foundation.keeps(known.get("verdict"), end["verdict"]):
         return dict(known, ended=time.time(), **end)
     merged = {key: foundation.merge_by_node(known[key], end[key]) for key in ("ranks", "nodes")}
@@ -347,6 +355,16 @@ def _begin_of(ranks: Iterable[Json]) -> float:
     start. Without ranks it is now.
     """
     return min((rank["started"] for rank in ranks if rank.get("started")), default=time.time())
+
+
+def begun_by(nodes: Sequence[Json]) -> str | None:
+    """Return `nodes` where all that answer say that they began the attempt, else `controller`.
+
+    None where no node answers.
+    """
+    if not nodes:
+        return None
+    return ("controller", "nodes")[all(node.get("by_nodes") for node in nodes)]
 
 
 def clock_of(node: Json) -> dict[str, Any]:

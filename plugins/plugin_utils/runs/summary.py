@@ -94,12 +94,14 @@ def summarize(
     saved: Sequence[str],
     plan: Json,
     note: str = "",
+    goes_on: bool = False,
 ) -> list[str]:
     """Return the end of an attempt in lines, the verdict last.
 
     decided: the verdict. ranks: the nodes' findings of all ranks. planned: the plan's ranks. nodes:
     the nodes' findings. shown_dir: the attempt's directory as it is shown. saved: names of the
-    checkpoint's files. note: a remark on the trained model.
+    checkpoint's files. note: a remark on the trained model. goes_on: whether the nodes restart the
+    run.
     """
     by_rank = {rank["rank"]: rank for rank in ranks}
     lines = ["", f"{_HEADER}{speed_unit(plan) or 'speed':<12}  end"]
@@ -110,7 +112,7 @@ def summarize(
     lines += _file_lines(shown_dir, saved, note)
     if decided["outcome"] != Outcome.COMPLETED:
         lines += [f"evidence     {line}" for line in decided.get("evidence", [])]
-    lines += verdict_block.block(decided, os.path.basename(os.path.dirname(shown_dir)))
+    lines += verdict_block.block(decided, os.path.basename(os.path.dirname(shown_dir)), goes_on)
     lines.append(decided["text"])
     secrets = secrets_of(plan)
     return [printable(line, *secrets) for line in lines]

@@ -15,11 +15,11 @@ Json = Mapping[str, Any]
 _MOST = 4
 
 
-def block(decided: Json, run: str) -> list[str]:
+def block(decided: Json, run: str, goes_on: bool = False) -> list[str]:
     """Return the lines above the sentence of a verdict, [] where the run completed.
 
-    decided: the verdict. run: the run's id. Each command is complete but for the inventory, which
-    only the terminal knows.
+    decided: the verdict. run: the run's id. goes_on: whether the nodes restart the run. Each
+    command is complete but for the inventory, which only the terminal knows.
     """
     if decided["outcome"] == Outcome.COMPLETED:
         return []
@@ -37,9 +37,13 @@ def block(decided: Json, run: str) -> list[str]:
     if isinstance(decided.get("rank"), int):
         logs += f" -e rank={decided['rank']}"
     lines.append(_row("logs", logs))
-    if decided.get("unreachable"):
+    if decided.get("unreachable") and not goes_on:
         lines.append(_row("ask again", f"ansible-playbook playbooks/follow.yml -e run={name}"))
-    lines.append(_row("resume", f"ansible-playbook playbooks/resume.yml -e run={name}"))
+    if goes_on:
+        lines.append(_row("follow", f"ansible-playbook playbooks/follow.yml -e run={name}"))
+        lines.append(_row("stop", f"ansible-playbook playbooks/stop.yml -e run={name}"))
+    else:
+        lines.append(_row("resume", f"ansible-playbook playbooks/resume.yml -e run={name}"))
     lines.append(_row("report", f"ansible-playbook playbooks/report.yml -e run={name}"))
     return [*lines, ""]
 

@@ -37,5 +37,15 @@ def test_a_node_without_an_answer_is_asked_again_and_nobody_is_accused():
     assert found[1] == ("ask again", f"ansible-playbook playbooks/follow.yml -e run={RUN}")
 
 
+def test_a_run_that_its_nodes_restart_is_followed_and_not_resumed():
+    lines = block(DECIDED, RUN, goes_on=True)
+    assert [line[2:13].strip() for line in lines if "-e run" in line] == [
+        "logs",
+        "follow",
+        "stop",
+        "report",
+    ]
+
+
 def test_a_run_that_completed_has_no_block():
     assert block(dict(DECIDED, outcome="completed"), RUN) == []
