@@ -22,12 +22,15 @@ from ..logs.error_patterns import (
 from ..logs.failure_catalogue import classify
 from ..logs.last_words import CRASHES, LAST_WORDS, End, is_contradicted, lines_below
 
-_DETAIL = re.compile(r"\s|\[|E[A-Z0-9]\d{4}: |Exception raised from |frame #\d+: ")
-# A line of a message that goes on below it.
-_GOES_ON = re.compile(r"[,:(]\s*$")
+_DETAIL = re.compile(
+    r"\s|\[|-{10,}\s*$|E[A-Z0-9]\d{4}: |Exception raised from |frame #\d+: |Error Message Summary:"
+)
+# A line of a message that goes on below it. Paddle puts its own between lines of dashes.
+_GOES_ON = re.compile(r"[,:(]\s*$|^-{10,}\s*$")
 # MindSpore puts its message under headings, and the last heading has the calls of its own code.
 _LAST_HEADING = "- C++ Call Stack"
 _MOST_MESSAGE = 60  # lines of such a message
+_CPP_PLACE = re.compile(r"\bat \(?/\S+:\d+\)\s*$")
 _CPP_CALL = re.compile(r"\S+\.(?:cc|h)(?::\d+|\(\d+\))")
 # Causes that are believed where the last line of a rank names them that was not killed: they name a
 # thing, not a condition of the peers.
@@ -95,7 +98,9 @@ def ends_log(rank, error):
 
 
 def _ends_message(error, last):
-    """Return whether the last line of a log is the end of MindSpore's message of an error."""
+    """Return whether the last line of a log is the end of Paddle's or MindSpore's long message."""
+    if _CPP_PLACE.search(last):
+        return True
     headings = (line.startswith(_LAST_HEADING) for line in lines_below(error))
     return any(headings) and bool(_CPP_CALL.match(last))
 

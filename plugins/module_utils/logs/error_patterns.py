@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 
+from .failure_catalogue.accelerator import DEVICE_XIDS
+
 # Every line that can open an event holds one of these. A scanner may skip all others while
 # `ErrorScan.idle` is true. A literal with a rare first letter costs least.
 LITERALS = (
@@ -95,6 +97,14 @@ LITERALS = (
     "task happen error",
     "exception of ai",
     "task type=ai",
+    "Error: (",
+    "At least one pair",
+    "No components were",
+    "cannot be selected",
+    "relocation error",
+    "symbol lookup error",
+    "NVRM: Xid",
+    "[Hardware Error]",
 )
 
 # What launchers and libraries put before the lines of a rank.
@@ -133,7 +143,7 @@ RECORD_BYTES = (
 # What goes on below an error's message without being of the program's own: details of the message,
 # lines of the runtimes' threads, of a launcher and of a worker process.
 _FOREIGN = re.compile(
-    r"^(?:\s|\[|\(|[-=*#+|]|[IWEF]\d{4} |E[A-Z0-9]\d{4}: |\d+\.|\S+\.(?:cc|cu|cpp|h|so)\b"
+    r"^(?:\s|\[|\(|[-=*#+|]|[IWEF](?:\d{4})?\d{4} |E[A-Z0-9]\d{4}: |\d+\.|\S+\.(?:cc|cu|cpp|h|so)\b"
     r"|\S+:\d+:\d+ \[\d+\] |\S+\.py\b(?!:\d+: \w*Warning: )"
     r"|\S*(?:resource_tracker|ResourceWarning)|Process \S+:"
     r"|Current thread|Thread 0x|(?:The above|During handling)|LAUNCH )"
@@ -148,7 +158,7 @@ _ONE_LINE = re.compile(
 # Lines that are the last ones of their process. A later record of the training's own shows that the
 # process was another one: a worker, or a program that the training had started.
 LAST = re.compile(
-    r"^terminate called|^Fatal Python error: |^F\d{4} .*Check failed|^\S*python[\d.]*: "
+    r"^terminate called|^Fatal Python error: |^F(?:\d{4})?\d{4} .*Check failed|^\S*python[\d.]*: "
     r"|^[\w.-]+: error: |^(?:\S+: line \d+:\s+\d+ )?"
     r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Terminated)\b"
 )
@@ -208,7 +218,15 @@ ASCEND = re.compile(
 REFERS = re.compile(
     r"Refer to '[\w ]+ Error Message'\.?\s*$|The details refer to '[\w ]+'\.?\s*$"
     r"|Invoke operator \S+ error\.?\s*$"
+    r"|raises an? [\w:]+ exception\.(?: \[The exception content is\](?: \[:\w+:\])?)?\s*$"
     r"|system_error exception\.(?: \[The exception content is\])?\s*$"
+)
+
+# An exception of Paddle without its traceback. Only Paddle puts the kind of the error in brackets.
+BARE = re.compile(
+    r"^(?P<kind>[A-Z]\w*(?:Error|NotMet)): (?P<text>\((?:External|InvalidArgument|NotFound"
+    r"|OutOfRange|AlreadyExists|ResourceExhausted|PreconditionNotMet|PermissionDenied|ExecutionTimeout"
+    r"|Unimplemented|Unavailable|Fatal|InvalidType)\) .*)"
 )
 
 # One-line events: pattern, kind (None: the group `kind`), origin. The group `text` is the message.
@@ -235,12 +253,24 @@ SINGLE = (
     (
         re.compile(
             r"^\S*python[\d.]*: (?P<text>(?:can't open file|No module named|Error while finding"
-            r" module).*)"
+            r" module|relocation error|symbol lookup error).*)"
         ),
         "python",
         "line",
     ),
-    (re.compile(r"^[\w.-]+: error: (?P<text>.*)"), "usage error", "line"),
+    (
+        re.compile(
+            r"^(?:slurmstepd|srun): error: "
+            r"(?P<text>.*(?:oom[-_]kill|Out Of Memory|OUT_OF_MEMORY).*)"
+        ),
+        "Slurm",
+        "line",
+    ),
+    (
+        re.compile(r"^(?!srun|slurmstepd)[\w.-]+: error: (?P<text>.*)"),
+        "usage error",
+        "line",
+    ),
     # Before NCCL 2.3 the line does not name it.
     (
         re.compile(r"(?:NCCL|\[\d+\] [\w./]{1,80}\.(?:h|cc|cu):\d+) WARN (?P<text>.*)"),
@@ -264,7 +294,7 @@ SINGLE = (
         "cpp",
     ),
     (
-        re.compile(r"^[EW]\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Find timeout .* task.*)"),
+        re.compile(r"^[EW](?:\d{4})?\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Find timeout .* task.*)"),
         "Find timeout",
         "cpp",
     ),
@@ -317,8 +347,12 @@ SINGLE = (
         "cpp",
     ),
     # glog ends the process after a line of its level F.
-    (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"), "Check failed", "cpp"),
-    (re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+\] (?P<text>.*)"), "glog", "cpp"),
+    (
+        re.compile(r"^F(?:\d{4})?\d{4} [\d:.]+ +\d+ \S+\] (?P<text>Check failed.*)"),
+        "Check failed",
+        "cpp",
+    ),
+    (re.compile(r"^F(?:\d{4})?\d{4} [\d:.]+ +\d+ \S+\] (?P<text>.*)"), "glog", "cpp"),
     # Paddle's plugin for Ascend prints it and exits.
     (re.compile(r"^Call (?P<text>acl\w+\(.{0,200}\) failed : \d+ .*)"), "ACL", "cpp"),
     (re.compile(r"^\[\S+:\d+\] pml_ucx\.c:\d+ +Error: (?P<text>.*)"), "Open MPI", "line"),
@@ -331,13 +365,19 @@ SINGLE = (
         "Signal",
         "cpp",
     ),
-    (re.compile(r"^\[\S+:\d+\] (?P<text>PMIX ERROR: .*)"), "Open MPI", "line"),
+    (
+        re.compile(r"^\[\S+:\d+\] (?P<text>PMIX ERROR: .*|PML \S+ cannot be selected.*)"),
+        "Open MPI",
+        "line",
+    ),
     (
         re.compile(
             r"^(?P<text>(?:(?:OR|PR)TE (?:was unable|has lost|does not know)"
             r"|An (?:OR|PR)TE daemon has"
             r"|There are not enough slots|(?:mpi(?:run|exec)|prterun) has exited due to process"
-            r"|WARNING: Open MPI failed to TCP connect).*)"
+            r"|WARNING: Open MPI failed to TCP connect"
+            r"|At least one pair of MPI processes are unable"
+            r"|No components were able to be opened in the \w+ framework).*)"
         ),
         "Open MPI",
         "line",
@@ -352,7 +392,17 @@ SINGLE = (
         "line",
     ),
     (re.compile(r"^\[\S+:\d+\] \*\*\* (?P<text>An error occurred in MPI_.*)"), "Open MPI", "line"),
+    # The kernel's log, where a program prints it.
+    (
+        re.compile(
+            rf"(?P<text>NVRM: Xid \([^)]*\): (?:{DEVICE_XIDS})\b.*"
+            r"|\[Hardware Error\] *error_type: \d+, multi-bit ECC.*)"
+        ),
+        "kernel log",
+        "cpp",
+    ),
     (ASCEND, None, "cpp"),
+    (BARE, None, "python"),
 )
 # Lines that call themselves errors, in MindSpore's and CANN's form. Only those that the catalogue
 # knows by name count. MindSpore only warns of the port that its scheduler does not get.

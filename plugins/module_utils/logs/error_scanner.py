@@ -194,7 +194,8 @@ class ErrorScan:
             last["context"].append(line[:CONTEXT_CHARS])
             self._error = last
         else:
-            self._add(number, kind, text, origin, [line], last=bool(lines.LAST.match(line)))
+            flags = {"last": bool(lines.LAST.match(line)), "bare": origin == "python"}
+            self._add(number, kind, text, origin, [line], **flags)
         self._begin, self._state = number, self._in_after
 
     def _add_tagged(self, number, kind, text, line):
@@ -386,7 +387,7 @@ class ErrorScan:
     # -- records --
 
     def _add(self, number, kind, text, origin, context, frame=None, root=None, **flags):
-        """Add an error. flags: handled, thread, direct, loader, partial, last."""
+        """Add an error. flags: handled, thread, direct, loader, bare, partial, last."""
         self.count += 1
         self._lacks_text = False
         frame = frame or {"file": None, "line": None}
@@ -406,6 +407,7 @@ class ErrorScan:
             "partial": False,
             "last": False,
             "loader": False,
+            "bare": False,
             "plain": 0,
             "begin": self._begin,
             "root": root,

@@ -28,6 +28,8 @@ _ENDS = (
     ("Terminated", "", (143,)),
     ("usage error", "", (2,)),
     ("python", "can't open file", (2,)),
+    ("python", "relocation error", (1, 127)),
+    ("python", "symbol lookup error", (1, 127)),
     ("python", "", (1,)),
 )
 # Paddle's native code throws these, and Python can catch them. The place ends their message.
@@ -61,10 +63,13 @@ def is_contradicted(error, end):
         # It comes before an error of its own, and ends nothing.
         return end.signal in _ENDS_THE_LIVING
     origin = error.get("origin")
-    if _OF_A_PROCESS.match(error["kind"]) and (end.lines or 0) - (error["line"] or 0) > TEARDOWN:
+    until = error.get("until") or error["line"] or 0
+    if _OF_A_PROCESS.match(error["kind"]) and (end.lines or 0) - until > TEARDOWN:
         return True
     if origin == "line":
         return _is_of_a_child(error, end)
+    if error.get("bare"):
+        return is_apart(error, end, TEARDOWN)
     if origin == "python":
         return _is_caught(error, end)
     if _ABORTS.search(error["kind"]):

@@ -20,7 +20,7 @@ from .last_words import (
     lines_below,
 )
 
-_INTERNAL = frozenset(("soft", "direct", "partial", "last", "loader", "plain", "begin"))
+_INTERNAL = frozenset(("soft", "direct", "partial", "last", "loader", "bare", "plain", "begin"))
 GRADES = {"primary": 0, "shared": 1, "secondary": 2}
 _VAGUE = frozenset(("python_exception", "cpp_exception", "unknown"))
 # These say which library failed, and not why.
@@ -40,6 +40,8 @@ _DEEP = frozenset(
         "version_mismatch",
     )
 )
+# A library that cannot be loaded. The code that handles it lacks what it should have brought.
+_LOADER_ERROR = re.compile(r"\.so[.\d]*: (?:cannot|undefined|symbol|version|wrong|file|invalid)")
 # What native code fails with where Python called it. Its words are vague as often as the library
 # has said before what happened.
 _NATIVE = frozenset(("RuntimeError", "OSError", "SystemError", "EnforceNotMet", "DistBackendError"))
@@ -63,6 +65,9 @@ _KILLED_BY = re.compile(r"killed by signal: (Bus|Segmentation|Floating|Killed|Te
 _OF_A_LOST_PEER = frozenset(("data_missing", "import_error", "port_in_use"))
 # Causes of a library's line that an exception about other ranks below it makes as often.
 _OF_CLEANING_UP = GENERAL | {"kernel_error", "device_unavailable", "device_setting"}
+_OF_MPI = frozenset(("UCX", "Open MPI", "Signal"))
+# What CANN also says where it was not set up.
+_LESS_THAN_A_NUMBER = GENERAL | {"device_setting"}
 _OF_WORKERS = frozenset(("worker_died", "killed"))
 NEAR = 3  # lines between the words of native code and the exception that they belong to
 _NOT_OF_TEARDOWN = frozenset(("connection_lost", "bus_error"))
@@ -131,7 +136,7 @@ def _root_cause(root, is_direct):
         return entry  # whatever it is raised as then, a peer was lost
     if entry["grade"] != "primary" or entry["cause"] in _VAGUE:
         return None
-    if is_direct or entry["cause"] in _DEEP:
+    if is_direct or entry["cause"] in _DEEP or _LOADER_ERROR.search(root):
         return entry
     return None
 
@@ -153,7 +158,7 @@ def choose(errors, survived=None, thread_error=None, end=None):
     _excuse_workers(pool, thread, end)
     causes = _primary_errors(pool, errors, thread)
     if causes:
-        error = min(causes, key=_vagueness)
+        error = _told_below(min(causes, key=_vagueness), causes)
         return _library_line(error, pool, errors) or _with_handled_cause(error, pool)
     fatal = _fatal_errors(pool, errors)
     if thread and not _has_own_words(pool, errors):
@@ -253,7 +258,8 @@ def _part(errors, end):
         error["soft"] or error["kind"] == "NCCL WARN" for error in errors if not error["handled"]
     )
     kept, passed = [], []
-    for error in errors:
+    for index, error in enumerate(errors):
+        error = _lengthened(error, errors[index + 1 :])
         if error["thread"] and not error["loader"]:
             passed.append(dict(error, thread=False))
         elif error["handled"] or error["thread"]:
@@ -263,6 +269,17 @@ def _part(errors, end):
         else:
             kept.append(error)
     return kept, passed
+
+
+def _lengthened(error, later):
+    """Return an error. One of UCX has `until`, the line where Open MPI's words about it end."""
+    if error["kind"] != "UCX":
+        return error
+    until = error["line"]
+    for other in later:
+        if other["kind"] in _OF_MPI and other["line"] - until <= TEARDOWN:
+            until = other["line"]
+    return dict(error, until=until)
 
 
 def _has_own_words(pool, errors):
@@ -385,6 +402,18 @@ def _primary_errors(pool, errors, thread):
         if not (thread and error["cause"] == "worker_died"):
             result.append(error)
     return result
+
+
+def _told_below(error, causes):
+    """Return the message of CANN below a call of its library that failed, or the call itself.
+
+    The message says why, and the call has a number only.
+    """
+    if error["kind"] != "ACL":
+        return error
+    below = causes[causes.index(error) + 1 :]
+    told = (e for e in below if _CANN.match(e["kind"]) and e["cause"] not in _LESS_THAN_A_NUMBER)
+    return next(told, error)
 
 
 def _library_line(error, pool, errors):

@@ -31,6 +31,8 @@ _RESULT = (
 _ACL = r"(?i:\bacl|npu|hccl|\brt(?=[a-z]\w+ )|ascend).{0,240}"
 # A line of NVIDIA's driver. Some numbers are of the device, some of the program.
 _XID = r"\bXid\b(?: ?\([^)]*\))?:? ?(?:%s)\b"
+# Those of the device: memory, link, bus or its own processors.
+DEVICE_XIDS = r"48|6[234]|74|79|9[245]|110|119|12[0-4]|13[67]|14\d|154"
 # What takes locked memory of an RDMA adapter.
 _LOCKED = r"(?:ibv|mlx5dv)_(?:reg_\w*mr\w*|create_\w+|alloc_\w+)"
 # A line of NCCL about RDMA. It goes on after the excluded ones.
@@ -86,7 +88,7 @@ EARLY = (
         "grade": "primary",
         "pattern": (
             r"(?i:uncorrectable (?:ecc|nvlink)|double.bit ecc|fallen off the bus|gpu is lost)"
-            r"|" + _XID % r"48|6[234]|74|79|9[245]|110|119|12[0-4]|13[67]|14\d|154" + "|"
+            r"|" + _XID % DEVICE_XIDS + "|"
             r"cudaErrorECCUncorrectable|cudaErrorHardwareStackError|hardware stack error"
             r"|cudaErrorNvlinkUncorrectable|"
             + _NUMBER % "39|72|80|214|220|714"
@@ -116,6 +118,8 @@ EARLY = (
             r"Cannot load cudnn shared library|failed to open libnvrtc"
             r"|Could not load library lib\w+(?!.*undefined symbol)"
             r"|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED|Loading lib\w+\.so failed"
+            r"|error code is lib\S+: cannot open shared object"
+            r"|opp_kernel package is installed"
         ),
         "source": "PaddlePaddle/PaddleOCR#7300; cuDNN 8, its own loader",
     },
@@ -129,6 +133,7 @@ EARLY = (
             r"|unsupported display driver|unsupported toolchain"
             r"|no kernel image is available|device kernel image is invalid"
             r"|cudaErrorNoKernelImage|cudaErrorInvalidDeviceFunction|is not compiled with CUDA"
+            r"|Unsupported GPU architecture"
             r"|not compiled with (?:GPU|NPU) support|Unsupported device target"
             r"|cannot be set as true while you are using paddlepaddle cpu"
             r"|does not has any binary|socversion \S+ of bin package does not match"
@@ -179,8 +184,10 @@ EARLY = (
         "cause": "peer_to_peer",
         "grade": "primary",
         "pattern": (
-            r"(?i:peer access (?:is|was) not (?:supported|enabled))|cudaErrorPeerAccess|"
-            + _NUMBER % "217|704|705"
+            r"(?i:peer access (?:is|was) not (?:supported|enabled))|cudaErrorPeerAccess"
+            r"|failed to peer with device|peer mapping resources exhausted|"
+            + _NUMBER
+            % "217|704|705"
         ),
         "meaning": "Two devices of this node cannot read each other's memory.",
         "remedy": (
@@ -196,6 +203,8 @@ EARLY = (
             _NET_IB + r"|\bibv_\w+.{0,200}failed|Transport retry count exceeded|ib_mlx5_log"
             r"|mlx5dv_\w+.{0,20}failed|[Ll]ocal QP operation|RDMA_CM_EVENT_"
             r"|\brdma: remote operation error|[Rr]emote access error|\bEI0013\b"
+            r"|NET/OFI .{0,80}completed with error"
+            r"|(?i:\bcqe error\b|error cqe status|failed cqe status)"
         ),
         "meaning": "A transfer by RDMA failed between two adapters, or an adapter refused it.",
         "remedy": (
@@ -220,6 +229,7 @@ EARLY = (
         "pattern": (
             r"Cluster Exception Location.*(?:Heartbeat Lost|Error cqe) Occurred"
             r"|(?:LINK|SUSPECT (?:REMOTE|MEM)) ERROR\b|TLS switch is inconsistent"
+            r"|tlsStatus are inconsistent|connected p2p timeout"
             r"|topo exchange (?:server|agent) get socket timeout|Failed to connect agent\["
             r"|ra_rdev_init.{0,60}ret\(-67\)|" + _RESULT % "507055|507056|507057"
         ),
@@ -337,9 +347,12 @@ LATE = (
             r"|\bEE1\d{3}\b(?!.{0,80}context (?:pointer|is a) null)|\bEH0\d{3}\b"
             r"|\bEK0\d{3}\b|\bE[12][0-8]\d{3}\b|\bEZ3\d{3}\b|ASCEND_RT_VISIBLE_DEVICES"
             r"|CUDNN_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|INVALID_VALUE)"
-            r"|CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED)|invalid configuration argument|"
+            r"|CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED)|invalid configuration argument"
+            r"|\bE4\d{4}\b|[Ff]ailed to compile Op\b|Single op compile failed"
+            r"|'errCode': 'E[4-8]\d{4}"
+            r"|reason=\[feature not support\]|"
             + _ACL
-            + _RESULT % r"10[07]\d{3}|14[58]\d{3}"
+            + _RESULT % r"10[07]\d{3}|14[58]\d{3}|207000"
             + "|"
             + _NUMBER % "1|9|11"
             + "|"
@@ -385,7 +398,7 @@ LATE = (
         "pattern": (
             r"\bE[IJ]\d{4}\b|(?i:hccl (?:function )?error)"
             r"|\bHccl[A-Z]\w+.{0,60}(?i:fail|error code)"
-            r"|\bERR02\d{3}\b|(?i:hccl).{0,40}watchdog|Init plugin so failed"
+            r"|\bERR02\d{3}\b|(?i:hccl).{0,40}watchdog|Init plugin so failed|HCCL_SUCCESS \(\d+ vs"
             r"|collective communication initialization failed|Distribute Task Failed"
             r"|(?i:(?:create|init\w*) (?:the )?communicat\w+ (?:group|lib\w*).{0,60}fail)"
         ),

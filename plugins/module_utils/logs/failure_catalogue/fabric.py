@@ -216,7 +216,7 @@ FABRIC = (
         "pattern": (
             r"\bEI0002\b|(?i:the wait execution of the notify register times out)|(?i:collective"
             r" operation timeout)"
-            r"|NCCL.{0,60}(?<!Connection )(?i:time(?:d )?out)"
+            r"|NCCL.{0,60}(?<!Connection )(?<!pg_)(?i:time(?:d )?out)"
             r"|Work\w+\(SeqNum=.*(?:timed|timing) out"
             r"|Timed out waiting \d+ ?ms for (?:recv|send|\w+) operation"
         ),
@@ -237,7 +237,7 @@ FABRIC = (
         "cause": "nccl_cuda_error",
         "grade": "primary",
         "pattern": (
-            r"unhandled cuda error|ncclUnhandledCudaError|NCCL WARN:? Cuda"
+            r"unhandled cuda error|ncclUnhandledCudaError|== ncclSuccess \(1 vs|NCCL WARN:? Cuda"
             r" failure"
         ),
         "meaning": (
@@ -254,7 +254,7 @@ FABRIC = (
         "cause": "nccl_usage",
         "grade": "primary",
         "pattern": (
-            r"(?i:[nr]ccl error).{0,300}invalid argument|ncclInvalidArgument"
+            r"(?i:[nr]ccl error).{0,300}invalid argument|ncclInvalidArgument|== ncclSuccess \(4 vs"
             r"|NCCL WARN:? \w+ ?: (?:invalid (?:root|type|reduction)|.{0,60}(?:is not a valid"
             r" pointer|mismatchs with NCCL device|argument is NULL))"
             r"|(?:Invalid|improper) (?:rank|device|usage of nccl).{0,40}(?:requested|nranks)"
@@ -270,7 +270,9 @@ FABRIC = (
         # All ranks say it of one device that two have, and of two versions.
         "cause": "nccl_usage",
         "grade": "shared",
-        "pattern": r"(?i:[nr]ccl error).{0,300}invalid usage|ncclInvalidUsage",
+        "pattern": (
+            r"(?i:[nr]ccl error).{0,300}invalid usage|ncclInvalidUsage|== ncclSuccess \(5 vs"
+        ),
         "meaning": "NCCL refuses how it was called; most often two ranks use one device.",
         "remedy": (
             "read the NCCL WARN line above it (NCCL_DEBUG=WARN); check that each rank has a device"
@@ -284,6 +286,7 @@ FABRIC = (
         "pattern": (
             r"(?i:[nr]ccl error).{0,300}(?:unhandled system error|internal error"
             r"|Resource temporarily unavailable)|ncclSystemError|ncclInternalError"
+            r"|unhandled system error|== ncclSuccess \([23] vs"
         ),
         "meaning": "NCCL's sockets, shared memory or network device failed between ranks.",
         "remedy": (
@@ -298,9 +301,11 @@ FABRIC = (
         "pattern": (
             r"(?i:failed to initialize (?:distributed job cluster|collective communication))"
             r" because some processes"
-            r"|The total number of timed out node is|Failed to connect to the meta server\. Maybe"
+            r"|The total number of timed out node is|Time out nodes are \["
+            r"|Failed to connect to the meta server\. Maybe"
             r" it has exited"
-            r"|Topology build timed out\.?$|connection to scheduler is lost|connect to scheduler"
+            r"|Topology build timed out\.?(?:$|, retry\((\d+)/\1\))"
+            r"|connection to scheduler is lost|connect to scheduler"
             r" timed? ?out"
             r"|is timed out\. It may exit with exception|from the meta server node"
         ),
@@ -355,7 +360,9 @@ FABRIC = (
         "grade": "secondary",
         "pattern": (
             r"PMIX ERROR|PMI[Xx]?_?Init failed|orte_init failed|ompi_mpi_init: .{0,60}failed"
-            r"|failed to TCP connect to a peer|no active messages transport"
+            r"|failed to TCP connect to a peer|pair of MPI processes are unable"
+            r"|opened in the \w+ framework|^Open MPI: PML "
+            r"|no active messages transport"
             r"|Failed to (?:resolve|receive|create) UC\w+|ucp_ep_create|looks like MPI_INIT failed"
             r"|An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|^UCX:"
         ),
@@ -378,7 +385,8 @@ FABRIC = (
             r"|(?i:process group).{0,80}(?i:time(?:d )?out|timeout)"
             r"|[Ww]ait timeout for key|[Tt]imeout waiting for key|store->get\("
             r"|(?i:rendezvous.{0,40}time(?:d )?out)"
-            r"|client socket has timed out after|Socket Timeout|TCPStore.{0,60}[Tt]ime(?:d )?out"
+            r"|_timeout:\d+ elapsed:\d+|client socket has timed out after|Socket Timeout"
+            r"|TCPStore.{0,60}[Tt]ime(?:d )?out"
             r"|network \S+ cannot be obtained|SendRPC name:.{0,200}Deadline Exceeded"
             r"|(?i:\b(?:rank|trainer|worker) \d+\b).{0,20}"
             r"(?i:did not (?:come|join|arrive|answer)|failed to pass|timed out)"

@@ -60,7 +60,8 @@ MACHINE = (
         "pattern": (
             r"Too many open files|Errno 24\b|can't start new thread|Cannot fork|fork: retry|Errno"
             r" 27\b|File too large|SIGXFSZ|SIGXCPU"
-            r"|pthread_create failed|system limit exceeded on number of"
+            r"|pthread_create failed|std::system_error: Resource temporarily unavailable"
+            r"|system limit exceeded on number of"
         ),
         "meaning": (
             "The training ran into a limit of its user or unit: open files, processes, threads,"
@@ -108,7 +109,8 @@ MACHINE = (
         "pattern": (
             r"MemoryError|NCCL WARN:? Failed to malloc|[Oo]ut of memory|ResourceExhausted"
             r"|std::bad_alloc|Cannot allocate memory|Errno 12\b"
-            r"|\d oom-kill event|Unable to allocate .{1,40}for an array|\bOOM\b"
+            r"|\d oom[-_]kill event|^Slurm: .*(?:Out Of Memory|OUT_OF_MEMORY)"
+            r"|Unable to allocate .{1,40}for an array|\bOOM\b"
             r"|DefaultCPUAllocator: can't allocate"
         ),
         "meaning": (
@@ -196,7 +198,7 @@ LOST = (
         "grade": "secondary",
         "pattern": (
             r"Process abort signal|SIGABRT|^Aborted\b"
-            r"|terminate called:? without an active exception"
+            r"|Signal: Aborted|terminate called:? without an active exception"
         ),
         "meaning": "The rank's native code ended it by abort, as it does when a peer has gone.",
         "remedy": (

@@ -20,6 +20,8 @@ PROCESS = (
             _NUMPY
             + r"|_ARRAY_API not found|module 'numpy' has no attribute|was removed in the NumPy 2"
             r"|version `\w+_[\d.]+' not found|undefined symbol"
+            r"|symbol lookup error|relocation error"
+            r"|not defined in file \S+ with link time reference"
             r"|CUDA driver version is insufficient|forward compatibility was attempted|no kernel"
             r" image is available"
             r"|device kernel image is invalid"
