@@ -545,6 +545,9 @@ class _Case:
             remedy = (
                 f"look at the network between {list_names(self.answers)}, then at each rank's log"
             )
+        elif causes == {"terminated"} and all(c["error"] for c in self.candidates):
+            entry = entry_of("terminated")
+            cause, remedy, reason = entry["cause"], entry["remedy"], entry["meaning"].rstrip(".")
         if self.stopped and not self.failed:
             verb = "were"
             if len(self.stopped) == 1:

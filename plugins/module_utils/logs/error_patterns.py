@@ -105,6 +105,9 @@ LITERALS = (
     "symbol lookup error",
     "NVRM: Xid",
     "[Hardware Error]",
+    "Could not load library",
+    "internal error has occurred in",
+    "ERROR_LOG: ",
 )
 
 # What launchers and libraries put before the lines of a rank.
@@ -211,7 +214,7 @@ _SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Te
 # name, and the process and time before both. `Inner Error!` is the heading of the line after it.
 ASCEND = re.compile(
     r"^(?:\[PID: \d+\] \S+ )?(?:\[\w+ ?\d*\]: ?)?(?:[\w/][\w/ -]{0,60}\()?(?P<kind>E[A-Z0-9]\d{4})"
-    r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?:? +(?P<text>(?!Inner Error).+)"
+    r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?:? +(?P<text>(?!Inner Error|Internal error!).+)"
 )
 
 # A reference to a reason further down, as MindSpore makes it, and Paddle of thrust.
@@ -366,7 +369,10 @@ SINGLE = (
         "cpp",
     ),
     (
-        re.compile(r"^\[\S+:\d+\] (?P<text>PMIX ERROR: .*|PML \S+ cannot be selected.*)"),
+        re.compile(
+            r"^\[\S+:\d+\] (?P<text>PMIX ERROR: .*|PML \S+ cannot be selected.*"
+            r"|\[\[\d+,\d+\],\d+\] (?:OR|PR)TE_ERROR_LOG: .*)"
+        ),
         "Open MPI",
         "line",
     ),
@@ -377,6 +383,7 @@ SINGLE = (
             r"|There are not enough slots|(?:mpi(?:run|exec)|prterun) has exited due to process"
             r"|WARNING: Open MPI failed to TCP connect"
             r"|At least one pair of MPI processes are unable"
+            r"|An internal error has occurred in (?:OR|PR)TE"
             r"|No components were able to be opened in the \w+ framework).*)"
         ),
         "Open MPI",
@@ -392,6 +399,8 @@ SINGLE = (
         "line",
     ),
     (re.compile(r"^\[\S+:\d+\] \*\*\* (?P<text>An error occurred in MPI_.*)"), "Open MPI", "line"),
+    # What cuDNN and CUDA say before they abort, in any place of a log.
+    (re.compile(r"^(?P<text>Could not load library lib\S+\. Error: .*)"), "loader", "cpp"),
     # The kernel's log, where a program prints it.
     (
         re.compile(

@@ -39,7 +39,7 @@ _FATAL = "Fatal Python error"
 _ABORTS = re.compile(rf"::|^(?:{_FATAL}|terminate called|FatalError|Check failed)\Z")
 # Lines of native code after which its process ends, unless it was the process of a helper, or the
 # code goes on in another way.
-_OF_A_PROCESS = re.compile(r"(?:C assertion|SIG[A-Z]+|Failed|ACL|UCX|check)\Z")
+_OF_A_PROCESS = re.compile(r"(?:C assertion|SIG[A-Z]+|Failed|ACL|UCX|loader|check)\Z")
 FIRST_OF_SIGNALS = 128
 _PLACE = re.compile(r"\(at \S+:\d+\)\s*$")
 

@@ -167,7 +167,8 @@ def choose(errors, survived=None, thread_error=None, end=None):
     # A line that only calls itself an error comes after one that ends a process. The error that
     # explains most comes first.
     if fatal:
-        return _with_peer(min(fatal, key=lambda error: GRADES[error["grade"]]), fatal)
+        best = min(fatal, key=lambda error: GRADES[error["grade"]])
+        return _with_peer(_told_below(best, fatal), fatal)
     if survived:
         pool.insert(0, finished(survived))
     return min(pool, key=lambda error: error["grade"] != "primary", default=None)
@@ -272,13 +273,19 @@ def _part(errors, end):
 
 
 def _lengthened(error, later):
-    """Return an error. One of UCX has `until`, the line where Open MPI's words about it end."""
-    if error["kind"] != "UCX":
-        return error
+    """Return an error. One that leads to an abort has `until`, the line where its last words are.
+
+    UCX leaves the end to Open MPI, and a library that cannot be loaded to Paddle's own block.
+    """
     until = error["line"]
     for other in later:
-        if other["kind"] in _OF_MPI and other["line"] - until <= TEARDOWN:
+        is_near = other["kind"] in _OF_MPI and other["line"] - until <= TEARDOWN
+        if error["kind"] == "UCX" and is_near:
             until = other["line"]
+        if error["kind"] == "loader" and other["kind"] == "FatalError":
+            until = other["line"]
+    if error["kind"] not in ("UCX", "loader"):
+        return error
     return dict(error, until=until)
 
 
@@ -405,15 +412,20 @@ def _primary_errors(pool, errors, thread):
 
 
 def _told_below(error, causes):
-    """Return the message of CANN below a call of its library that failed, or the call itself.
+    """Return the message below an error that does not say why, or the error itself.
 
-    The message says why, and the call has a number only.
+    A call of Ascend's library has a number only, the first of several messages with one code may be
+    general, and an exception of C++ may have no words.
     """
-    if error["kind"] != "ACL":
-        return error
     below = causes[causes.index(error) + 1 :]
-    told = (e for e in below if _CANN.match(e["kind"]) and e["cause"] not in _LESS_THAN_A_NUMBER)
-    return next(told, error)
+    told = []
+    if error["kind"] == "ACL":
+        told = [e for e in below if _CANN.match(e["kind"])]
+    elif _CANN.match(error["kind"]) and error["cause"] in GENERAL:
+        told = [e for e in below if e["kind"] == error["kind"]]
+    elif error["origin"] == "cpp" and not error["text"].strip():
+        told = [e for e in below if e["origin"] == "cpp"]
+    return next((e for e in told if e["cause"] not in _LESS_THAN_A_NUMBER), error)
 
 
 def _library_line(error, pool, errors):

@@ -24,7 +24,7 @@ _NUMBER = (
 _BLAS = r"(?i:cublas error:?)\s?\(?(?:%s)\b"
 # A number of CANN's runtime where a message gives it.
 _RESULT = (
-    r"(?:\b(?i:code|result|ret|retcode|errno)\b(?: is)?\s*[:=\[(]*"
+    r"(?:(?:\b|_)(?i:code|result|ret|retcode|errno)\b(?: is)?\s*[:=\[(]*"
     r"|\b(?i:return|error|failed)\b\s*[:=\[(]+)\s*(?:%s)\b"
 )
 # What stands before a number of CANN that is only known by its family.
@@ -96,7 +96,8 @@ EARLY = (
             + _RESULT % "507010|507053|507054"
             + r"|Device\[\d+\] lost heartbeat|(?:reason=|scheduler )\[?lost heartbeat"
             r"|\bdevice\(\d+\) is not working|error_type: \d+, multi-bit ECC"
-            r"|HBM (?:[Mm]ulti.?[Bb]it )?ECC|(?i:hbm multi bit ecc error)|\bUCE ERROR\b"
+            r"|\bUCEError\b|HBM (?:[Mm]ulti.?[Bb]it )?ECC"
+            r"|(?i:hbm multi bit ecc error)|\bUCE ERROR\b"
         ),
         "meaning": "The accelerator failed: it or its driver reported a fault of the device.",
         "remedy": (
@@ -119,7 +120,6 @@ EARLY = (
             r"|Could not load library lib\w+(?!.*undefined symbol)"
             r"|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED|Loading lib\w+\.so failed"
             r"|error code is lib\S+: cannot open shared object"
-            r"|opp_kernel package is installed"
         ),
         "source": "PaddlePaddle/PaddleOCR#7300; cuDNN 8, its own loader",
     },
@@ -138,6 +138,8 @@ EARLY = (
             r"|cannot be set as true while you are using paddlepaddle cpu"
             r"|does not has any binary|socversion \S+ of bin package does not match"
             r"|Cannot parse json for config file \[\S+/op_impl/"
+            r"|[Ll]oad op info \w* ?json .{0,20}fail|opp_kernel package is"
+            r"|unsatisfied condition: (?:cuda|driver)"
             r"|shared object (?:initialization failed|symbol not found)|"
             + _NUMBER % "35|48|78|98|200|209|218|221|222|302|303|500|803|804"
             + "|"
@@ -220,6 +222,7 @@ EARLY = (
             r"[Mm]essage truncated : receiv|Mismatched collective detected"
             r"|Bootstrap Root : mismatch|NET/IB : collective mismatch"
             r"|parameters of operator \S+ are inconsistent between ranks"
+            r"|Tensors in communication are expected to have matching"
             r"|(?i:cmd information.{0,300}check fail)"
         ),
         "source": "NVIDIA/nccl, src/bootstrap.cc, src/init.cc, #1273; HCCL, EI0005",
@@ -264,7 +267,8 @@ EARLY = (
             r"|could not select device driver|Device id must be less than|NVIDIA-SMI has failed"
             r"|NVLink SHARP"
             r"|cannot be performed in the present state|halDeviceOpen failed"
-            r"|TsdOpen failed|tsd client wait response fail|drvGetDevNum\b.{0,20}=87\b"
+            r"|TsdOpen failed|(?i:tsdaemon).{0,60}abnormal"
+            r"|tsd client wait response fail|drvGetDevNum\b.{0,20}=87\b"
             r"|open devdrv_device\(\d+\) failed|drvDeviceOpen failed|dcmi module init\w* failed"
             r"|halGetDeviceInfo failed: drvRet=87\b"
             r"|(?i:no (?:npu|gpu|cuda)?s? ?(?:devices?)? ?(?:is |are )?(?:found(?! matching| after)"
@@ -330,8 +334,17 @@ LATE = (
         "pattern": (
             r"\[(?:ai ?cpu|ai ?core|vector core|aivec)\w* (?:exception|timeout|error|trap)"
             r"|exception of ai(?:vec|core|cube)\w* error|task type=ai\w+ kernel"
+            r"|reason=\[?(?:ai ?core|ai ?cpu|aivec|vector core) (?:exception|timeout|error|trap)"
+            r"|warp-ctc .{0,60}execution failed"
         ),
         "source": "CANN's runtime, task.cc and device_error_core_proc.cc; open-mmlab/mmcv#3203",
+    },
+    {
+        "cause": "worker_died",
+        "tagged": True,
+        "grade": "primary",
+        "pattern": r"subprocess of dataset may exit unexpected",
+        "source": "mindspore, dataset/engine/datasets.py (its watchdog)",
     },
     {
         "cause": "device_setting",
@@ -348,7 +361,8 @@ LATE = (
             r"|\bEK0\d{3}\b|\bE[12][0-8]\d{3}\b|\bEZ3\d{3}\b|ASCEND_RT_VISIBLE_DEVICES"
             r"|CUDNN_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|INVALID_VALUE)"
             r"|CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED)|invalid configuration argument"
-            r"|\bE4\d{4}\b|[Ff]ailed to compile Op\b|Single op compile failed"
+            r"|does not support opType|TBEException|\bE4\d{4}\b|\bEB\d{4}\b"
+            r"|[Ff]ailed to compile Op\b|Single op compile failed"
             r"|'errCode': 'E[4-8]\d{4}"
             r"|reason=\[feature not support\]|"
             + _ACL

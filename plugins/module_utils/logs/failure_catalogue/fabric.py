@@ -62,7 +62,7 @@ FABRIC = (
         "cause": "loopback_address",
         "grade": "shared",
         "pattern": (
-            r"(?:connect|bind|listen)\b.{0,40}\b127\.0\.[01]\.1\b|\[127\.0\.1\.1\]"
+            r"(?i:connect|bind|listen)\b.{0,40}\b127\.0\.[01]\.1\b|\[127\.0\.1\.1\]"
             r"|connectFullMesh failed.{0,200}remote=\[127\."
         ),
         "meaning": (
@@ -356,12 +356,29 @@ FABRIC = (
         "source": "Open MPI 4.1, help-mpi-api.txt (mpi-abort)",
     },
     {
+        # They cannot reach each other, or have nothing to reach each other with.
+        "cause": "mpi_runtime",
+        "grade": "shared",
+        "pattern": (
+            r"pair of MPI processes are unable|opened in the \w+ framework|^Open MPI: PML "
+            r"|internal error has occurred in (?:OR|PR)TE"
+        ),
+        "meaning": (
+            "Open MPI's own services failed on this node, as they also do when another rank has"
+            " gone."
+        ),
+        "remedy": (
+            "look for the rank or daemon that ended first; if none did, look at /tmp of the node"
+            " (space, rights)"
+        ),
+        "source": _OPENMPI + " and help-mca-bml-r2.txt; open-mpi/ompi#10955, #11669",
+    },
+    {
         "cause": "mpi_runtime",
         "grade": "secondary",
         "pattern": (
             r"PMIX ERROR|PMI[Xx]?_?Init failed|orte_init failed|ompi_mpi_init: .{0,60}failed"
-            r"|failed to TCP connect to a peer|pair of MPI processes are unable"
-            r"|opened in the \w+ framework|^Open MPI: PML "
+            r"|failed to TCP connect to a peer|(?:OR|PR)TE_ERROR_LOG"
             r"|no active messages transport"
             r"|Failed to (?:resolve|receive|create) UC\w+|ucp_ep_create|looks like MPI_INIT failed"
             r"|An error occurred in MPI_|MPI_ERRORS_ARE_FATAL|^UCX:"

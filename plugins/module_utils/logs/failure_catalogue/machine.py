@@ -81,6 +81,15 @@ MACHINE = (
         "source": "errno 11 of Linux, fork(2)",
     },
     {
+        # A file system in user space, or a network's, that has gone.
+        "cause": "data_missing",
+        "pattern": r"\[Errno (?:107|116)\]|Stale (?:NFS )?file handle",
+        "where": (
+            r"/(?:io|checkpoint|save_load|serialization|shutil|genericpath|os|pathlib|\w*data\w*)\.py$"
+        ),
+        "source": "errno 107 of FUSE, 116 of NFS",
+    },
+    {
         "cause": "device_out_of_memory",
         "grade": "primary",
         "pattern": (

@@ -87,7 +87,7 @@ PROCESS = (
         "grade": "primary",
         "pattern": (
             r"UnpicklingError|pickle data was truncated|Ran out of input|invalid load"
-            r" key|(?i:failed to (?:read|parse|load) the checkpoint)"
+            r" key|(?i:fail(?:ed|s) to (?:read|parse|load) the checkpoint)"
             r"|checkpoint file:? \S+.{0,40}(?:damaged|corrupted|incomplete|failed to be"
             r" parsed)|'load_checkpoint', the crc check"
             r"|protobuf\.message\.DecodeError|paddle\.load` can not parse the file"
@@ -117,6 +117,7 @@ PROCESS = (
             r"|image decode failed|load image failed)"
             r"|(?i:the image (?:may be|is) broken)|not the mnist (?:image|label) file"
             r"|[Cc]an'?t read (?:the )?(?i:the )?image|\(truncated file: eof"
+            r"|MindRecordOp Count total rows failed"
             r"|file is not a database|database disk image is malformed"
         ),
         "meaning": (
