@@ -107,6 +107,9 @@ LITERALS = (
     "[Hardware Error]",
     "Could not load library",
     "internal error has occurred in",
+    "prterun was unable",
+    "PSM was unable",
+    "PSM2 was unable",
     "ERROR_LOG: ",
 )
 
@@ -290,8 +293,8 @@ SINGLE = (
     (re.compile(r"^\[\S+:\d+\] +(?P<text>ib_mlx5_log\.c:\d+ .*)"), "UCX", "cpp"),
     (
         re.compile(
-            r"UCX +(?:ERROR|FATAL) +(?P<text>.{0,400}(?:ibv_|mlx5|rdma|RDMA|\bQP\b|connect\("
-            r"|active messages).*)"
+            r"UCX +(?:ERROR|FATAL|Fatal:|Error:) +(?P<text>.{0,400}"
+            r"(?:ibv_|mlx5|rdma|RDMA|\bQP\b|connect\(|transport error|active messages).*)"
         ),
         "UCX",
         "cpp",
@@ -378,7 +381,7 @@ SINGLE = (
     ),
     (
         re.compile(
-            r"^(?P<text>(?:(?:OR|PR)TE (?:was unable|has lost|does not know)"
+            r"^(?P<text>(?:(?:(?:OR|PR)TE|prterun|PSM2?) (?:was unable|has lost|does not know)"
             r"|An (?:OR|PR)TE daemon has"
             r"|There are not enough slots|(?:mpi(?:run|exec)|prterun) has exited due to process"
             r"|WARNING: Open MPI failed to TCP connect"

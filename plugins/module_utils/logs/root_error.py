@@ -443,7 +443,8 @@ def _library_line(error, pool, errors):
     for line, raw in zip(pool, errors):
         if line is error:
             return None
-        is_told = (raw["soft"] or line["kind"] in _WARNERS) and line["cause"] not in GENERAL
+        is_library = raw["soft"] or line["kind"] in _WARNERS or _CANN.match(line["kind"])
+        is_told = is_library and line["cause"] not in GENERAL
         is_told = is_told and not _is_far(raw, begin)
         if is_told and (is_wordless or line["grade"] != "secondary"):
             return line

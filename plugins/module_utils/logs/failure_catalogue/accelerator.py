@@ -140,6 +140,7 @@ EARLY = (
             r"|Cannot parse json for config file \[\S+/op_impl/"
             r"|[Ll]oad op info \w* ?json .{0,20}fail|opp_kernel package is"
             r"|unsatisfied condition: (?:cuda|driver)"
+            r"|does not match the installed version's device type"
             r"|shared object (?:initialization failed|symbol not found)|"
             + _NUMBER % "35|48|78|98|200|209|218|221|222|302|303|500|803|804"
             + "|"
@@ -187,7 +188,7 @@ EARLY = (
         "grade": "primary",
         "pattern": (
             r"(?i:peer access (?:is|was) not (?:supported|enabled))|cudaErrorPeerAccess"
-            r"|failed to peer with device|peer mapping resources exhausted|"
+            r"|\benable_peer_access\b|failed to peer with device|peer mapping resources exhausted|"
             + _NUMBER
             % "217|704|705"
         ),
@@ -206,6 +207,7 @@ EARLY = (
             r"|mlx5dv_\w+.{0,20}failed|[Ll]ocal QP operation|RDMA_CM_EVENT_"
             r"|\brdma: remote operation error|[Rr]emote access error|\bEI0013\b"
             r"|NET/OFI .{0,80}completed with error"
+            r"|Endpoint timeout|PSM2? was unable to open an endpoint"
             r"|(?i:\bcqe error\b|error cqe status|failed cqe status)"
         ),
         "meaning": "A transfer by RDMA failed between two adapters, or an adapter refused it.",
@@ -361,7 +363,8 @@ LATE = (
             r"|\bEK0\d{3}\b|\bE[12][0-8]\d{3}\b|\bEZ3\d{3}\b|ASCEND_RT_VISIBLE_DEVICES"
             r"|CUDNN_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|INVALID_VALUE)"
             r"|CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED)|invalid configuration argument"
-            r"|does not support opType|TBEException|\bE4\d{4}\b|\bEB\d{4}\b"
+            r"|\bEZ1001\b|in dtype support list|does not support opType"
+            r"|TBEException|\bE4\d{4}\b|\bEB\d{4}\b"
             r"|[Ff]ailed to compile Op\b|Single op compile failed"
             r"|'errCode': 'E[4-8]\d{4}"
             r"|reason=\[feature not support\]|"

@@ -323,7 +323,8 @@ FABRIC = (
         "cause": "mpi_start",
         "grade": "shared",
         "pattern": (
-            r"(?:OR|PR)TE was unable to reliably start|(?:OR|PR)TE daemon has unexpectedly failed"
+            r"(?:(?:OR|PR)TE|prterun|mpirun) was unable to reliably start"
+            r"|(?:OR|PR)TE daemon has unexpectedly failed"
             r"|(?:OR|PR)TE has lost communication with a remote daemon"
             r"|required daemon terminated during execution|(?:OR|PR)TE does not know how to route a"
             r" message"
@@ -402,7 +403,9 @@ FABRIC = (
             r"|(?i:process group).{0,80}(?i:time(?:d )?out|timeout)"
             r"|[Ww]ait timeout for key|[Tt]imeout waiting for key|store->get\("
             r"|(?i:rendezvous.{0,40}time(?:d )?out)"
-            r"|_timeout:\d+ elapsed:\d+|client socket has timed out after|Socket Timeout"
+            r"|_timeout:\d+ elapsed:\d+|RendezvousConnectionError"
+            r"|connectFullMesh failed.{0,200}[Tt]imeout"
+            r"|client socket has timed out after|Socket Timeout"
             r"|TCPStore.{0,60}[Tt]ime(?:d )?out"
             r"|network \S+ cannot be obtained|SendRPC name:.{0,200}Deadline Exceeded"
             r"|(?i:\b(?:rank|trainer|worker) \d+\b).{0,20}"

@@ -7,7 +7,7 @@ Causes that no log shows are here, too. The package explains the entries.
 from __future__ import annotations
 
 _NUMPY = (
-    r"numpy\.dtype size changed|module compiled against (?:ABI|API) version|compiled using NumPy"
+    r"numpy\.\w+ size changed|module compiled against (?:ABI|API) version|compiled using NumPy"
     r" 1|numpy\.core\.multiarray failed to import"
 )
 _IMAGES = r"(?:^|/)(?:\w*data\w*|transforms?|imaug|operators?|reader|loader)(?:/|\.py|_)"
@@ -20,7 +20,7 @@ PROCESS = (
             _NUMPY
             + r"|_ARRAY_API not found|module 'numpy' has no attribute|was removed in the NumPy 2"
             r"|version `\w+_[\d.]+' not found|undefined symbol"
-            r"|symbol lookup error|relocation error"
+            r"|Descriptors cannot (?:not )?be created directly|symbol lookup error|relocation error"
             r"|not defined in file \S+ with link time reference"
             r"|CUDA driver version is insufficient|forward compatibility was attempted|no kernel"
             r" image is available"
@@ -50,7 +50,8 @@ PROCESS = (
         "cause": "import_error",
         "grade": "primary",
         "pattern": (
-            r"ModuleNotFoundError|ImportError|No module named|cannot open shared object file"
+            r"ModuleNotFoundError|PackageNotFoundError|ImportError"
+            r"|No module named|cannot open shared object file"
             r"|failed to get the Python codec of the filesystem encoding"
         ),
         "meaning": "The code imports a module or library that the environment of this node lacks.",
@@ -90,7 +91,8 @@ PROCESS = (
             r" key|(?i:fail(?:ed|s) to (?:read|parse|load) the checkpoint)"
             r"|checkpoint file:? \S+.{0,40}(?:damaged|corrupted|incomplete|failed to be"
             r" parsed)|'load_checkpoint', the crc check"
-            r"|protobuf\.message\.DecodeError|paddle\.load` can not parse the file"
+            r"|protobuf\.message\.DecodeError"
+            r"|ValueError: Error parsing message$|paddle\.load` can not parse the file"
         ),
         "meaning": "A checkpoint or weight file cannot be read: it is damaged or was cut short.",
         "remedy": (
@@ -206,7 +208,7 @@ PROCESS = (
         "grade": "primary",
         "pattern": (
             r"yaml\.(?:scanner|parser|constructor|reader|composer)\.\w+Error|ScannerError"
-            r"|could not find the config|configparser\.\w*Error"
+            r"|could not find the config|only support yaml files|configparser\.\w*Error"
         ),
         "meaning": "The training's configuration file cannot be read.",
         "remedy": "fix the configuration file at the line that the message names",
