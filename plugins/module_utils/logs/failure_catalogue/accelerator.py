@@ -394,7 +394,7 @@ LATE = (
             r".{0,60}(?:abnormal|exception|error|fail|time)|\btimeout or trap error\b"
             r"|exception occurred during AICPU execution|Task execute failed, base info"
             r"|^Memory access fault:? by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY|ILLEGAL)"
-            r"|\bE[EZ3](?!9999)\d{4}\b|" + _RESULT % r"5070(?:0[01]|1[1-9]|3[4-9]|4[0-57-9]|50)"
+            r"|\bE[EZ3](?!9999|8888)\d{4}\b|" + _RESULT % r"5070(?:0[01]|1[1-9]|3[4-9]|4[0-57-9]|50)"
         ),
         "source": f"{_CUDA}; {_RT}; {_HIASCEND}; Ascend/pytorch#66; mindspore-lab/mindocr#615",
     },
@@ -445,7 +445,7 @@ LATE = (
             r"|(?i:\b(?:CUDA(?: driver)?|CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|HIP) error)|cudaError"
             r"|\bCU\w+_STATUS_|\bNVMLError(?!_LibraryNotFound)"
             r"|(?i:npu function error|acl (?:stream )?error)"
-            r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR\d{5}\b|\bE[0-9A-HKMZ]9999\b"
+            r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR\d{5}\b|\bE[0-9A-HKMZ](?:9999|8888)\b"
             r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail|error)|\bEL\d{4}\b|"
             + _ACL
             + _RESULT % r"[1-5][04][0-9]\d{3}"
