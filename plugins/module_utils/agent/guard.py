@@ -11,6 +11,7 @@ times are of the monotonic clock. docs/runbooks/watchdog.md says when it acts, a
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 import subprocess
@@ -25,6 +26,9 @@ KEEP_SECONDS = 10.0
 # Time for evidence of a hang on all nodes, and for any other stop.
 HANG_SECONDS, STOP_SECONDS = 7.0, 3.0
 READ = 1 << 20
+NUMBER = re.compile(r"(?<=/attempt-)\d+\Z")
+# Keys of a plan with which an attempt has the pace of the one before it.
+SAME_PACE = ("endpoints", "settings", "code", "accelerator")
 EXIT_OVER = 75  # the unit is not started again after this one
 
 
@@ -127,6 +131,8 @@ class Guard:
             self.boot = handle.read().strip()
         if self.phases and saved.get("boot") == self.boot and saved.get("phases"):
             self.phases.again(saved["phases"])
+        elif self.phases:
+            self.learn_pace()
         self.logs = {
             item["rank"]: Log(os.path.join(attempt, item["log"]), patterns, saved.get("logs"))
             for item in self.mine
@@ -142,6 +148,18 @@ class Guard:
         if not (self.mine and patterns.step and budgeted):
             return None
         return phase_watchdog.Phases(self.budgets, patterns, now)
+
+    def learn_pace(self):
+        """Take over the pace of the attempt before this one, where the same ranks trained alike."""
+        number = NUMBER.search(self.attempt)
+        if not number:
+            return
+        earlier = f"{self.attempt[: number.start()]}{int(number.group()) - 1}"
+        plan = attempt_files.read_mapping(earlier, "plan.json")
+        saved = attempt_files.read_mapping(earlier, "guard.json")
+        pace = phase_watchdog.read_pace(saved.get("phases"))
+        if pace and all(plan.get(key) == self.plan.get(key) for key in SAME_PACE):
+            self.phases.learn(*pace)
 
     def plan_teardown(self, printer_nodes):
         """Return the watch of the training's end.

@@ -331,6 +331,35 @@ class Phases:
         for key in self.KEPT:
             setattr(self, key, state[key])
 
+    def learn(self, waits, slowest):
+        """Begin with the pace of an earlier attempt that trained in the same way.
+
+        waits: seconds between its last step lines. slowest: the longest one for what follows a step
+        line, a checkpoint or an evaluation among them.
+        """
+        self.waits, self.slowest, self.paused = waits[-WINDOW:], slowest, True
+
+
+def read_pace(phases):
+    """Return (waits, slowest) of what a guard kept of its phases, or None.
+
+    The training can write there. None also where the guard had not seen enough.
+    """
+    if not isinstance(phases, dict) or phases.get("paused") is not True:
+        return None
+    waits, slowest = phases.get("waits"), phases.get("slowest")
+    values = [slowest]
+    if isinstance(waits, list):
+        values += waits
+    if len(values) <= ENOUGH or not all(map(_is_duration, values)):
+        return None
+    return waits, slowest
+
+
+def _is_duration(value):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 <= value < math.inf
+
 
 def sum_budgets(budgets, names):
     """Return the sum of some phases' budgets, None where one has none."""

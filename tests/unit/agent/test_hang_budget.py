@@ -5,12 +5,14 @@ stops that are noticed soon.
 
 from __future__ import annotations
 
+import json
 import random
 import re
+from pathlib import Path
 
 import pytest
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import phase_watchdog
-from core_support import ROOT
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import guard, phase_watchdog
+from core_support import ROOT, attempt_files, compiled, put
 from unit.agent.test_phase_watchdog import STEP, SUITES, feed, phases_of
 
 DAY = 86400.0
@@ -142,3 +144,44 @@ def test_a_training_that_becomes_slower_is_followed():
     other = phases_of(words=())
     other.again(phases.kept())
     assert other.limit() == phases.limit()
+
+
+def test_an_attempt_begins_with_the_pace_of_the_one_before_it():
+    earlier, _now = settled([1.0] * 60, 3.0)
+    phases = phases_of(words=())
+    phases.learn(*phase_watchdog.read_pace(json.loads(json.dumps(earlier.kept()))))
+    steps(phases, 0.0, [60.0])
+    assert phases.limit() == (30, "step")
+    phases.phase = "evaluation"
+    assert phases.limit()[0] > 30
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"paused": False},
+        {"waits": [1.0] * 20},
+        {"waits": ["1"] * 60},
+        {"waits": [-1.0] * 60},
+        {"waits": [float("inf")] * 60},
+        {"slowest": None},
+        {"slowest": True},
+    ],
+)
+def test_a_pace_that_no_guard_has_seen_is_not_taken_over(changes):
+    earlier, _now = settled([1.0] * 60, 3.0)
+    assert phase_watchdog.read_pace(earlier.kept())
+    assert phase_watchdog.read_pace(dict(earlier.kept(), **changes)) is None
+
+
+@pytest.mark.parametrize(
+    "changed, learned", [({}, True), ({"settings": {"batch_total": 99}}, False)]
+)
+def test_a_guard_takes_over_the_pace_of_the_same_training_only(tmp_path, changed, learned):
+    phases, _now = settled([1.0] * 60, 3.0)
+    made = compiled(count=1, devices=1)
+    earlier = attempt_files(tmp_path, dict(made, **changed), "node1", 1)
+    kept = {"boot": "of another boot", "phases": phases.kept()}
+    put(Path(earlier), {"guard.json": json.dumps(kept)})
+    found = guard.Guard(attempt_files(tmp_path, made, "node1", 2), "node1").phases
+    assert (found.waits == phases.waits) is learned

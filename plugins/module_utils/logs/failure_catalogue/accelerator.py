@@ -394,7 +394,9 @@ LATE = (
             r".{0,60}(?:abnormal|exception|error|fail|time)|\btimeout or trap error\b"
             r"|exception occurred during AICPU execution|Task execute failed, base info"
             r"|^Memory access fault:? by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY|ILLEGAL)"
-            r"|\bE[EZ3](?!9999|8888)\d{4}\b|" + _RESULT % r"5070(?:0[01]|1[1-9]|3[4-9]|4[0-57-9]|50)"
+            r"|\bE[EZ3](?!9999|8888)\d{4}\b|"
+            + _RESULT
+            % r"5070(?:0[01]|1[1-9]|3[4-9]|4[0-57-9]|50)"
         ),
         "source": f"{_CUDA}; {_RT}; {_HIASCEND}; Ascend/pytorch#66; mindspore-lab/mindocr#615",
     },
