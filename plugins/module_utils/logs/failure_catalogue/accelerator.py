@@ -447,7 +447,8 @@ LATE = (
             r"|(?i:\b(?:CUDA(?: driver)?|CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|HIP) error)|cudaError"
             r"|\bCU\w+_STATUS_|\bNVMLError(?!_LibraryNotFound)"
             r"|(?i:npu function error|acl (?:stream )?error)"
-            r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR\d{5}\b|\bE[0-9A-HKMZ](?:9999|8888)\b"
+            r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR\d{5}\b"
+            r"|\bE[0-9A-HKMZ](?:9999|8888)\b"
             r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail|error)|\bEL\d{4}\b|"
             + _ACL
             + _RESULT % r"[1-5][04][0-9]\d{3}"
