@@ -25,7 +25,7 @@ class ActionModule(ControllerAction):
         """Return what is missing here, after taking what there is for `taken`."""
         attempt, changed = arguments["attempt_dir"], False
         if arguments["state"] == "taken" and not self.check_mode:
-            digests = plan_directory.read_digests(arguments["answers"])
+            digests = plan_directory.read_digests(arguments["answers"], attempt)
             changed, problems = plan_directory.take(attempt, digests, arguments["site"])
             for text in problems:
                 self.warn(text)

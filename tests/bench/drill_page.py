@@ -45,6 +45,8 @@ WAY_HEAD = [
     "steps",
     "seconds a step",
     "goodput",
+    "first to last step",
+    "goodput of that",
     "faults that it met",
     "came to its end",
 ]
@@ -105,6 +107,8 @@ def way_rows(ways):
             found["steps"],
             "–" if found["pace"] is None else found["pace"],
             "–" if found["goodput"] is None else found["goodput"],
+            shown(found.get("stretch")),
+            found.get("between") or "–",
             ", ".join(found["faults"]) or "none",
             "yes" if found["completed"] else "no",
         ]

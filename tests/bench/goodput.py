@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Goodput: useful step time over wall time of one training under one seeded schedule of faults,
-ours, bare Paddle's and mpirun's: JSON for docs/drills.md.
+ours with and without a controller, bare Paddle's and mpirun's: JSON for docs/drills.md.
 
 Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two
 Docker nodes as `make drill` leaves it; for mpirun both need Open MPI (playbooks/provision.yml -e
 suite=mindocr brings it).
 
 .venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 40] [--faults
-3] [--ways quiet ours bare mpirun]
+3] [--ways quiet ours detached bare mpirun]
 
 The training saves after every epoch. Useful are the steps that had to be made, each once, at the
 pace of the way `quiet` (no fault); wall time is from the command to the last step, `whole` to the
 end of the command. The schedule (which fault, how many seconds of training after the one before) is
-the same for all; its clock stands still while nothing trains. Ours is `train.yml` with
-max_restarts. Bare Paddle and mpirun are restarted by this script, as fast as it can: it looks every
+the same for all; its clock stands still while nothing trains. `stretch` is from the first step to
+the last: what comes before and after is of the start and of the end. Ours is `train.yml` with
+max_restarts, and `detached` the same with detach=true, so that nothing follows it. Bare Paddle and mpirun are restarted by this script, as fast as it can: it looks every
 half second for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does,
 ends what is left, waits for the node, copies the newest checkpoint of rank 0 to the other node (the
 one before, where a start from it made no step), and starts again with the suite's own -r. No person
@@ -151,17 +152,21 @@ def watch_out(site, steps, faults, over, limit, idle=lambda: None):
 class Ours(bare_drill.Site):
     """train.yml with max_restarts."""
 
+    name, words, is_detached = "ours", (), False
+
     def train(self, job, plan, out, limit):
+        self.job = job
         path = out.resolve() / "goodput.yml"
         path.write_text(
             json.dumps(dict(job, max_restarts=20, watchdog={"step": "20s", "checkpoint": "20s"}))
         )
         playbook = ["ansible-playbook", "-i", self.inventory]
         argv = [*playbook, "playbooks/train.yml", "-e", json.dumps({"config": str(path)})]
+        argv += self.words
         environment = dict(os.environ, ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg"))
         self.others, self.run = set(self.runs()), None
         steps, faults, begun = Steps(), Faults(self, plan, self.fault), time.monotonic()
-        with open(out / ("ours.txt" if plan else "quiet.txt"), "wb") as log:
+        with open(out / (f"{self.name}.txt" if plan else "quiet.txt"), "wb") as log:
             process = subprocess.Popen(
                 argv,
                 cwd=PROJECT,
@@ -171,28 +176,41 @@ class Ours(bare_drill.Site):
                 stderr=log,
                 start_new_session=True,
             )
+        whole = None
         try:
-            watch_out(self, steps, faults, lambda _text: process.poll() is not None, limit)
+            watch_out(self, steps, faults, lambda text: self.has_ended(process, text), limit)
+            whole, done = time.monotonic() - begun, self.at_end(self.training_log())
         finally:
-            if process.poll() is None:
+            runs_on = process.poll() is None
+            if runs_on:
                 os.killpg(process.pid, signal.SIGINT)
                 process.wait(120)
+            if runs_on or self.is_detached:
                 # A run goes on without its controller; the next way needs its nodes.
-                words = [
-                    *playbook,
-                    "playbooks/stop.yml",
-                    "-e",
-                    "run={}".format(os.path.basename(self.run or "none")),
-                ]
+                run = os.path.basename(self.run or "none")
                 subprocess.run(
-                    words,
+                    [*playbook, "playbooks/stop.yml", "-e", f"run={run}"],
                     cwd=PROJECT,
                     env=environment,
                     check=False,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                 )
-        return steps, faults, begun, time.monotonic() - begun, process.returncode == 0
+        return steps, faults, begun, whole, done and process.returncode == 0
+
+    def has_ended(self, process, text):
+        """Return whether the command has ended, or the training where nothing follows it."""
+        if self.is_detached:
+            return process.poll() not in (None, 0) or self.at_end(text)
+        return process.poll() is not None
+
+    def at_end(self, text):
+        """Whether the last step of the last epoch was made."""
+        last = self.job["overrides"]["epoch"] - 1
+        return any(
+            int(epoch) == last and int(step) == int(steps) - 1
+            for epoch, step, steps in STEP.findall(text)[-1:]
+        )
 
     def runs(self):
         """Return the runs on node1 that trained for this script, earlier ones, too."""
@@ -238,6 +256,12 @@ class Ours(bare_drill.Site):
             )
 
 
+class Detached(Ours):
+    """train.yml with detach=true: its nodes restart the run, and nothing follows it."""
+
+    name, words, is_detached = "detached", ("-e", "detach=true"), True
+
+
 class Bare(Ours):
     """Two terminals, and a script that starts again."""
 
@@ -266,14 +290,6 @@ class Bare(Ours):
     def over(self, text):
         return all(terminal.process.poll() == 0 for terminal in self.terminals) and self.at_end(
             text
-        )
-
-    def at_end(self, text):
-        """Whether the last step of the last epoch was made."""
-        last = self.job["overrides"]["epoch"] - 1
-        return any(
-            int(epoch) == last and int(step) == int(steps) - 1
-            for epoch, step, steps in STEP.findall(text)[-1:]
         )
 
     def fault(self, kind):
@@ -389,7 +405,7 @@ class Mpirun(Bare):
         return [bare_faults.Terminal("node1", argv, time.monotonic())]
 
 
-WAYS = {"quiet": Ours, "ours": Ours, "bare": Bare, "mpirun": Mpirun}
+WAYS = {"quiet": Ours, "ours": Ours, "detached": Detached, "bare": Bare, "mpirun": Mpirun}
 
 
 def main():
@@ -436,8 +452,13 @@ def main():
             if steps.times
             else None
         )
+        stretch = steps.times[-1] - steps.times[0] if steps.times else None
+        results[way]["stretch"] = round(stretch, 1) if stretch else None
         pace = results.get("quiet", {}).get("pace")
         results[way]["goodput"] = round(len(steps.made) * pace / wall, 3) if pace else None
+        results[way]["between"] = (
+            round((len(steps.made) - 1) * pace / stretch, 3) if pace and stretch else None
+        )
         kept.write_text(json.dumps(results, indent=1))
         print(json.dumps(results[way]), flush=True)
     print(kept)

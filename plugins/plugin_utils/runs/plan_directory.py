@@ -215,16 +215,20 @@ def missing_files(attempt: str) -> dict[str, int]:
     }
 
 
-def read_digests(answers: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, str]:
+def read_digests(
+    answers: Iterable[Mapping[str, Mapping[str, Any]]], attempt: str
+) -> dict[str, str]:
     """Return {node: sha256 of its plan}, '' for a node that named none.
 
     answers: what attempt_monitor returned on every node, of each query; {} without an answer.
+    attempt: the attempt's directory. A query may have been about a later attempt.
     """
     digests: dict[str, str] = {}
+    name = os.path.basename(attempt.rstrip("/"))
     for statuses in answers:
         for node, status in statuses.items():
             digest = status.get("plan_sha256")
-            if not isinstance(digest, str):
+            if not isinstance(digest, str) or f"attempt-{status.get('attempt')}" != name:
                 digest = ""
             digests[node] = max(digests.get(node, ""), digest)
     return digests

@@ -297,6 +297,8 @@ def test_the_patterns_of_a_node_are_not_taken_and_neither_are_nodes_that_the_sit
 
 
 def test_each_node_has_the_digest_that_one_of_its_answers_named():
-    first = {"node1": {"plan_sha256": "a"}, "node2": {}, "node3": {"plan_sha256": None}}
-    second = {"node1": {}, "node2": {"plan_sha256": "b"}, "node3": {}}
-    assert plan_directory.read_digests([first, second]) == {"node1": "a", "node2": "b", "node3": ""}
+    first = {"node1": {"plan_sha256": "a", "attempt": 2}, "node2": {}, "node3": {"attempt": 2}}
+    second = {"node1": {}, "node2": {"plan_sha256": "b", "attempt": 2}, "node3": {}}
+    later = {"node1": {"plan_sha256": "c", "attempt": 3}, "node3": {"plan_sha256": "c"}}
+    found = plan_directory.read_digests([first, second, later], "runs/x/attempt-2/")
+    assert found == {"node1": "a", "node2": "b", "node3": ""}

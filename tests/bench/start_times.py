@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Seconds from a command to the first training step and to its end, ours beside bare Paddle's in
+two SSH sessions, in turns: a table for docs/benchmarks.md.
+
+Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two
+Docker nodes that are ready for PaddleDetection (playbooks/provision.yml -e suite=paddledetection).
+
+.venv/bin/python tests/bench/start_times.py -i INVENTORY [--rounds 5] [--json FILE]
+
+Both train one epoch of the same job and look for the first step line twice a second. Bare Paddle
+begins with its two commands typed and its code, data and environment in place. Ours does what
+`train.yml` does on a ready site, with all its proofs, and ends with logs, checkpoint and verdict on
+the controller. `ping` is `ansible all -m ping`, the least that Ansible takes for this site.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import bare_drill
+import goodput
+
+LIMIT = 300  # seconds that one training gets
+
+
+def ping(inventory):
+    """Return the seconds that `ansible all -m ping` takes."""
+    begun = time.monotonic()
+    subprocess.run(
+        ["ansible", "-i", inventory, "trainers", "-m", "ansible.builtin.ping"],
+        cwd=goodput.PROJECT,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    return time.monotonic() - begun
+
+
+def train(way, inventory, out):
+    """Return {first_step, whole} of one training, in seconds from its command."""
+    site = goodput.WAYS[way](inventory)
+    steps, _faults, begun, whole, done = site.train(goodput.job_of(1), [], out, LIMIT)
+    if not done:
+        sys.exit(f"{way}: the training did not come to its end; see {out}")
+    return {"first_step": steps.times[0] - begun, "whole": whole}
+
+
+def describe(values):
+    """Return a median with its spread, as text."""
+    middle = statistics.median(values)
+    return f"{middle:.1f} s ({min(values):.1f} to {max(values):.1f})"
+
+
+def rows(found):
+    """Yield (what, ours, peer, ratio) of all rounds."""
+    pairs = (
+        ("first step", "ours first_step", "bare first_step"),
+        ("whole job", "ours whole", "bare whole"),
+        ("first step, beside `ansible -m ping`", "ours first_step", "ping"),
+    )
+    for what, ours, peer in pairs:
+        ratio = statistics.median(one / other for one, other in zip(found[ours], found[peer]))
+        yield what, describe(found[ours]), describe(found[peer]), f"{ratio:.2f}"
+
+
+def main():
+    asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    inventory = str(goodput.PROJECT / "molecule" / "inventory")
+    asked.add_argument("-i", "--inventory", default=inventory)
+    asked.add_argument("--rounds", type=int, default=5)
+    asked.add_argument("--json", type=Path)
+    asked = asked.parse_args()
+    os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
+    out = Path(tempfile.mkdtemp(prefix="start-times-"))
+    bare_drill.left_in(bare_drill.FOLDER)
+    found = {}
+    for number in range(asked.rounds + 1):
+        seconds = {"ping": ping(asked.inventory)}
+        for way in ("ours", "bare"):
+            for name, value in train(way, asked.inventory, out).items():
+                seconds[f"{way} {name}"] = value
+        print(json.dumps({key: round(value, 1) for key, value in seconds.items()}), flush=True)
+        if number:  # the first round brings code, data and caches
+            for key, value in seconds.items():
+                found.setdefault(key, []).append(value)
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1))
+    print("| what | Trainyard | peer | ratio |\n| --- | --- | --- | --- |")
+    for row in rows(found):
+        print("| {} |".format(" | ".join(row)))
+
+
+if __name__ == "__main__":
+    main()
