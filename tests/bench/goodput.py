@@ -152,7 +152,7 @@ def watch_out(site, steps, faults, over, limit, idle=lambda: None):
 class Ours(bare_drill.Site):
     """train.yml with max_restarts."""
 
-    name, words, is_detached = "ours", (), False
+    name, options, is_detached = "ours", (), False
 
     def train(self, job, plan, out, limit):
         self.job = job
@@ -162,7 +162,7 @@ class Ours(bare_drill.Site):
         )
         playbook = ["ansible-playbook", "-i", self.inventory]
         argv = [*playbook, "playbooks/train.yml", "-e", json.dumps({"config": str(path)})]
-        argv += self.words
+        argv += self.options
         environment = dict(os.environ, ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg"))
         self.others, self.run = set(self.runs()), None
         steps, faults, begun = Steps(), Faults(self, plan, self.fault), time.monotonic()
@@ -259,7 +259,7 @@ class Ours(bare_drill.Site):
 class Detached(Ours):
     """train.yml with detach=true: its nodes restart the run, and nothing follows it."""
 
-    name, words, is_detached = "detached", ("-e", "detach=true"), True
+    name, options, is_detached = "detached", ("-e", "detach=true"), True
 
 
 class Bare(Ours):
