@@ -443,12 +443,15 @@ def _library_line(error, pool, errors):
     for line, raw in zip(pool, errors):
         if line is error:
             return None
-        is_library = raw["soft"] or line["kind"] in _WARNERS or _CANN.match(line["kind"])
-        is_told = is_library and line["cause"] not in GENERAL
-        is_told = is_told and not _is_far(raw, begin)
-        if is_told and (is_wordless or line["grade"] != "secondary"):
+        if _is_told(line, raw, begin) and (is_wordless or line["grade"] != "secondary"):
             return line
     return None
+
+
+def _is_told(line, raw, begin):
+    """Return whether a line above an exception is one of a library that says what happened."""
+    is_library = raw["soft"] or line["kind"] in _WARNERS or _CANN.match(line["kind"])
+    return is_library and line["cause"] not in GENERAL and not _is_far(raw, begin)
 
 
 def _vagueness(error):

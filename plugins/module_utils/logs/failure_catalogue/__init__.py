@@ -38,7 +38,7 @@ def _with_words(entries):
 CATALOGUE = (
     SEEN
     + _with_words(EARLY)
-    + FABRIC
+    + _with_words(FABRIC)
     + _with_words(MACHINE)
     + PROCESS
     + _with_words(LATE)

@@ -364,14 +364,6 @@ FABRIC = (
             r"pair of MPI processes are unable|opened in the \w+ framework|^Open MPI: PML "
             r"|internal error has occurred in (?:OR|PR)TE"
         ),
-        "meaning": (
-            "Open MPI's own services failed on this node, as they also do when another rank has"
-            " gone."
-        ),
-        "remedy": (
-            "look for the rank or daemon that ended first; if none did, look at /tmp of the node"
-            " (space, rights)"
-        ),
         "source": _OPENMPI + " and help-mca-bml-r2.txt; open-mpi/ompi#10955, #11669",
     },
     {
