@@ -69,6 +69,11 @@ options:
   state_dir:
     description: What the controller keeps of the site; proofs lie there.
     type: path
+  runs_dir:
+    description: Where the controller keeps its runs. An earlier run of the job says how long its
+      steps and saves take.
+    type: path
+    required: true
   rehearse:
     description: Whether the plan is to be rehearsed.
     type: bool
@@ -96,6 +101,7 @@ EXAMPLES = r"""
     inputs: "{{ inputs }}"
     facts: "{{ facts }}"
     project: "{{ read.project }}"
+    runs_dir: runs
   register: planned
 """
 

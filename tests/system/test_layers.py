@@ -50,8 +50,8 @@ ON_CONTROLLER = {
     "preflight": ("base gate inputs plan preflight suites", "base mesh plan"),
     "network": ("base network plan", "plan preflight"),
     "start": (
-        "attempts base environments plan rehearsal",
-        "base network plan preflight",
+        "attempts base environments plan rehearsal suites",
+        "base config network plan preflight report",
     ),
     "recovery": ("attempts base", "config"),
     "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),

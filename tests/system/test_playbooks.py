@@ -141,7 +141,7 @@ REFUSED = {
         ["-e", "config=ppyoloe.yml", "-e", "node=1"],
         {},
         (
-            "command line node: unknown variable; allowed: config, detach, devices, matrix,"
+            "command line node: unknown variable; allowed: checkpoint_every, config, detach, devices, matrix,"
             " max_restarts, min_nodes, nodes, rehearse, rendezvous, scaling, start_port, verify"
         ),
     ),

@@ -119,7 +119,14 @@ def gang(count=2, devices=8, accelerator="gpu", job=None, suite=None, **inputs):
     return copy.deepcopy(
         {
             "job": job_of(**(job or {})),
-            "site": {"name": "test", "nodes": nodes, "suites": {}, "env": {}, "start_port": 17000},
+            "site": {
+                "name": "test",
+                "nodes": nodes,
+                "suites": {},
+                "env": {},
+                "start_port": 17000,
+                "fault_hours": 8000.0,
+            },
             "nodes": nodes,
             "facts": {"node%d" % (n + 1): fact_of(ADDRESSES[n]) for n in range(count)},
             "inputs": dict(given, **inputs),

@@ -25,6 +25,8 @@ from .plan_types import Plan
 
 __all__ = ["PlanError", "canonical_bytes", "compile_plan", "sha256", "short"]
 VERSION = 1
+# What a plan keeps of a suite's `checkpoints`, besides the folders.
+CHECKPOINT_KEYS = ("best", "last")
 SHORT = 16
 # After a rank's death: how long the launcher may take to end the others on its node, and how long
 # the unit's processes have between TERM and KILL (seconds). Together they keep the promise that all
@@ -709,7 +711,8 @@ def checkpoint_rules(suite, config, settings):
         "save": os.path.normpath(settings.get("save") or "output"),
     }
     folders = [folder.format(**values) for folder in suite["checkpoints"]["folders"]]
-    return dict(suite["checkpoints"], folders=list(dict.fromkeys(folders)))
+    rules = {key: suite["checkpoints"][key] for key in CHECKPOINT_KEYS}
+    return dict(rules, folders=list(dict.fromkeys(folders)))
 
 
 def redirects(suite, settings):

@@ -15,6 +15,8 @@ from ..base import findings, text_rules
 LARGEST_NUMBER = 10**15
 # Keys and paths that a problem writes out. The others are counted.
 NAMED = 3
+# The name under which a table has the key or option for the time between two checkpoints.
+SAVE_INTERVAL = "save_interval"
 
 
 def lookup(values, dotted):
@@ -121,14 +123,14 @@ def option_value(arguments, name):
 
 
 def settings(suite, effective, arguments, overrides=()):
-    """Return {epochs, iterations, batch, learning_rate, save} of a job.
+    """Return {epochs, iterations, batch, learning_rate, save_interval, save} of a job.
 
     They are numbers or None, as the suite's script takes them. An option of the script beats the
     config (argument_keys), and an override of the same key beats both (paddleseg/cvlibs/config.py).
     A value that is neither a number nor, for save, a text stands as None: unknown, never guessed.
     """
     keys = suite["config_keys"]
-    numbers = ("epochs", "iterations", "batch", "learning_rate")
+    numbers = ("epochs", "iterations", "batch", "learning_rate", SAVE_INTERVAL)
     values = {name: lookup(effective, keys.get(name)) for name in (*numbers, "save")}
     for option, name in suite["argument_keys"].items():
         value = option_value(arguments, option)

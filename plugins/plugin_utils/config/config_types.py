@@ -31,5 +31,6 @@ class Site(TypedDict):
     secret_env: list[str]  # names whose values are never shown
     start_port: int | None
     replica_rate: int  # bytes a second for the checkpoints' replica, 0 for none
+    fault_hours: float  # hours of one device between two faults
     nodes: list[Node]  # in rank order
     spares: list[Node]

@@ -98,6 +98,8 @@ def value_problem(name: str, value: Any) -> str | None:
         return f"must be a whole number from 1 to 9999; got {abbreviate(value)}"
     if name == "wait":
         return wait_option.value_problem(value)
+    if name == "checkpoint_every" and not wait_option.is_time(value):
+        return f"must be a time with its unit, such as 90s, 15m, 2h or 1d; got {abbreviate(value)}"
     return logs_options.value_problem(name, value) or prune_rules.value_problem(name, value)
 
 

@@ -55,6 +55,7 @@ SITE_VARIABLES = (
     "trainyard_collect_files",
     "trainyard_collect_free",
     "trainyard_devices",
+    "trainyard_device_hours_per_fault",
     "trainyard_env",
     "trainyard_home",
     "trainyard_host_fingerprints",
@@ -94,6 +95,7 @@ OVERRIDING = (
     "scaling",
     "max_restarts",
     "detach",
+    "checkpoint_every",
 )
 # Fields that job_config adds to a job's keys.
 ADDED_KEYS = ("name", "file", "lines", "from_command_line", "places")
@@ -517,7 +519,7 @@ def apply_command_line(job: Job, extra: Mapping[str, Any], problems: list[Proble
     """Return the job with the values of the command line, and note their problems.
 
     The command line may give nodes, min_nodes, devices, start_port, rendezvous, scaling,
-    max_restarts and detach.
+    max_restarts, detach and checkpoint_every.
     """
     job = dict(job)
     for name, find_problem in (("rendezvous", rendezvous_problem), ("scaling", scaling_problem)):
@@ -537,6 +539,8 @@ def apply_command_line(job: Job, extra: Mapping[str, Any], problems: list[Proble
         job["max_restarts"] = _read_max_restarts(extra["max_restarts"], problems)
     if "detach" in extra:
         job["detach"] = parse_switch(extra["detach"]) is True
+    if "checkpoint_every" in extra:
+        job["checkpoint_every"] = extra["checkpoint_every"]  # extra_vars has checked it
     if "start_port" in extra:
         job["start_port"] = _read_start_port(extra["start_port"], problems)
     overridden = [name for name in OVERRIDING if name in extra]

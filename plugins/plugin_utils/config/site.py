@@ -51,6 +51,9 @@ SSH_PORT = 22
 DEFAULT_START_PORT = 17000
 LAST_PORT = 65535
 DEFAULT_REPLICA_RATE = 20 << 20
+# 1,024 GPUs had a failure about every 8 hours (A. Kokolis et al., Revisiting Reliability in
+# Large-Scale Machine Learning Research Clusters, 2024).
+DEFAULT_FAULT_HOURS, MOST_FAULT_HOURS = 8000.0, 10**7
 LEAST_REPLICA_RATE = 1 << 10  # the unit of rsync's limit
 
 
@@ -264,6 +267,7 @@ def _read_site_variables(variables: Mapping[str, Any], problems: list[Problem]) 
             problems,
         ),
         "replica_rate": _replica_rate(variables.get("trainyard_replica_rate"), problems),
+        "fault_hours": _fault_hours(variables.get("trainyard_device_hours_per_fault"), problems),
         "nodes": [],
         "spares": [],
     }
@@ -284,6 +288,19 @@ def _replica_rate(value: Any, problems: list[Problem]) -> int:
         text = f"must be at least 1 KiB, or 0 for no replica; got {abbreviate(value)}"
         problems.append(_inventory_problem(key, text, code="site.bad_replica_rate"))
     return rate
+
+
+def _fault_hours(value: Any, problems: list[Problem]) -> float:
+    """Return `trainyard_device_hours_per_fault`, and note its problem."""
+    if value is None:
+        return DEFAULT_FAULT_HOURS
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if is_number and 0 < value <= MOST_FAULT_HOURS:
+        return float(value)
+    key = "trainyard_device_hours_per_fault"
+    text = f"must be a number of hours above 0, at most {MOST_FAULT_HOURS}; got {abbreviate(value)}"
+    problems.append(_inventory_problem(key, text, code="site.bad_fault_hours"))
+    return DEFAULT_FAULT_HOURS
 
 
 def _path_problems(variables: Mapping[str, Any]) -> list[Problem]:

@@ -25,10 +25,20 @@ def value_problem(value: Any) -> str | None:
 
 def limit_of(value: Any) -> float | None:
     """Return the longest wait in seconds for a valid value, None for no limit."""
-    match = _LIMIT.match(str(value))
-    if not match:
+    if not is_time(value):
         return None
-    return float(match.group(1)) * _UNITS[match.group(2)]
+    return seconds_of(value)
+
+
+def seconds_of(value: Any) -> float:
+    """Return the seconds of a time with its unit."""
+    text = str(value)
+    return float(text[:-1]) * _UNITS[text[-1]]
+
+
+def is_time(value: Any) -> bool:
+    """Return whether a value is a time with its unit."""
+    return bool(_LIMIT.match(str(value)))
 
 
 def is_on(value: Any) -> bool:

@@ -35,6 +35,7 @@ DROPPED = frozenset(
         "scaling",
         "max_restarts",
         "detach",
+        "checkpoint_every",
         "verify",
         "matrix",
     )

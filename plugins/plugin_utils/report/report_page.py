@@ -12,12 +12,13 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.files impor
 
 from ..runs import run_table
 from ..suites import suite_file
-from . import html_page, index_page, load, report_view, run_comparison, series
+from . import html_page, index_page, load, pace, report_view, run_comparison, series
 
 
 def _write_index(runs_dir: str, run: str, facts: dict[str, Any], assets: str, now: float) -> None:
     """Write the page of all runs again, with this run's small curve."""
     index_page.write_curve(os.path.join(runs_dir, run), facts["series"])
+    pace.write(os.path.join(runs_dir, run), facts["record"], facts["series"])
     rows = run_table.merge({}, index_page.read_records(runs_dir), [])
     index_page.write(runs_dir, "", rows, assets, now, write_file=True)
 

@@ -19,7 +19,10 @@ from typing import Any
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names, safe_open
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import update_file
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import resume_inputs
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
+    compiler,
+    resume_inputs,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites.launcher_table import (
     LAUNCHERS,
 )
@@ -164,7 +167,9 @@ def shipped_suite(suite: Mapping[str, Any]) -> dict[str, Any]:
         "resume": {
             key: table["resume"][key] for key in resume_inputs.RULE_KEYS if key in table["resume"]
         },
-        "checkpoints": dict(table["checkpoints"], folders=folders),
+        "checkpoints": dict(
+            {key: table["checkpoints"][key] for key in compiler.CHECKPOINT_KEYS}, folders=folders
+        ),
     }
 
 

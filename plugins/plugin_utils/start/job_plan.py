@@ -26,7 +26,7 @@ from ..base import project
 from ..network import reachability
 from ..plan import readiness, render
 from ..preflight import checks, proof_cache
-from . import code_history
+from . import checkpoint_interval, code_history, pace_history
 
 # What the ranks of a rehearsal run, below the product's directory.
 REHEARSED = "plugins/module_utils/agent/rehearsal_rank.py"
@@ -45,6 +45,13 @@ def plan_job(arguments: Arguments) -> dict[str, Any]:
     )
     plan, more = _try_to_compile(arguments)
     all_findings += more
+    pace = None
+    if plan:
+        pace = pace_history.find(arguments["runs_dir"], arguments["job"]["name"], plan)
+        arguments, more = _with_interval(arguments, pace)
+        all_findings += more
+        if arguments["job"].get("checkpoint_every") and not more:
+            plan = _compile(arguments)
     if arguments["repair"]:
         all_findings = checks.demote_for_sync(all_findings)
     done = resume_inputs.completion_problem(
@@ -62,7 +69,29 @@ def plan_job(arguments: Arguments) -> dict[str, Any]:
             "todo": {},
             "refused": bool(done),
         }
-    return _complete(plan, all_findings, arguments, now)
+    return _complete(plan, all_findings, arguments, now, pace)
+
+
+def _with_interval(
+    arguments: Arguments, pace: pace_history.Pace | None
+) -> tuple[Arguments, Findings]:
+    """Return the arguments with the job's checkpoint_every in the suite's unit, and findings."""
+    every = arguments["job"].get("checkpoint_every")
+    if not every:
+        return arguments, []
+    inputs = arguments["inputs"]
+    interval = checkpoint_interval.translate(every, arguments["suite"], inputs, pace)
+    if interval.warning:
+        text = f"checkpoint_every {every} changes nothing: {interval.warning}"
+        return arguments, [findings.finding("job.interval_not_set", text, level="warn")]
+    changed = {
+        **inputs,
+        "overrides": interval.overrides,
+        "arguments": interval.arguments,
+        "config": {**inputs["config"], "save_interval": interval.number},
+        "remarks": [*(inputs.get("remarks") or []), *interval.lines],
+    }
+    return {**arguments, "inputs": changed}, []
 
 
 def lines_of(all_findings: Findings) -> list[str]:
@@ -109,7 +138,11 @@ def _compile(arguments: Arguments) -> Plan:
 
 
 def _complete(
-    plan: Plan, all_findings: Findings, arguments: Arguments, now: float
+    plan: Plan,
+    all_findings: Findings,
+    arguments: Arguments,
+    now: float,
+    pace: pace_history.Pace | None,
 ) -> dict[str, Any]:
     """Return the result for a plan that was compiled."""
     facts, report = arguments["facts"], arguments["report"]
@@ -131,6 +164,13 @@ def _complete(
         for line in [
             *code_history.lines(arguments["attempted"]),
             *(arguments["inputs"].get("remarks") or []),
+            *checkpoint_interval.describe_cost(
+                arguments["suite"],
+                arguments["inputs"]["config"].get("save_interval"),
+                pace,
+                arguments["site"]["fault_hours"],
+                len(plan["ranks"]),
+            ),
         ]
     ]
     if report:

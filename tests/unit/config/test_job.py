@@ -66,7 +66,7 @@ def test_every_shipped_job_is_good():
     (GOOD + "env: {? [a, b] : 1}\n", "mine.yml:4 env:", "a key must be a plain word"),
     (GOOD + "env: {1: a}\n", "mine.yml:4 env:", "a key must be a plain word"),
     (GOOD + "no: a\n", "mine.yml:4:", "a key must be a plain word"),
-    (GOOD + "node: 2\n", "mine.yml:4 node:", "unknown key; allowed: arguments, config"),
+    (GOOD + "node: 2\n", "mine.yml:4 node:", "unknown key; allowed: arguments, checkpoint_every, config"),
     (GOOD + "node: 2\n", "mine.yml:4 node:", "did you mean 'nodes'?"),
     ("launcher: paddle\nconfig: a.yml\n", "mine.yml:1:", "the key 'suite' is missing"),
     (GOOD.replace("paddledetection", "paddledetektion"), "mine.yml:1 suite:", "did you mean 'paddledetection'?"),

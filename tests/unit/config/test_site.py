@@ -60,6 +60,7 @@ def test_a_good_site():
         "suites": SUITES,
         "start_port": 17000,
         "replica_rate": 20 << 20,
+        "fault_hours": 8000.0,
         "env": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "ib0"},
         "secret_env": [],
         "spares": [],
@@ -283,6 +284,16 @@ def test_one_fabric_address_for_two_nodes():
             {"trainyard_replica_rate": 512},
             "inventory trainyard_replica_rate:",
             "must be at least 1 KiB, or 0",
+        ),
+        (
+            {"trainyard_device_hours_per_fault": 0},
+            "inventory trainyard_device_hours_per_fault:",
+            "must be a number of hours above 0",
+        ),
+        (
+            {"trainyard_device_hours_per_fault": True},
+            "inventory trainyard_device_hours_per_fault:",
+            "must be a number of hours above 0",
         ),
         (
             {"trainyard_start_port": 80},

@@ -22,7 +22,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.mesh.primitives 
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler as core
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import readiness, render
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import checks, proof_cache
-from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang
+from core_support import ADDRESSES, CODE, DATA, ENVIRONMENT, ROOT, compiled, gang, job_of
 from unit.modules.test_checkpoint_fetch import POINT
 
 
@@ -626,9 +626,34 @@ def module_arguments(**changes):
             "suite": arguments["inputs"]["suite"],
             "source": {"environment": wanted},
             "project": str(ROOT),
+            "runs_dir": str(ROOT / "no_runs"),
         },
         **changes,
     )
+
+
+def test_checkpoint_every_is_counted_by_the_pace_of_an_earlier_run(run_action, tmp_path):
+    arguments = module_arguments(job=job_of(checkpoint_every="10m"), runs_dir=str(tmp_path))
+    unknown = run_action("plan", arguments, check=True)
+    assert "job.interval_not_set" in [item["code"] for item in unknown["findings"]]
+    assert not any("snapshot_epoch" in word for word in unknown["plan"]["argv"])
+
+    run = tmp_path / "20261127-151304-{}-535c".format(arguments["job"]["name"])
+    run.mkdir()
+    (run / "plan.json").write_text(unknown["text"])
+    pace = {"steps": 100, "seconds": 200.0, "epoch_steps": 30, "saves": 2, "pause_seconds": 10.0}
+    (run / "pace.json").write_text(json.dumps(pace))
+    known = run_action("plan", arguments, check=True)
+    assert "snapshot_epoch=10" in known["plan"]["argv"]
+    assert "job.interval_not_set" not in [item["code"] for item in known["findings"]]
+    assert sum("checkpoint" in line for line in known["remarks"]) == 3, known["remarks"]
+    assert json.loads(known["text"]) == known["plan"]
+    # without the key the plan stays as it is, and its cost is said where the interval is known
+    arguments = module_arguments(runs_dir=str(tmp_path))
+    arguments["inputs"]["config"]["save_interval"] = 5
+    plain = run_action("plan", arguments, check=True)
+    assert plain["text"] == unknown["text"]
+    assert sum(line.startswith("checkpoints: ") for line in plain["remarks"]) == 2
 
 
 def test_module_gives_the_bytes_and_their_digest(run_action):
