@@ -24,6 +24,9 @@ from harness import (
 )
 
 DETACHED = ("-e", "detach=true", "-e", "max_restarts=5")
+TOLD = "/tmp/told"
+WRITE = {"command": ["sh", "-c", f"cat >> {TOLD}; echo >> {TOLD}"], "from_nodes": True}
+NOTIFY = ("-e", json.dumps({"trainyard_notify": [WRITE]}))
 
 
 def state(node, run):
@@ -65,7 +68,9 @@ def kept():
     First a rank was killed. Then the leader stood still, and a rank was killed.
     """
     before = runs()
-    done = playbook("train", *quick_job("saves"), *DETACHED)
+    for node in NODES:
+        on(node, f"rm -f {TOLD}")
+    done = playbook("train", *quick_job("saves"), *DETACHED, *NOTIFY)
     assert done.returncode == 0, done.stdout
     run = new_run(before)
     wait_for(lambda: saved_in(run, 1), 240)
@@ -88,6 +93,19 @@ def test_train_comes_back_and_the_nodes_restart_the_run(kept):
     assert [v["verdict"]["rank"] for v in decided] == [1, 1]
     plans = {attempt_file(node, kept, "plan.json", 3) for node in NODES}
     assert len(plans) == 1 and json.loads(plans.pop())["resume"]["attempt"] == 2
+
+
+def test_the_nodes_tell_each_event_once(kept):
+    """Nobody has followed the run since it began, which the controller has told itself."""
+    told = [line for node in NODES for line in on(node, f"cat {TOLD} || true").splitlines()]
+    events = [json.loads(line) for line in told]
+    assert sorted((event["attempt"], event["event"], event["code"]) for event in events) == [
+        (1, "failed", "killed"),
+        (2, "failed", "killed"),
+        (2, "restarted", ""),
+        (3, "restarted", ""),
+    ]
+    assert {event["run"] for event in events} == {kept}
 
 
 def test_a_resume_is_refused_while_the_nodes_restart_the_run(kept):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.notify.message import Event
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.yaml_source import Problem
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import notify_fields
@@ -15,7 +16,6 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     Result,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.monitor import notifier
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.monitor.notify_message import Event
 
 
 class ActionModule(ControllerAction):

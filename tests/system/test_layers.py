@@ -31,7 +31,8 @@ ON_NODE = {
     "plan": "base checkpoints environments suites",
     "preflight": "attempts base environments inputs mesh plan",
     "recovery": "agent attempts base checkpoints inputs mesh plan records",
-    "supervision": "agent attempts base checkpoints diagnosis plan recovery",
+    "notify": "",
+    "supervision": "agent attempts base checkpoints diagnosis notify plan recovery",
     "runs": "attempts base checkpoints logs preflight records",
 }
 # plugin_utils: the controller alone. First its packages of module_utils, then of plugin_utils.
@@ -46,7 +47,7 @@ ON_CONTROLLER = {
     "mesh": ("base mesh", ""),
     "plan": ("attempts base mesh plan suites", ""),
     "suites": ("logs suites", "base"),
-    "config": ("base environments plan records suites", "base suites"),
+    "config": ("base environments notify plan records suites", "base suites"),
     "preflight": ("base gate inputs plan preflight suites", "base mesh plan"),
     "network": ("base network plan", "plan preflight"),
     "start": (
@@ -62,7 +63,7 @@ ON_CONTROLLER = {
         "base config live logsync plan suites",
     ),
     "report": ("attempts base logs plan records recovery", "live plan runs suites"),
-    "monitor": ("attempts base", "config live report"),
+    "monitor": ("attempts base notify", "config live report"),
 }
 ALLOWED = {f"module_utils/{name}": text for name, text in ON_NODE.items()}
 ALLOWED = {

@@ -126,6 +126,7 @@ def gang(count=2, devices=8, accelerator="gpu", job=None, suite=None, **inputs):
                 "env": {},
                 "start_port": 17000,
                 "fault_hours": 8000.0,
+                "notify_from_nodes": [],
             },
             "nodes": nodes,
             "facts": {"node%d" % (n + 1): fact_of(ADDRESSES[n]) for n in range(count)},

@@ -37,6 +37,7 @@ def order_of(folder, node="node1", **changes):
         "start": "token",
         "boot": ownership.boot_mark(),
         "until": time.clock_gettime(time.CLOCK_BOOTTIME) + 30.0,
+        "notify": [],
     }
     return supervisor_order.Order(**dict(fields, **changes))
 

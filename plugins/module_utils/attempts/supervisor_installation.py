@@ -20,8 +20,8 @@ FINAL_SECONDS = 12.0
 def install(run_command, home, base, given, archives):
     """Give a node its order and start its supervisor. Return '' or a problem.
 
-    given: run, site, node, nodes, first, mesh, start, max_restarts, point, and the texts fresh,
-    template and job. archives: {file name: bytes}.
+    given: run, site, node, nodes, first, mesh, start, max_restarts, point, notify, and the texts
+    fresh, template and job. archives: {file name: bytes}.
     """
     place = orders.place_of(os.path.join(base, "runs", given["run"]), given["node"])
     _forget_earlier(place)
@@ -48,6 +48,7 @@ def install(run_command, home, base, given, archives):
         start=given["start"],
         boot=ownership.boot_mark(),
         until=time.clock_gettime(time.CLOCK_BOOTTIME) + orders.GRANTED_SECONDS,
+        notify=given["notify"],
     )
     write_json(os.path.join(place, orders.NAME), order._asdict())
     unit = attempt_dir.unit_name(order.run, order.first)

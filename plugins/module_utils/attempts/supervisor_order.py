@@ -41,6 +41,7 @@ class Order(typing.NamedTuple):
     start: str  # the token of the controller's start
     boot: str  # of the machine when the order came
     until: float  # seconds of CLOCK_BOOTTIME until which the first attempt is granted
+    notify: list[dict]  # the site's receivers that are told from the nodes
 
 
 def place_of(run_dir, node):

@@ -6,6 +6,7 @@ controller until the run is complete, stopped or given up. It has an archive of 
 decisions are supervisor.py's; here are the clock, the disk, the peers and the processes.
 
     supervisor.pyz DIRECTORY
+    supervisor.pyz tell         sends one message (notify/sender.py)
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..agent import systemd
 from ..attempts import attempt_dir, mesh_credential, ownership, supervisor_unit
 from ..attempts import supervisor_order as orders
 from ..base.files import read_json, read_mapping, write_json
-from . import channel, judgement, messages, node_attempts
+from ..notify import sender
+from . import announcer, channel, judgement, messages, node_attempts
 from .supervisor import Beginning, Supervisor
 
 TICK = 0.2  # seconds without a message until the next look
@@ -76,6 +78,7 @@ class Program:
         self.alive_at = self.status_at = self.wish_at = -1e9
         self.heard_at, self.over_at = now, None
         self.status = {}
+        self.announcer = announcer.Announcer(place, order)
         self.lease = self.supervisor.lease
 
     def _path(self, name):
@@ -135,6 +138,7 @@ class Program:
             self.channel.send(receiver, message)
         for action in supervisor.take_actions():
             self._act(action)
+        self.announcer.tell(supervisor.take_decisions(), supervisor.run.members)
         self._show(now)
 
     def _act(self, action):
@@ -206,8 +210,10 @@ class Program:
             return now - self.heard_at > ALONE
         if self.over_at is None:
             self.over_at = now
-        is_judged = run.judged == run.attempt
-        return now - self.over_at > LINGER and (is_judged or now - self.over_at > 3 * LINGER)
+        seconds = now - self.over_at
+        if not self.announcer.is_idle() and seconds < LINGER + announcer.MOST_SECONDS:
+            return False
+        return seconds > LINGER and (run.judged == run.attempt or seconds > 3 * LINGER)
 
     def _finish(self):
         """Leave the node as it was, but for the record, and return the exit code."""
@@ -229,7 +235,9 @@ class Program:
 
 
 def main(arguments):
-    """Run the supervisor of a directory and return its exit code."""
+    """Run the supervisor of a directory, or send one message, and return the exit code."""
+    if list(arguments) == [announcer.TELL]:
+        return sender.main()
     if len(arguments) != 1:
         raise SystemExit(__doc__)
     os.umask(0o077)

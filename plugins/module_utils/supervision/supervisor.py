@@ -102,6 +102,7 @@ class Supervisor:
         self.report = IDLE
         self.lease = (0, now)  # the attempt that this node may train in, and until when
         self.actions: list[Json] = []
+        self.decisions: list[Json] = []  # entries that were proposed and committed by this leader
         self._begun = 0  # the attempt whose processes were told to begin
         self._told = 0  # the attempt whose processes were told to end
         self._next_ask = now
@@ -162,16 +163,23 @@ class Supervisor:
         actions, self.actions = self.actions, []
         return actions
 
+    def take_decisions(self) -> list[Json]:
+        """Return the new entries that this leader has proposed. No other node returns them."""
+        decisions, self.decisions = self.decisions, []
+        return decisions
+
     # -- a node's own part --
 
     def _apply(self, now: float) -> None:
         while self.applied < self.raft.commit:
-            value = self.raft.log[self.applied].value
+            term, value = self.raft.log[self.applied]
             self.applied += 1
             before = self.run.is_superseded, self.run.is_done
             judged = self.run.judged
             if not self.run.apply(value):
                 continue
+            if value and self.raft.role == "leader" and term == self.raft.term:
+                self.decisions.append(value)
             if before < (self.run.is_superseded, self.run.is_done):
                 self._since = now
             if judged != self.run.judged:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.notify.message import Channel
+
 # A job's keys are those of schemas/job.yml, and job.ADDED_KEYS.
 Job = dict[str, Any]
 # A suite's keys are those of suites/schema.yml.
@@ -32,5 +34,6 @@ class Site(TypedDict):
     start_port: int | None
     replica_rate: int  # bytes a second for the checkpoints' replica, 0 for none
     fault_hours: float  # hours of one device between two faults
+    notify_from_nodes: list[Channel]  # what the nodes of a detached run tell
     nodes: list[Node]  # in rank order
     spares: list[Node]

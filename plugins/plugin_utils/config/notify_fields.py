@@ -7,8 +7,9 @@ An address holds a token, so no problem repeats a value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.notify.message import Channel
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
@@ -19,17 +20,6 @@ KEY = "trainyard_notify"
 EVENTS = ("started", "restarted", "hung", "completed", "failed", "stopped", "lost", "unknown")
 # Templates of services that sign what they are sent, or take a signature.
 SIGNED = ("generic", "feishu", "dingtalk")
-
-
-class Channel(TypedDict):
-    """One receiver. url or command is empty."""
-
-    index: int  # in trainyard_notify
-    url: str
-    command: list[str]
-    on: list[str]
-    template: str
-    secret: str
 
 
 def read_channels(value: Any, problems: list[Problem]) -> list[Channel]:
@@ -85,6 +75,7 @@ def _channel(index: int, entry: Mapping[str, Any]) -> Channel:
         "on": list(entry.get("on", EVENTS)),
         "template": entry.get("template", "generic"),
         "secret": entry.get("secret", ""),
+        "from_nodes": bool(entry.get("from_nodes", False)),
     }
 
 

@@ -253,7 +253,7 @@ def _read_site_variables(variables: Mapping[str, Any], problems: list[Problem]) 
         return value
 
     secret = read_secret_env(variables.get("trainyard_secret_env"), problems)
-    notify_fields.read_channels(variables.get("trainyard_notify"), problems)
+    channels = notify_fields.read_channels(variables.get("trainyard_notify"), problems)
     return {
         "name": str(name or "site"),
         "suites": read_suites(variable("trainyard_suites", {}), problems),
@@ -268,6 +268,7 @@ def _read_site_variables(variables: Mapping[str, Any], problems: list[Problem]) 
         ),
         "replica_rate": _replica_rate(variables.get("trainyard_replica_rate"), problems),
         "fault_hours": _fault_hours(variables.get("trainyard_device_hours_per_fault"), problems),
+        "notify_from_nodes": [channel for channel in channels if channel["from_nodes"]],
         "nodes": [],
         "spares": [],
     }

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import guard_findings
@@ -12,12 +12,15 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable,
     printable_data,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.notify.message import (
+    Channel,
+    Event,
+)
 
-from ..config.notify_fields import EVENTS, Channel
+from ..config.notify_fields import EVENTS
 from ..live.model import Watch
 from . import live_metrics
 from .notifier import Notifier
-from .notify_message import Event
 
 # A command that comes to an older attempt does not tell of its start.
 NEW_SECONDS = 300
@@ -100,4 +103,9 @@ class Follower:
             "text": printable(text, *self.watch.secrets, limit=1000),
             "time": time.time(),
         }
-        self.notifier.tell(message)
+        self.notifier.tell(message, from_nodes=event != "started" and _do_nodes_tell(known))
+
+
+def _do_nodes_tell(statuses: Collection[Mapping[str, Any]]) -> bool:
+    """Return whether a run's nodes tell its events themselves, as all that answered say."""
+    return bool(statuses) and all(status.get("supervised") for status in statuses)

@@ -14,25 +14,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     Secrets,
     host_of,
     printable,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.notify import message as notify
+from ansible_collections.trainyard.cluster.plugins.module_utils.notify import sender
+from ansible_collections.trainyard.cluster.plugins.module_utils.notify.message import (
+    Channel,
+    Event,
+)
 
-from ..config.notify_fields import Channel
-from . import notify_message
-from .notify_message import Event
-
-SECONDS = 5  # for a try. notify_sender makes two.
 # The end of a command waits so long for its messages: two tries and the pause between them.
 WAIT_SECONDS = 13
 # The verdict waits so long for them, since it is to be the last line.
 VERDICT_SECONDS = 3
 FOLDER = "notified"
-_SENDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "notify_sender.py")
 
 
 def describe(channel: Channel) -> str:
@@ -51,12 +50,17 @@ class Notifier:
         self._processes: list[tuple[Channel, subprocess.Popen[bytes]]] = []
         self._warned: set[int] = set()
 
-    def tell(self, event: Event) -> int:
+    def tell(self, event: Event, from_nodes: bool = False) -> int:
         """Start to tell an event to all that want it, and return their number.
 
-        0: nobody wants it, or it was told before.
+        from_nodes: whether the run's nodes tell it to the receivers that want it from there. 0:
+        nobody wants it, or it was told before.
         """
-        wanting = [channel for channel in self._channels if event["event"] in channel["on"]]
+        wanting = [
+            channel
+            for channel in self._channels
+            if event["event"] in channel["on"] and not (from_nodes and channel["from_nodes"])
+        ]
         if not wanting or not self._is_first(event):
             return 0
         return self.send(wanting, event)
@@ -115,14 +119,9 @@ class Notifier:
 
 def _start(channel: Channel, event: Event) -> subprocess.Popen[bytes]:
     """Start the process that sends an event. It outlives the command if it has to."""
-    message: dict[str, Any] = {"seconds": SECONDS, "body": json.dumps(event)}
-    if channel["url"]:
-        request = notify_message.build_request(channel, event, time.time())
-        message.update(url=request.url, headers=request.headers, body=request.body.decode())
-    else:
-        message["command"] = channel["command"]
+    message = notify.compose(channel, event, time.time())
     process = subprocess.Popen(
-        [sys.executable, "-I", _SENDER],
+        [sys.executable, "-I", sender.__file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -71,7 +71,9 @@ def write(run_dir: str, record: Mapping[str, Any], series: Mapping[str, Any]) ->
 
     record: run.json. series: the result of series.of_run.
     """
-    ranks = {entry.get("number"): entry.get("ranks") for entry in mappings_of(record.get("attempts"))}
+    ranks = {
+        entry.get("number"): entry.get("ranks") for entry in mappings_of(record.get("attempts"))
+    }
     for attempt in reversed(series.get("attempts") or ()):
         pace = measure(attempt, ranks.get(attempt.get("number")))
         if pace:

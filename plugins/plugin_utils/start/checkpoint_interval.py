@@ -46,7 +46,7 @@ def translate(
     if not name:
         return Interval(overrides, arguments, warning="the suite saves after every epoch")
     length = seconds_of(unit, pace)
-    if pace is None or length is None:
+    if not pace or not length:
         warning = (
             f"no earlier run of this job on as many devices says how long its steps take; {name}"
             " stays as it is, and a later start can compute it"
@@ -81,7 +81,7 @@ def describe_cost(
     """
     unit = suite["checkpoints"].get("interval")
     length = seconds_of(unit, pace)
-    if pace is None or length is None:
+    if not pace or not length:
         return []
     if not _name_of_key(suite):
         save_interval = 1
@@ -107,7 +107,7 @@ def describe_cost(
 
 def seconds_of(unit: str | None, pace: Pace | None) -> float | None:
     """Return the seconds of an epoch or an iteration, None where unknown."""
-    if pace is None:
+    if not pace:
         return None
     if unit == ITERATION:
         return pace.step

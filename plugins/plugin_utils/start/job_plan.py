@@ -230,6 +230,7 @@ def _supervise(plan: Plan, arguments: Arguments) -> str:
     given = {
         "max_restarts": job["max_restarts"],
         "point": arguments["resume"] or {},
+        "notify": arguments["site"]["notify_from_nodes"],
         "fresh": _bytes_of(_compile(fresh))["text"],
         "template": template,
     }

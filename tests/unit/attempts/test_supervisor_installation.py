@@ -33,6 +33,7 @@ GIVEN = {
     "max_restarts": 3,
     "point": point_of(),
     "fresh": '{"fresh":1}',
+    "notify": [{"index": 0}],
     "template": '{"template":1}',
     "job": '{"job":1}',
 }

@@ -61,6 +61,7 @@ def test_a_good_site():
         "start_port": 17000,
         "replica_rate": 20 << 20,
         "fault_hours": 8000.0,
+        "notify_from_nodes": [],
         "env": {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "NCCL_SOCKET_IFNAME": "ib0"},
         "secret_env": [],
         "spares": [],

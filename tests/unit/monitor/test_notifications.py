@@ -13,8 +13,10 @@ import urllib.parse
 
 import notify_support
 import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.notify import message
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import notify_fields
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.monitor import notifier
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.monitor.follower import Follower
 
 RUN = "20261120-190935-raise-1b3e"
 EVENT = {
@@ -133,7 +135,7 @@ def test_answers_of_a_receiver(server, tmp_path, answers, requests, words):
 
 
 def test_a_slow_receiver_delays_nothing_and_is_given_up(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(notifier, "SECONDS", 0.5)
+    monkeypatch.setattr(message, "TRY_SECONDS", 0.5)
     server.answers += [("slow", b""), ("slow", b"")]
     teller = notifier.Notifier(channels({"url": server.url}), str(tmp_path))
     begin = time.monotonic()
@@ -192,3 +194,34 @@ def test_a_wrong_setting_is_named_without_its_value(value, key):
     assert problems and all(problem.code == "site.bad_notify" for problem in problems)
     assert any(problem.key.startswith(key) for problem in problems), problems
     assert "SECRETPATH" not in " ".join(map(str, problems))
+
+
+def test_what_the_nodes_tell_no_follower_tells(tmp_path):
+    both = channels({"command": ["true"]}, {"command": ["true"], "from_nodes": True})
+    teller = notifier.Notifier(both, str(tmp_path))
+    assert teller.tell(EVENT, from_nodes=True) == 1
+    assert teller.tell(dict(EVENT, attempt=9)) == 2
+    assert teller.problems(wait=True) == []
+
+
+@pytest.mark.parametrize(
+    "supervised, event, told",
+    [
+        ([{"is_open": True}] * 2, "failed", 0),
+        ([{"is_open": False}] * 2, "hung", 0),
+        ([{"is_open": True}] * 2, "started", 1),
+        # one node that lies keeps no message back
+        ([{"is_open": True}, None], "failed", 1),
+        ([None, None], "failed", 1),
+        ([], "failed", 1),
+    ],
+)
+def test_the_nodes_of_a_detached_run_tell_its_events(tmp_path, supervised, event, told):
+    given = channels({"command": ["true"], "from_nodes": True})
+    follower = Follower("lab", str(tmp_path), "", given)
+    follower.watch.known = lambda: [{"supervised": value} for value in supervised]
+    counts, tell_one = [], follower.notifier.tell
+    follower.notifier.tell = lambda *a, **k: counts.append(tell_one(*a, **k))
+    follower._tell(event, EVENT["run"], 1)
+    assert counts == [told]
+    follower.notifier.problems(wait=True)

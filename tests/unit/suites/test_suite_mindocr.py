@@ -193,7 +193,8 @@ def test_settings_are_read_from_the_config(suite, config):
             "epochs": 12,
             "iterations": None,
             "batch": 8,
-            "learning_rate": 0.006, "save_interval": None,
+            "learning_rate": 0.006,
+            "save_interval": None,
             "save": "./tmp_rec",
         },
     }

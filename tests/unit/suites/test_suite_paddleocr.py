@@ -142,7 +142,8 @@ def test_what_the_product_reads_of_a_config(config):
     assert (overrides, problems) == ({"Global.use_gpu": False}, [])
     assert suite_table.settle_overrides(SUITE, config, {}, "gpu", 16) == ({}, [])
     assert suite_table.settings(SUITE, config, []) == {
-        "epochs": 10, "iterations": None, "batch": 16, "learning_rate": 0.003, "save_interval": None,
+        "epochs": 10, "iterations": None, "batch": 16, "learning_rate": 0.003,
+        "save_interval": None,
         "save": "./output/rec/mv3_none_bilstm_ctc/",
     }  # fmt: skip
 

@@ -219,7 +219,8 @@ def test_what_the_bundles_config_trains_with(suite, config):
         "epochs": None,
         "iterations": 80,
         "batch": 4,
-        "learning_rate": 0.002, "save_interval": 1000,
+        "learning_rate": 0.002,
+        "save_interval": 1000,
         "save": "output/" + Path(CONFIG).stem,
     }
     assert suite_table.settings(suite, values, [*ARGUMENTS, "--iters", "8"])["iterations"] == 8

@@ -15,6 +15,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import supervisor_unit
 from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import (
+    announcer,
     channel,
     messages,
     node_attempts,
@@ -22,8 +23,9 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.supervision impo
     raft,
     supervisor,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
 from conftest import sample_plan
-from core_support import put
+from core_support import RUN, put
 from detached_support import NODES, call_of, order_of, point_of, wait_for
 from unit.diagnosis.test_verdict import VALUE, end, node, stopped
 
@@ -167,6 +169,48 @@ def test_a_failed_rank_leads_to_an_attempt_from_the_newest_checkpoint(world):
         (value,) = status["verdicts"]
         said = (value["verdict"]["rank"], value["verdict"]["node"], value["verdict"]["cause"])
         assert (value["attempt"], *said) == (1, 1, "node2", "killed")
+
+
+def events_of(file):
+    """The events that the receivers were told, in order."""
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    return sorted((event["attempt"], event["event"], event["code"]) for event in told)
+
+
+def test_each_event_is_told_once_by_the_leader(world):
+    file, program = world.folder / "told", zipapp.build("supervision.node_supervisor")
+    put(world.folder, {"told": ""})
+    writes = ["sh", "-c", f"cat >> {file}; echo >> {file}"]
+    for kinds in (["restarted", "failed", "stopped", "started"], ["restarted"]):
+        channel_ = {"index": 0, "url": "", "command": writes, "on": kinds}
+        for each in world.programs.values():
+            each.order.notify.append(channel_)
+            (world.folder / each.order.node / orders.PROGRAM).write_bytes(program)
+    world.agree()
+    world.on("node2").fail(signal="SIGKILL", at=0.0)
+    world.until(begun(2))
+    put(world.folder / "node3", {orders.WISH: "{}"})
+    world.until(lambda each: each.supervisor.run.judged == 2)
+    world.until(lambda each: each.announcer.is_idle())
+    assert events_of(file) == [
+        (1, "failed", "killed"),
+        (2, "failed", "unknown"),  # the processes of this test do not say that a person stopped
+        (2, "restarted", ""),
+        (2, "restarted", ""),
+    ]
+    event = json.loads(file.read_text().splitlines()[0])
+    assert event["nodes"] == NODES and event["text"] and event["run"] == RUN
+
+
+def test_a_program_waits_for_its_messages_at_the_end_and_not_for_ever(world):
+    world.agree()
+    put(world.folder / "node3", {orders.WISH: "{}"})
+    world.until(lambda each: each._is_over(node_supervisor.clock()))
+    each = world.programs["node1"]
+    each.announcer.is_idle = lambda: False
+    now = node_supervisor.clock()
+    assert not each._is_over(now)
+    assert each._is_over(now + announcer.MOST_SECONDS)
 
 
 def test_a_wish_on_one_node_ends_the_run_on_all(world):

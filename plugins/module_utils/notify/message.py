@@ -16,13 +16,23 @@ import hashlib
 import hmac
 import json
 import urllib.parse
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict
-
-from ..config.notify_fields import Channel
+from typing import Any, Callable, NamedTuple, TypedDict
 
 # WeCom refuses a text beyond 2048 bytes. The other services take more.
 WECOM_BYTES = 2048
+TRY_SECONDS = 5
+
+
+class Channel(TypedDict):
+    """One receiver. url or command is empty."""
+
+    index: int  # in trainyard_notify
+    url: str
+    command: list[str]
+    on: list[str]
+    template: str
+    secret: str
+    from_nodes: bool  # whether the nodes of a detached run tell it
 
 
 class Event(TypedDict):
@@ -55,6 +65,19 @@ def event_text(event: Event) -> str:
         details = f"run {event['run']}, attempt {event['attempt']}, on {', '.join(event['nodes'])}"
     lines = [title, event["text"], details]
     return "\n".join(line for line in lines if line)
+
+
+def compose(channel: Channel, event: Event, now: float) -> dict[str, Any]:
+    """Return what sender.py takes to tell a receiver about an event. now: unix seconds."""
+    if channel["command"]:
+        return {"command": channel["command"], "body": json.dumps(event), "seconds": TRY_SECONDS}
+    request = build_request(channel, event, now)
+    return {
+        "url": request.url,
+        "headers": request.headers,
+        "body": request.body.decode(),
+        "seconds": TRY_SECONDS,
+    }
 
 
 def build_request(channel: Channel, event: Event, now: float) -> Request:

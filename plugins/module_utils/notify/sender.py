@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends one notification. It runs as a process of its own, so that no receiver delays a run.
 
-Standard input is JSON: {url, headers, body} or {command, body}, and seconds. Standard output is
-{problem: text}, '' where the receiver took it. Addresses come on standard input, since every user
-of a machine may see a command line. Only the standard library is imported, so it starts fast.
+Standard input is JSON: {url, headers, body} or {command, body}, seconds for a try, and perhaps
+pauses between tries. Standard output is {problem: text}, '' where the receiver took it. Addresses
+come on standard input, since every user of a machine may see a command line. Only the standard
+library is imported, so it starts fast.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import urllib.error
 import urllib.request
 from typing import Any, NoReturn
 
-TRIES = 2
-PAUSE_SECONDS = 1
+PAUSES = (1,)  # seconds between two tries
 MOST_BYTES = 65536
 # Keys with which the services of China say that they did not take a message. 0 means success.
 STATUS_KEYS = ("errcode", "code", "StatusCode")
@@ -93,14 +93,13 @@ def execute(message: dict[str, Any]) -> None:
 
 
 def deliver(message: dict[str, Any]) -> str:
-    """Send a message, with a second try, and return why it did not arrive, or ''."""
+    """Send a message, again after each pause, and return why it did not arrive, or ''."""
     send = post
     if message.get("command"):
         send = execute
     problem = ""
-    for number in range(TRIES):
-        if number:
-            time.sleep(PAUSE_SECONDS)
+    for pause in (0, *message.get("pauses", PAUSES)):
+        time.sleep(pause)
         # A server that answers a byte at a time passes the timeout of a socket.
         signal.setitimer(signal.ITIMER_REAL, message["seconds"] + 0.5)
         try:
@@ -124,13 +123,14 @@ def _describe(error: Exception, seconds: float) -> str:
     return str(reason or error) or type(error).__name__
 
 
-def main() -> None:
+def main(_arguments: Any = ()) -> int:
     """Send the message of standard input and print the result."""
     signal.signal(signal.SIGALRM, _expire)
     # Ctrl-C is for the command that started this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     problem = deliver(json.load(sys.stdin))
     json.dump({"problem": problem}, sys.stdout)
+    return 0
 
 
 if __name__ == "__main__":
