@@ -129,6 +129,7 @@ def test_a_later_command_collects_every_attempt_and_follows_the_newest(kept, tmp
     ]
     assert attempts[1]["resume"]["attempt"] == 1 and attempts[1]["started"]
     assert [a["by"] for a in attempts] == ["controller", "nodes"]
+    assert [(a["again"]["again"], a["again"]["by"]) for a in attempts] == [(True, "nodes")] * 2
     assert all(a["ranks"] and a["checkpoint"] for a in attempts)
 
 

@@ -22,7 +22,8 @@ def choose(
 
     choice: of run_choice.choose, with the newest attempt. answers: the nodes' statuses. after: the
     attempt that was collected last. An attempt counts where more than half of the nodes have it. A
-    run that a controller restarts keeps its choice.
+    run that a controller restarts keeps its choice. The result's `later` says whether the nodes have
+    begun another attempt after the one chosen.
     """
     claims = [
         status
@@ -38,4 +39,5 @@ def choose(
         and 2 * nodes > len(claims)
         and not run_json.attempt_entry(record, number)["verdict"]
     ]
-    return dict(choice, number=(waiting or [choice["number"]])[0])
+    number = (waiting or [choice["number"]])[0]
+    return dict(choice, number=number, later=bool(waiting))

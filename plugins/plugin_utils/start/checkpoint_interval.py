@@ -37,7 +37,7 @@ def translate(
     """Return the overrides and arguments with which a suite saves every so often.
 
     every: a valid checkpoint_every. suite: its table. inputs: as job_inputs gives them. pace: that
-    of an earlier run, None where there is none.
+    of an earlier run, or None.
     """
     overrides, arguments = dict(inputs["overrides"]), list(inputs["arguments"])
     unit, name = suite["checkpoints"].get("interval"), _name_of_key(suite)
