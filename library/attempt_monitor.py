@@ -38,6 +38,12 @@ options:
         are collected. Done by the action plugin with O(gang=true), over connections of type ssh.
     type: str
     default: ""
+  wait:
+    description:
+      - Seconds that the node waits for the attempt's end before it answers, so that an end is known
+        at once. Needs O(run_id) and O(number).
+    type: float
+    default: 0
   base:
     description: The product's directory on the node; relative paths start at the user's home.
     type: str
@@ -53,11 +59,13 @@ EXAMPLES = r"""
 - name: Follow the attempt until it ends
   attempt_monitor:
     run_id: 20261120-103501-ppyoloe-1f2e
+    number: 1
     node: "{{ inventory_hostname }}"
+    wait: 2
   register: status
   until: status.status.ended
   retries: 100
-  delay: 3
+  delay: 1
 """
 
 RETURN = r"""
@@ -98,6 +106,7 @@ def main():
             "node": {"type": "str", "required": True},
             "gang": {"type": "bool", "default": False},
             "logs_dir": {"type": "str", "default": ""},
+            "wait": {"type": "float", "default": 0},
             "base": {"type": "str", "default": ".trainyard"},
         },
         supports_check_mode=True,
@@ -107,7 +116,11 @@ def main():
     run = command_runner(module)
     try:
         base = os.path.join(os.path.expanduser("~"), params["base"])
-        found = status.read_status(run, base, params["run_id"], params["number"], params["node"])
+        which = (run, base, params["run_id"], params["number"], params["node"])
+        if params["wait"] > 0 and params["run_id"] and params["number"]:
+            found = status.await_end(*which, params["wait"])
+        else:
+            found = status.read_status(*which)
         if found["found"]:
             home = os.path.expanduser("~")
             found["supervised"] = supervisor_installation.describe(

@@ -85,6 +85,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
         status["node"] = question.node
         # The node read its clock between these times. The view may get the answer much later: a
         # laptop that slept.
+        if not status["ended"]:
+            sent += self._waited()
         status["asked"] = [sent, received]
         if not self._task.args.get("gang", False) or not status["found"]:
             return result
@@ -98,6 +100,12 @@ class ActionModule(answer_gate.Gated, ActionBase):
         status["stream"] = self._stream(question, status["ended"])
         self._warn_of_stream(question, status["stream"])
         return result
+
+    def _waited(self) -> float:
+        """Return the seconds that a node waits before it looks at an attempt that goes on."""
+        if not (self._task.args.get("run_id") and self._task.args.get("number")):
+            return 0.0
+        return float(self._task.args.get("wait") or 0)
 
     def _keep_gang(self, question: Asked, status: dict[str, Any]) -> bool | None:
         """Note a failure, or stop the attempt where another node failed a while ago.

@@ -29,6 +29,7 @@ from .states import AttemptState, RankState
 MAX_EVENTS = 4 << 20
 MAX_JSON = 64 << 20
 CONSOLE_BYTES = 8192
+AWAIT_SECONDS = 0.1  # between two looks for an attempt's end
 _Json = typing.Dict[str, typing.Any]
 
 
@@ -306,6 +307,22 @@ def read_status(run_command, base, run_id, number, node):
         # A console may repeat the environment that the launcher began with. It is in no plan.
         environments.append(launcher_environment(attempt, plan))
     return printable_data(answer, *secrets_of(plan, more=environments))
+
+
+def await_end(run_command, base, run_id, number, node, seconds):
+    """Return read_status once the attempt has ended, after so many seconds at the latest.
+
+    Until the end is recorded (exit.json) one file is looked for, which costs the training nothing.
+    """
+    deadline = time.monotonic() + seconds
+    recorded = os.path.join(attempt_dir.attempt_dir(base, run_id, number), "exit.json")
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or os.path.exists(recorded):
+            found = read_status(run_command, base, run_id, number, node)
+            if found["ended"] or left <= 0:
+                return found
+        time.sleep(min(AWAIT_SECONDS, max(0.0, left)))
 
 
 def _active_attempts(run_command):

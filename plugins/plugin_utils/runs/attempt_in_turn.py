@@ -22,8 +22,8 @@ def choose(
 
     choice: of run_choice.choose, with the newest attempt. answers: the nodes' statuses. after: the
     attempt that was collected last. An attempt counts where more than half of the nodes have it. A
-    run that a controller restarts keeps its choice. The result's `later` says whether the nodes have
-    begun another attempt after the one chosen.
+    run that a controller restarts keeps its choice. The result's `later` says whether the nodes
+    have begun another attempt after the one chosen.
     """
     claims = [
         status

@@ -562,3 +562,38 @@ def test_a_second_follower_leaves_the_logs_to_the_first_and_takes_over_from_it(s
 def test_the_replica_of_a_node(look, text, expected):
     found = look(files={"replica.json": text} if text else {})["replica"]
     assert (found and list(found.values())) == expected
+
+
+# --- waiting for the end
+
+
+def test_a_node_answers_as_soon_as_the_attempt_has_ended(look, tmp_path, monkeypatch):
+    look([OVER], {"exit.json": exit_of()})
+    place = attempt_dir.attempt_dir(str(tmp_path), RUN, 1)
+    recorded, states, slept = os.path.join(place, "exit.json"), ["active", "inactive"], []
+    with open(recorded, encoding="utf-8") as handle:
+        ending = handle.read()
+    os.unlink(recorded)
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            put(place, {"exit.json": ending})
+
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    asked = []
+
+    def run(argv):
+        asked.append(argv)
+        return systemctl(states[min(len(asked), 2) - 1])(argv)
+
+    found = status.await_end(run, str(tmp_path), RUN, 1, "node1", 60.0)
+    assert found["ended"] and found["state"] == "completed"
+    assert len(slept) == 4 and len(asked) == 2, "only a recorded end is asked for"
+
+
+def test_a_node_answers_after_the_seconds_that_it_may_wait(look, tmp_path):
+    look()
+    begin = time.monotonic()
+    found = status.await_end(systemctl(), str(tmp_path), RUN, 1, "node1", 0.3)
+    assert not found["ended"] and 0.3 <= time.monotonic() - begin < 2
