@@ -164,8 +164,8 @@ MUTANTS = (
     Mutant(
         "supervisor",
         "a lease for every node that asks",
-        "elif self.run.may_train(node, self.run.attempt) and self.applied == self.raft.commit:",
-        "else:",
+        "if self.run.may_train(node, self.run.attempt) and self.applied == self.raft.commit:",
+        "if True:",
     ),
     Mutant("supervisor", "what runs counts as ended", "knows and not is_running and", "knows and"),
     Mutant(

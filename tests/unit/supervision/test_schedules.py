@@ -80,5 +80,10 @@ def test_a_value_that_is_changed_in_place_is_noticed(parts):
         world._check_values()
 
 
+def test_every_guard_can_be_left_out():
+    for mutant in MUTANTS:
+        simulator.load(mutant)
+
+
 def test_most_guards_are_shown_by_a_schedule():
     assert len(NOTICED) >= 10 and len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
