@@ -114,6 +114,7 @@ class Supervisor:
         self._reads: list[tuple[int, str, Json]] = []  # (round, node, its question)
         self._since = now  # leader: since when nobody else can have given a lease
         self._was_leader = False
+        self._is_news = True  # leader: something was reported or applied since it looked
         self._handlers = {
             "ask_lease": self._on_ask_lease,
             "lease": self._on_lease,
@@ -169,6 +170,7 @@ class Supervisor:
         while self.applied < self.raft.commit:
             value = self.raft.log[self.applied].value
             self.applied += 1
+            self._is_news = True
             before = self.run.is_superseded, self.run.is_done
             judged = self.run.judged
             if not self.run.apply(value):
@@ -238,6 +240,7 @@ class Supervisor:
             return
         self._was_leader = is_leader
         if is_leader:
+            self._is_news = True
             self._since, self._seen, self._reads = now, {}, []
             self._reports, self._over = {}, {}
 
@@ -247,6 +250,7 @@ class Supervisor:
         self._seen[sender] = now
         self._reports[sender] = Report(*message["report"])
         self._over[sender] = message["over"]
+        self._is_news = True
         number = self.raft.begin_read(now)
         if number is not None:
             self._reads.append((number, sender, message))
@@ -271,7 +275,11 @@ class Supervisor:
         run, commit = self.run, self.raft.commit
         if self.applied < commit or len(self.raft.log) > commit:
             return  # one entry after the other
-        value = self._note_reports() or self._verdict(now)
+        value = None
+        if self._is_news:
+            value = self._note_reports()
+            self._is_news = value is not None  # it may be refused, and is proposed again
+        value = value or self._verdict(now)
         if value is None and run.is_open():
             if self.beginning and run.attempt < self.beginning.attempt:
                 value = self._first_plan(self.beginning)
