@@ -4,15 +4,19 @@
 with each of its guards left out.
 
     python tests/bench/simulate.py [--schedules 20000] [--first 0] [--mutant-schedules 3000]
+                                   [--processes N] [--detached]
 
-The last lines have k of n. Some guards the tests of tests/unit/supervision notice alone. Exit code
-1: a rule did not hold, or a mutant that a schedule is known for survived.
+A failure is printed with its seed as soon as it is known. The last lines have k of n. Some guards
+the tests of tests/unit/supervision notice alone. Exit code 1: a rule did not hold, or a mutant that
+a schedule is known for survived.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
+import os
 import sys
 import time
 from pathlib import Path
@@ -22,55 +26,97 @@ import supervision_support as simulator
 from supervision_mutants import MUTANTS
 
 CHUNK = 50  # schedules of one task
+SHOWN = 1000  # schedules between two lines of progress
+load = functools.lru_cache(maxsize=1)(simulator.load)  # compiling takes as long as a schedule
 
 
-def play(first, mutant=None):
-    """Return [(seed, what did not hold)] of a chunk of schedules, the first one of a mutant's."""
-    parts, failures = simulator.load(mutant), []
-    for seed in range(first, first + CHUNK):
+def play(first, last, is_detached=False, mutant=None):
+    """Return (CPU seconds, [(seed, what did not hold)]) of the schedules first <= seed < last.
+
+    A mutant's end with its first failure.
+    """
+    parts, failures, started = load(mutant), [], time.process_time()
+    for seed in range(first, last):
         try:
-            simulator.World(seed, parts).play()
+            simulator.World(seed, parts, is_detached=is_detached).play()
         except Exception as error:
             failures.append((seed, f"{type(error).__name__}: {error}"))
             if mutant:
                 break
-    return failures
+    return time.process_time() - started, failures
 
 
-def search(numbered):
+def play_chunk(task):
+    """Play the schedules of one task: (first, last, is_detached)."""
+    return play(*task)
+
+
+def search(task):
     """Return (mutant's name, the first failure or None)."""
-    index, most = numbered
-    for first in range(0, most, CHUNK):
-        failures = play(first, MUTANTS[index])
-        if failures:
-            return MUTANTS[index].name, failures[0]
-    return MUTANTS[index].name, None
+    index, most = task
+    mutant = MUTANTS[index]
+    _seconds, failures = play(0, most, mutant.is_detached, mutant)
+    return mutant.name, next(iter(failures), None)
+
+
+def play_all(run_tasks, options):
+    """Play the schedules of the protocol as it is. Return (CPU seconds, failures)."""
+    last = options.first + options.schedules
+    tasks = [
+        (seed, min(seed + CHUNK, last), options.detached)
+        for seed in range(options.first, last, CHUNK)
+    ]
+    started, seconds, failures = time.monotonic(), 0.0, []
+    for number, (used, found) in enumerate(run_tasks(play_chunk, tasks), 1):
+        seconds, failures = seconds + used, failures + found
+        for seed, words in found:
+            print(f"schedule {seed}: {words}", flush=True)
+        if number % (SHOWN // CHUNK) == 0 or number == len(tasks):
+            share = number / len(tasks)
+            left = (time.monotonic() - started) * (1 - share) / share / 60
+            print(
+                f"{min(number * CHUNK, options.schedules)} of {options.schedules} schedules, "
+                f"{len(failures)} failed, {left:.0f} minutes left",
+                flush=True,
+            )
+    return seconds, failures
+
+
+def play_mutants(run_tasks, most):
+    """Leave out each guard. Return (how many were noticed, how many ought to have been)."""
+    known = {mutant.name for mutant in MUTANTS if mutant.seed is not None}
+    caught = missed = 0
+    for name, failure in run_tasks(search, [(index, most) for index in range(len(MUTANTS))]):
+        caught += failure is not None
+        missed += failure is None and name in known
+        print(f"without the guard against {name}: {failure or 'NOT NOTICED'}", flush=True)
+    return caught, missed
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=" ".join(__doc__.split("\n\n")[0].split()))
     parser.add_argument("--schedules", type=int, default=20000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--mutant-schedules", type=int, default=3000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument(
+        "--mutant-schedules", type=int, default=3000, help="of each guard left out. 0: leave none"
+    )
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: all cores")
+    parser.add_argument("--detached", action="store_true", help="of runs that a controller began")
     options = parser.parse_args()
-    started, failures, caught, missed = time.monotonic(), [], 0, 0
-    known = {mutant.name for mutant in MUTANTS if mutant.seed is not None}
-    with multiprocessing.get_context("fork").Pool() as pool:
-        firsts = range(options.first, options.first + options.schedules, CHUNK)
-        for number, found in enumerate(pool.imap(play, firsts), 1):
-            failures += found
-            if number % 20 == 0:
-                print(f"{number * CHUNK} schedules, {len(failures)} failed", flush=True)
-        tasks = [(index, options.mutant_schedules) for index in range(len(MUTANTS))]
-        for name, failure in pool.imap_unordered(search, tasks):
-            caught += failure is not None
-            missed += failure is None and name in known
-            print(f"without the guard against {name}: {failure or 'NOT NOTICED'}", flush=True)
-    for seed, words in failures[:20]:
+    started, run_tasks, missed, noticed = time.monotonic(), map, 0, ""
+    if options.processes > 1:
+        run_tasks = multiprocessing.get_context("fork").Pool(options.processes).imap
+    seconds, failures = play_all(run_tasks, options)
+    if options.mutant_schedules:
+        caught, missed = play_mutants(run_tasks, options.mutant_schedules)
+        noticed = f"{caught} of {len(MUTANTS)} mutants were noticed"
+    for seed, words in failures:
         print(f"schedule {seed}: {words}")
-    seconds = time.monotonic() - started
-    print(f"{options.schedules - len(failures)} of {options.schedules} schedules held")
-    print(f"{caught} of {len(MUTANTS)} mutants were noticed, in {seconds:.0f} s")
+    count = options.schedules
+    print(f"{count - len(failures)} of {count} schedules held")
+    print(f"{seconds / max(count, 1):.4f} CPU seconds per schedule")
+    print(noticed or "no guard was left out")
+    print(f"{time.monotonic() - started:.0f} s in {options.processes} processes")
     return int(bool(failures or missed))
 
 

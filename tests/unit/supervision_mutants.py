@@ -40,8 +40,8 @@ MUTANTS = (
     Mutant(
         "raft",
         "an entry of an older term counts as committed",
-        "if self.log[index - 1].term == self.term and self._is_majority(have):",
-        "if self._is_majority(have):",
+        "if is_of_term and self._majority_has(self._match, index):",
+        "if self._majority_has(self._match, index):",
     ),
     Mutant(
         "raft",
@@ -53,8 +53,8 @@ MUTANTS = (
     Mutant(
         "raft",
         "half of the voters is enough",
-        "2 * len(set(nodes)) >",
-        "2 * len(set(nodes)) >=",
+        "2 * count >",
+        "2 * count >=",
         0,
     ),
     Mutant(
@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "raft",
         "a read without a majority",
-        "return self._is_majority(v for v in self.voters() if acknowledged.get(v, 0) >= number)",
+        "return self._majority_has(self._rounds, number)",
         "return True",
     ),
     Mutant(
@@ -164,8 +164,8 @@ MUTANTS = (
     Mutant(
         "supervisor",
         "a lease for every node that asks",
-        "elif self.run.may_train(node, self.run.attempt) and self.applied == self.raft.commit:",
-        "else:",
+        "if self.run.may_train(node, self.run.attempt) and self.applied == self.raft.commit:",
+        "if True:",
     ),
     Mutant("supervisor", "what runs counts as ended", "knows and not is_running and", "knows and"),
     Mutant(

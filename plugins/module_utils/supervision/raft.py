@@ -59,6 +59,7 @@ class Raft:
         if saved:
             self.term, self.voted_for = saved["term"], saved["voted_for"]
             self.log = [Entry(*entry) for entry in saved["log"]]
+        self._voters = self._find_voters()
         self.role, self.leader, self.commit = "follower", None, 0
         self.is_changed = False
         self._outbox: list[tuple[str, Json]] = []
@@ -66,9 +67,15 @@ class Raft:
         self._next: dict[str, int] = {}
         self._match: dict[str, int] = {}
         self._round = 0
-        self._rounds: dict[str, int] = {}  # the newest round that each voter has answered
+        self._rounds: dict[str, int] = {}  # the newest round that each voter has, its own as well
         self._answered: dict[str, float] = {}  # when each voter answered last
         self._heard = now
+        self._handlers = {
+            "ask_vote": self._on_ask_vote,
+            "vote": self._on_vote,
+            "append": self._on_append,
+            "appended": self._on_appended,
+        }
         self._rest(now)
 
     # -- what the caller needs --
@@ -79,7 +86,7 @@ class Raft:
         return {
             "term": self.term,
             "voted_for": self.voted_for,
-            "log": [list(entry) for entry in self.log],
+            "log": list(self.log),
         }
 
     def take_outbox(self) -> list[tuple[str, Json]]:
@@ -93,10 +100,7 @@ class Raft:
 
     def voters(self) -> tuple[str, ...]:
         """Return the voters: those of the newest entry that changes them, committed or not."""
-        for entry in reversed(self.log):
-            if entry.value and "voters" in entry.value:
-                return tuple(entry.value["voters"])
-        return self.first_voters
+        return self._voters
 
     def propose(self, value: Json | None, now: float) -> int | None:
         """Append an entry as the leader. Return its number, None where this node does not lead.
@@ -108,8 +112,7 @@ class Raft:
             return None
         if value and "voters" in value and not self._may_change(value["voters"]):
             return None
-        self.log.append(Entry(self.term, value))
-        self.is_changed = True
+        self._append(Entry(self.term, value))
         self._match[self.me] = len(self.log)
         self._broadcast(now)
         self._advance()
@@ -129,17 +132,17 @@ class Raft:
         """Return whether a majority has answered a round of this term, or a later one."""
         if self.role != "leader":
             return False
-        acknowledged = dict(self._rounds, **{self.me: self._round})
-        return self._is_majority(v for v in self.voters() if acknowledged.get(v, 0) >= number)
+        return self._majority_has(self._rounds, number)
 
     def tick(self, now: float) -> None:
         """Do what the time asks for."""
         if self.role == "leader":
             self._check_quorum(now)
+        if now < self._due:
+            return
         if self.role == "leader":
-            if now >= self._due:
-                self._broadcast(now)
-        elif now >= self._due and self.me in self.voters():
+            self._broadcast(now)
+        elif self.me in self._voters:
             self._stand(now)
 
     def receive(self, sender: str, message: Json, now: float) -> None:
@@ -148,20 +151,15 @@ class Raft:
             if message["kind"] == "ask_vote" and self._has_leader(now):
                 return  # a node that was cut off does not depose a leader (4.2.3)
             self._follow(message["term"], None, now)
-        handler = {
-            "ask_vote": self._on_ask_vote,
-            "vote": self._on_vote,
-            "append": self._on_append,
-            "appended": self._on_appended,
-        }[message["kind"]]
-        handler(sender, message, now)
+        self._handlers[message["kind"]](sender, message, now)
 
     def _check_quorum(self, now: float) -> None:
         """Stop leading where no majority has answered for a while, so that others may (6.2)."""
-        recent = now - ELECTION[1]
-        if not self._is_majority(
-            v for v in self.voters() if v == self.me or self._answered.get(v, now) > recent
-        ):
+        recent, count = now - ELECTION[1], 0
+        for voter in self._voters:
+            if voter == self.me or self._answered.get(voter, now) > recent:
+                count += 1
+        if not self._is_majority(count):
             self.role, self.leader = "follower", None
             self._rest(now)
 
@@ -209,12 +207,12 @@ class Raft:
             self._count_votes(now)
 
     def _count_votes(self, now: float) -> None:
-        if not self._is_majority(v for v in self.voters() if v in self._votes):
+        if not self._is_majority(len(self._votes.intersection(self._voters))):
             return
         self.role, self.leader = "leader", self.me
         self._next = {}
         self._match, self._round, self._rounds = {self.me: len(self.log)}, 0, {}
-        self._answered = dict.fromkeys(self.voters(), now)
+        self._answered = dict.fromkeys(self._voters, now)
         self.propose(None, now)
 
     # -- the log --
@@ -222,21 +220,25 @@ class Raft:
     def _broadcast(self, now: float) -> None:
         self._due = now + HEARTBEAT
         self._round += 1
+        self._rounds[self.me] = self._round
         for voter in self._others():
             self._append_to(voter)
 
     def _append_to(self, node: str) -> None:
-        first = min(self._next.get(node, len(self.log)), len(self.log) + 1)
-        first = max(first, 1)
+        before = min(self._next.get(node, len(self.log)) - 1, len(self.log))
+        before = max(before, 0)
         previous = 0
-        if first > 1:
-            previous = self.log[first - 2].term
+        if before:
+            previous = self.log[before - 1].term
+        entries: list[list[typing.Any]] = []
+        if before < len(self.log):
+            entries = [list(entry) for entry in self.log[before : before + MOST_ENTRIES]]
         self._send(
             node,
             kind="append",
-            prev_index=first - 1,
+            prev_index=before,
             prev_term=previous,
-            entries=[list(entry) for entry in self.log[first - 1 : first - 1 + MOST_ENTRIES]],
+            entries=entries,
             commit=self.commit,
             round=self._round,
         )
@@ -257,13 +259,12 @@ class Raft:
             self._send(sender, kind="appended", success=False, match=last, round=message["round"])
             return
         entries = [Entry(*entry) for entry in message["entries"]]
-        for offset, entry in enumerate(entries):
-            place = before + offset
+        for place, entry in enumerate(entries, before):
             if place < len(self.log) and self.log[place].term != entry.term:
                 del self.log[place:]
+                self._voters = self._find_voters()
             if place >= len(self.log):
-                self.log.append(entry)
-                self.is_changed = True
+                self._append(entry)
         match = before + len(entries)
         self.commit = max(self.commit, min(message["commit"], match))
         self._send(sender, kind="appended", success=True, match=match, round=message["round"])
@@ -290,11 +291,11 @@ class Raft:
     def _advance(self) -> None:
         """Commit what a majority has, where an entry of this term is among it."""
         for index in range(len(self.log), self.commit, -1):
-            have = (v for v in self.voters() if self._match.get(v, 0) >= index)
-            if self.log[index - 1].term == self.term and self._is_majority(have):
+            is_of_term = self.log[index - 1].term == self.term
+            if is_of_term and self._majority_has(self._match, index):
                 self.commit = index
                 break
-        if self.role == "leader" and self.me not in self.voters() and self._is_settled():
+        if self.role == "leader" and self.me not in self._voters and self._is_settled():
             self.role, self.leader = "follower", None  # it has committed its own leaving
 
     def _has_committed_in_term(self) -> bool:
@@ -305,8 +306,20 @@ class Raft:
         return not any(e.value and "voters" in e.value for e in self.log[self.commit :])
 
     def _may_change(self, voters: typing.Iterable[str]) -> bool:
-        is_single = len(set(voters) ^ set(self.voters())) == 1
+        is_single = len(set(voters) ^ set(self._voters)) == 1
         return is_single and self._is_settled() and self._has_committed_in_term()
+
+    def _append(self, entry: Entry) -> None:
+        self.log.append(entry)
+        self.is_changed = True
+        if entry.value and "voters" in entry.value:
+            self._voters = tuple(entry.value["voters"])
+
+    def _find_voters(self) -> tuple[str, ...]:
+        for entry in reversed(self.log):
+            if entry.value and "voters" in entry.value:
+                return tuple(entry.value["voters"])
+        return self.first_voters
 
     # -- small things --
 
@@ -317,10 +330,18 @@ class Raft:
         return self.log[-1].term, len(self.log)
 
     def _others(self) -> list[str]:
-        return [voter for voter in self.voters() if voter != self.me]
+        return [voter for voter in self._voters if voter != self.me]
 
-    def _is_majority(self, nodes: typing.Iterable[str]) -> bool:
-        return 2 * len(set(nodes)) > len(self.voters())
+    def _is_majority(self, count: int) -> bool:
+        return 2 * count > len(self._voters)
+
+    def _majority_has(self, numbers: dict[str, int], least: int) -> bool:
+        count = 0
+        for voter in self._voters:
+            if numbers.get(voter, 0) >= least:
+                count += 1
+        return self._is_majority(count)
 
     def _send(self, receiver: str, **fields: typing.Any) -> None:
-        self._outbox.append((receiver, dict(fields, term=self.term)))
+        fields["term"] = self.term
+        self._outbox.append((receiver, fields))

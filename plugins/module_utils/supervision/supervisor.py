@@ -115,6 +115,12 @@ class Supervisor:
         self._reads: list[tuple[int, str, Json]] = []  # (round, node, its question)
         self._since = now  # leader: since when nobody else can have given a lease
         self._was_leader = False
+        self._is_news = True  # leader: something was reported or applied since it looked
+        self._handlers = {
+            "ask_lease": self._on_ask_lease,
+            "lease": self._on_lease,
+            "request": self._on_request,
+        }
 
     # -- from outside --
 
@@ -125,27 +131,23 @@ class Supervisor:
 
     def receive(self, sender: str, message: Json, now: float) -> None:
         """Take a message of another node."""
-        handler = {
-            "ask_lease": self._on_ask_lease,
-            "lease": self._on_lease,
-            "request": self._on_request,
-        }.get(message["kind"])
-        if handler:
-            handler(sender, message, now)
-        else:
-            self.raft.receive(sender, message, now)
+        receive = self._handlers.get(message["kind"], self.raft.receive)
+        receive(sender, message, now)
         self.tick(now)
 
     def tick(self, now: float) -> None:
         """Do what the time and the committed entries ask for."""
-        self.raft.tick(now)
-        self._apply(now)
+        raft = self.raft
+        raft.tick(now)
+        if self.applied < raft.commit:
+            self._apply(now)
         self._note_leading(now)
-        self._answer_reads()
+        if self._reads:
+            self._answer_reads()
         self._obey(now)
-        if now >= self._next_ask or self.raft.leader not in (None, self._asked_of):
+        if now >= self._next_ask or (raft.leader and raft.leader != self._asked_of):
             self._ask(now)
-        if self.raft.role == "leader":
+        if raft.role == "leader":
             self._lead(now)
             self._apply(now)
 
@@ -174,6 +176,7 @@ class Supervisor:
         while self.applied < self.raft.commit:
             term, value = self.raft.log[self.applied]
             self.applied += 1
+            self._is_news = True
             before = self.run.is_superseded, self.run.is_done
             judged = self.run.judged
             if not self.run.apply(value):
@@ -190,15 +193,17 @@ class Supervisor:
         """End processes that have no lease, and start those that have one."""
         attempt, until = self.lease
         running = self.report.attempt
-        may_run = attempt == running and now < until and self.run.may_train(self.me, running)
-        may_run = may_run or self._is_granted(running, now)
-        if self.report.is_running and not may_run and self._told < running:
-            self._told = running
-            self.actions.append({"do": "end", "attempt": running})
-        may_start = now < until and self.run.may_train(self.me, attempt)
-        if may_start and not self.report.is_running and max(running, self._begun) < attempt:
-            step, self._begun = self.run.step, attempt
-            self.actions.append({"do": "start", "attempt": attempt, "step": step})
+        if self.report.is_running:
+            may_run = attempt == running and now < until and self.run.may_train(self.me, running)
+            may_run = may_run or self._is_granted(running, now)
+            if not may_run and self._told < running:
+                self._told = running
+                self.actions.append({"do": "end", "attempt": running})
+        elif max(running, self._begun) < attempt:
+            may_start = now < until and self.run.may_train(self.me, attempt)
+            if may_start:
+                step, self._begun = self.run.step, attempt
+                self.actions.append({"do": "start", "attempt": attempt, "step": step})
 
     def _is_granted(self, attempt: int, now: float) -> bool:
         """Return whether the controller's own lease holds, in which the nodes agree."""
@@ -239,10 +244,13 @@ class Supervisor:
 
     def _note_leading(self, now: float) -> None:
         is_leader = self.raft.role == "leader"
-        if is_leader and not self._was_leader:
+        if is_leader == self._was_leader:
+            return
+        self._was_leader = is_leader
+        if is_leader:
+            self._is_news = True
             self._since, self._seen, self._reads = now, {}, []
             self._reports, self._over = {}, {}
-        self._was_leader = is_leader
 
     def _on_ask_lease(self, sender: str, message: Json, now: float) -> None:
         if self.raft.role != "leader":
@@ -250,30 +258,36 @@ class Supervisor:
         self._seen[sender] = now
         self._reports[sender] = Report(*message["report"])
         self._over[sender] = message["over"]
+        self._is_news = True
         number = self.raft.begin_read(now)
         if number is not None:
             self._reads.append((number, sender, message))
 
     def _answer_reads(self) -> None:
-        """Answer the questions that a round has confirmed, by what is committed now."""
-        waiting = []
-        for number, node, message in self._reads:
-            if not self.raft.is_confirmed(number):
-                waiting.append((number, node, message))
-            elif self.run.may_train(node, self.run.attempt) and self.applied == self.raft.commit:
+        """Answer the questions that a round has confirmed, by what is committed now.
+
+        The oldest question comes first, and a round confirms all before it as well.
+        """
+        while self._reads and self.raft.is_confirmed(self._reads[0][0]):
+            _number, node, message = self._reads.pop(0)
+            if self.run.may_train(node, self.run.attempt) and self.applied == self.raft.commit:
                 answer = {"kind": "lease", "nonce": message["nonce"], "attempt": self.run.attempt}
                 if node == self.me:
                     self._on_lease(self.me, answer, 0.0)
                 else:
                     self._send(node, answer)
-        self._reads = waiting[-64:]
+        del self._reads[:-64]
 
     def _lead(self, now: float) -> None:
         """Propose what follows from the nodes' reports."""
-        run = self.run
-        if self.applied < self.raft.commit or len(self.raft.log) > self.raft.commit:
+        run, commit = self.run, self.raft.commit
+        if self.applied < commit or len(self.raft.log) > commit:
             return  # one entry after the other
-        value = self._note_reports() or self._verdict(now)
+        value = None
+        if self._is_news:
+            value = self._note_reports()
+            self._is_news = value is not None  # it may be refused, and is proposed again
+        value = value or self._verdict(now)
         if value is None and run.is_open():
             if self.beginning and run.attempt < self.beginning.attempt:
                 value = self._first_plan(self.beginning)
@@ -287,24 +301,29 @@ class Supervisor:
     def _note_reports(self) -> Json | None:
         """Return the entry that one member's report asks for, or None."""
         run = self.run
+        is_training = run.is_open() and not run.is_superseded
+        if is_training and self._are_done():
+            return {"kind": "done", "attempt": run.attempt}
         for node in run.members:
             report = self._reports.get(node, IDLE)
             is_of_attempt = report.attempt == run.attempt
-            if is_of_attempt and not run.is_superseded and run.is_open():
-                if self._are_done():
-                    return {"kind": "done", "attempt": run.attempt}
-                if report.step > run.step:
-                    return dict(kind="checkpoint", attempt=run.attempt, **_saved(report))
+            if is_training and is_of_attempt and report.step > run.step:
+                return dict(kind="checkpoint", attempt=run.attempt, **_saved(report))
+            if not run.is_superseded:
+                continue
             is_running = is_of_attempt and report.is_running
             knows = self._over.get(node) == run.attempt
-            if run.is_superseded and knows and not is_running and node not in run.ended:
+            if knows and not is_running and node not in run.ended:
                 return {"kind": "ended", "attempt": run.attempt, "node": node}
         return self._readmission()
 
     def _are_done(self) -> bool:
         """Return whether all members have completed the newest attempt."""
-        reports = [self._reports.get(node, IDLE) for node in self.run.members]
-        return all(r.is_done and r.attempt == self.run.attempt for r in reports)
+        for node in self.run.members:
+            report = self._reports.get(node, IDLE)
+            if not report.is_done or report.attempt != self.run.attempt:
+                return False
+        return True
 
     def _verdict(self, now: float) -> Json | None:
         """Return the entry with the verdict of the attempt that is over, or None."""
@@ -339,11 +358,13 @@ class Supervisor:
         Such a node comes back under a new name (`node2#2`). Its old one loses the vote first.
         """
         voters = self.raft.voters()
-        if set(voters) >= set(self._seen):
+        if set(voters).issuperset(self._seen):
             return None
         for node in self._seen:
+            if node in voters:
+                continue
             same = [n for n in {*voters, *self._seen} if host_of(n) == host_of(node)]
-            if node in voters or any(_number_of(n) > _number_of(node) for n in same):
+            if any(_number_of(n) > _number_of(node) for n in same):
                 continue
             older = set(same) & set(voters)
             if older:
@@ -353,12 +374,13 @@ class Supervisor:
 
     def _has_failed(self, now: float) -> bool:
         """Return whether a member of the attempt has failed or gone."""
+        attempt, has_led_long = self.run.attempt, now - self._since > LOST
         for node in self.run.members:
             report = self._reports.get(node, IDLE)
             is_ended = report.has_failed or not (report.is_running or report.is_done)
-            if report.attempt == self.run.attempt and is_ended:
+            if is_ended and report.attempt == attempt:
                 return True
-            if now - max(self._seen.get(node, 0.0), self._since) > LOST:
+            if has_led_long and now - self._seen.get(node, 0.0) > LOST:
                 return True
         return False
 

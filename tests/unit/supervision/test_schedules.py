@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import types
+
 import pytest
 import supervision_support as simulator
 from supervision_mutants import MUTANTS
@@ -43,10 +46,43 @@ def test_a_schedule_is_the_same_every_time(parts):
     assert worlds[0].committed == worlds[1].committed and worlds[0].committed
 
 
+@pytest.mark.parametrize("is_detached", [False, True])
+def test_messages_are_what_json_makes_of_them(parts, monkeypatch, is_detached):
+    """The simulator copies few messages, and not by JSON, for its speed."""
+
+    def end(seed):
+        world = simulator.World(seed, parts, is_detached=is_detached)
+        world.play()
+        return world.committed, world.trained, world.sequence, world.chance.getstate()
+
+    ends = [end(seed) for seed in range(8)]
+    by_json = types.SimpleNamespace(loads=json.loads, dumps=lambda m: json.dumps(m).encode())
+    monkeypatch.setattr(simulator, "marshal", by_json)
+    monkeypatch.setattr(simulator, "is_shared", lambda message: True)
+    assert [end(seed) for seed in range(8)] == ends
+
+
 @pytest.mark.parametrize("mutant", NOTICED, ids=lambda mutant: mutant.name)
 def test_a_guard_that_is_left_out_is_noticed(mutant):
     with pytest.raises((simulator.Unsafe, simulator.Stuck)):
-        simulator.World(mutant.seed, simulator.load(mutant)).play()
+        simulator.World(mutant.seed, simulator.load(mutant), is_detached=mutant.is_detached).play()
+
+
+def test_a_value_that_is_changed_in_place_is_noticed(parts):
+    world = simulator.World(0, parts)
+    world.run(simulator.FAULTY)
+    world.calm()
+    world.begin()
+    world.run(world.now + 20.0)
+    world._check_values()
+    world.committed[-1].value["attempt"] = 0
+    with pytest.raises(simulator.Unsafe):
+        world._check_values()
+
+
+def test_every_guard_can_be_left_out():
+    for mutant in MUTANTS:
+        simulator.load(mutant)
 
 
 def test_most_guards_are_shown_by_a_schedule():
