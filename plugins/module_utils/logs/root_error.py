@@ -70,8 +70,8 @@ _OF_A_LOST_PEER = frozenset(("data_missing", "import_error", "port_in_use"))
 # Causes of a library's line that an exception about other ranks below it makes as often.
 _OF_CLEANING_UP = GENERAL | {"kernel_error", "device_unavailable", "device_setting"}
 _OF_MPI = frozenset(("UCX", "Open MPI", "Signal"))
-# What CANN also says where it was not set up.
-_LESS_THAN_A_NUMBER = GENERAL | {"device_setting"}
+# Codes of CANN for an argument that also stand below other errors, as where it was not set up.
+_ALSO_BELOW = frozenset(("EE1001", "EE1003", "EE1004", "EH0001", "EH0002", "EL0003"))
 _OF_WORKERS = frozenset(("worker_died", "killed"))
 NEAR = 3  # lines between the words of native code and the exception that they belong to
 _NOT_OF_TEARDOWN = frozenset(("connection_lost", "bus_error"))
@@ -445,7 +445,13 @@ def _told_below(error, causes):
         told = [e for e in below if e["kind"] == error["kind"]]
     elif error["origin"] == "cpp" and not error["text"].strip():
         told = [e for e in below if e["origin"] == "cpp"]
-    return next((e for e in told if e["cause"] not in _LESS_THAN_A_NUMBER), error)
+    return next(filter(_says_why, told), error)
+
+
+def _says_why(error):
+    """Return whether an error of CANN says why, and not only which part failed."""
+    is_doubtful = error["cause"] == "device_setting" and error["kind"] in _ALSO_BELOW
+    return error["cause"] not in GENERAL and not is_doubtful
 
 
 def _told_beside(error, pool):
@@ -454,10 +460,11 @@ def _told_beside(error, pool):
     Where a general code stands beside one that says why, the latter explains both. A lost
     connection does not count: it may be what the general one led to.
     """
-    if not _CANN.match(error["kind"]) or error["cause"] not in GENERAL:
+    is_of_cann = error["kind"] == "ACL" or _CANN.match(error["kind"])
+    if not is_of_cann or error["cause"] not in GENERAL:
         return error
     for other in pool:
-        is_told = other["cause"] not in _LESS_THAN_A_NUMBER and other["grade"] != "secondary"
+        is_told = _says_why(other) and other["grade"] != "secondary"
         is_near = abs((other["line"] or 0) - (error["line"] or 0)) <= TEARDOWN
         if _CANN.match(other["kind"]) and is_told and is_near and not other["handled"]:
             return other

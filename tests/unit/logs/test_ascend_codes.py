@@ -10,6 +10,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.logs import (
     error_patterns,
     parser,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.logs.error_scanner import ErrorScan
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_catalogue import (
     ascend_codes,
     classify,
@@ -259,6 +260,23 @@ def test_a_return_code_has_its_cause_by_number_and_by_name(pair, cause):
         assert classify("RuntimeError", text, "python")["cause"] == cause, text
 
 
+# How torch_npu, MindSpore, AscendCL's own log, Paddle and C++ code print a return code.
+FORMS = (
+    "f:x.cpp:12 NPU function error: aclrtX(a, b), error code is {}",
+    "Device 0 call aclrtX failed, ret[{}]",
+    "Call runtime rtX failed, error code: {}",
+    "wait for compute device to finish failed, runtime result = {}.[FUNC:ReportCallError]",
+    "(External) ACL error, the error code is : {}.  (at /x/npu_op_runner.cc:480)",
+    "aclrtX failed, errorCode: {}",
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("pair", "cause"), _pairs(NUMBERS))
+def test_a_return_code_is_read_in_each_form(form, pair, cause):
+    assert classify("RuntimeError", form.format(pair[0]), "python")["cause"] == cause
+
+
 @pytest.mark.parametrize(("text", "cause"), _pairs(OTHERS))
 def test_a_code_of_torch_npu_or_hccl_has_its_cause(text, cause):
     assert classify("RuntimeError", text, "python")["cause"] == cause
@@ -268,6 +286,26 @@ def test_a_code_of_torch_npu_or_hccl_has_its_cause(text, cause):
 def test_a_reason_of_the_runtime_has_its_cause(reason, cause):
     text = f"rtStreamSynchronize execute failed, reason=[{reason}][FUNC:FuncErrorReason]"
     assert classify("EE9999", text, "cpp")["cause"] == cause
+
+
+def _choose(*lines):
+    scan = ErrorScan()
+    for number, line in enumerate(lines, 1):
+        scan.line(number, line)
+    return scan.finish()
+
+
+@pytest.mark.parametrize(("text", "cause"), _pairs(TEMPLATES))
+def test_a_code_that_says_why_wins_over_a_general_one(text, cause):
+    stamp = ": [PID: 22] 2026-03-04-11:21:05.612.749 "
+    special = text.replace(": ", stamp, 1)
+    general = "EE9999" + stamp + "Foo failed[FUNC:Foo][FILE:foo.cc][LINE:1]"
+    call = "Call aclInit(nullptr) failed : 500002 at file /paddle/runtime.cc line 403"
+    if text.startswith("EE1001"):
+        cause = "accelerator_call"  # it stands below other errors, too
+    for above in (general, call):
+        assert _choose("loading", above, special)["cause"] == cause
+    assert _choose("loading", special, general)["cause"] in (cause, "device_setting")
 
 
 def test_each_row_has_a_sample_and_a_cause_that_says_why():

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 # A number of CANN's runtime where a message gives it.
 RESULT = (
-    r"(?:(?:\b|_)(?i:code|result|ret|retcode|errno)\b(?: is)?\s*[:=\[(]*"
+    r"(?:(?:\b|_)(?i:code|result|ret|retcode|errno|err(?:or)?code)\b(?: is)?\s*[:=\[(]*"
     r"|\b(?i:return|error|failed)\b\s*[:=\[(]+)\s*(?:%s)\b"
 )
 # What stands before a number of CANN that is only known by its family.
-ACL = r"(?i:\bacl|npu|hccl|\brt(?=[a-z]\w+ )|ascend).{0,160}"
+ACL = r"(?i:\bacl|npu|hccl|\brt(?=[a-z]\w+ )|ascend|\bruntime\b).{0,160}"
 _TABLES = (
     "CANN 9: error_code.json of its runtime (all parts), hcomm's err_msg.cc, opbase's log.cpp,"
     " acl_base.h, rt_error_codes.h, ge_error_codes.h, aclnn_base.h, hccl_types.h; torch_npu,"
