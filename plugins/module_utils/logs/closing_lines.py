@@ -29,7 +29,7 @@ _ALARM = re.compile(
     r"(?i)err(?:or|no)?\b|fail|fatal|critical|\bwarn\b|time[ds]?[ -]?out|abort|den(?:ied|y)|refused"
     r"|unable|can ?not|can't|could not|exceed|exception|invalid|mismatch|inconsistent|unexpected"
     r"|not (?:found|match|exist|enough|support|available|allowed)|no such|\bbusy\b|insufficient"
-    r"|uncorrectable|\bXid\b|\blost\b|already|undefined symbol|fallen off"
+    r"|out of memory|uncorrectable|\bXid\b|\blost\b|already|undefined symbol|fallen off"
     r"|not (?:working|responding|ready)"
 )
 _CALM = re.compile(
@@ -162,7 +162,8 @@ def _goes_on(below):
 
 def _clearness(error):
     """Return the key that sorts the clearest line of several first."""
-    return (error["cause"] in _LESS_CLEAR, GRADES[error["grade"]])
+    cause = error["cause"]
+    return (cause in GENERAL, cause in _LESS_CLEAR, GRADES[error["grade"]])
 
 
 def _describe(text, number, entry, below):

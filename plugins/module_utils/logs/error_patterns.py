@@ -47,30 +47,7 @@ LITERALS = (
     "Worker process ",
     "Process name: [[",
     "Exit code: ",
-    "EI0",
-    "EJ0",
-    "EL0",
-    "EE9",
-    "EZ9",
-    "E30",
     "(E",
-    "EE1",
-    "EH0",
-    "EK0",
-    "EH9",
-    "EZ3",
-    "E10",
-    "E19",
-    "E20",
-    "E29",
-    "E39",
-    "E49",
-    "E59",
-    "E69",
-    "E89",
-    "EI9",
-    "EJ9",
-    "EL9",
     "Call acl",
     "PRTE ",
     "pml_ucx.c",
@@ -103,6 +80,7 @@ LITERALS = (
     "cannot be selected",
     "relocation error",
     "symbol lookup error",
+    "error while loading shared",
     "NVRM: Xid",
     "[Hardware Error]",
     "Could not load library",
@@ -113,11 +91,14 @@ LITERALS = (
     "ERROR_LOG: ",
 )
 
+# A code of Ascend's software. The lines that have one are of interest, too.
+CODE = r"E[A-Z0-9]\d{4}"
+
 # What launchers and libraries put before the lines of a rank.
 PREFIX = re.compile(
     r"^(?:\[(?:rank|default)\d+\]: ?"
     r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[\d+,\d+\]<std(?:out|err)>: ?"
-    r"|\(\w+ pid=\d+(?:, ip=[\w.:]+)?\) ?){1,2}"
+    r"|\(\w+(?: rank=\d+)? pid=\d+(?:, ip=[\w.:]+)?\) ?){1,2}"
 )
 
 SUMMARY = "Error Message Summary:"
@@ -216,7 +197,8 @@ _SHELL = r"(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction|Te
 # EH: AscendCL, E3, EE, EZ: runtime). Before CANN 8.3 the code stands alone, since then behind a
 # name, and the process and time before both. `Inner Error!` is the heading of the line after it.
 ASCEND = re.compile(
-    r"^(?:\[PID: \d+\] \S+ )?(?:\[\w+ ?\d*\]: ?)?(?:[\w/][\w/ -]{0,60}\()?(?P<kind>E[A-Z0-9]\d{4})"
+    r"^(?:ERROR [\d-]+ [\d:]+ \[[^\]]{1,80}\] )?"
+    r"(?:\[PID: \d+\] \S+ )?(?:\[\w+ ?\d*\]: ?)?(?:[\w/][\w/ -]{0,60}\()?(?P<kind>E[A-Z0-9]\d{4})"
     r"(?:\[PID: \d+\] \S+ \(E\w+)?\)?:? +(?P<text>(?!Inner Error|Internal error!).+)"
 )
 
@@ -262,6 +244,11 @@ SINGLE = (
             r" module|relocation error|symbol lookup error).*)"
         ),
         "python",
+        "line",
+    ),
+    (
+        re.compile(r"^(?:\S+: )?(?P<text>error while loading shared libraries: .*)"),
+        "loading",
         "line",
     ),
     (

@@ -28,7 +28,7 @@ import stat
 from typing import Any
 
 from . import closing_lines
-from .error_patterns import LITERALS, RECORD_BYTES, any_of
+from .error_patterns import CODE, LITERALS, RECORD_BYTES, any_of
 from .error_scanner import ErrorScan
 from .last_words import End
 
@@ -137,7 +137,7 @@ def _gate(sections):
         literals += _texts(section["has"])
     if not all(isinstance(literal, str) for literal in literals):
         raise TableError("logs: a `has` that is not a text or a list of texts")
-    return re.compile(any_of([*LITERALS, *literals]).encode())
+    return re.compile(f"{any_of([*LITERALS, *literals])}|{CODE}".encode())
 
 
 def _number(name, text, scale):

@@ -47,6 +47,10 @@ _LOADER_ERROR = re.compile(r"\.so[.\d]*: (?:cannot|undefined|symbol|version|wron
 _NATIVE = frozenset(("RuntimeError", "OSError", "SystemError", "EnforceNotMet", "DistBackendError"))
 # A heading of a part of MindSpore's message, except that of the places in its own code.
 _HEADING = re.compile(r"- (?!C\+\+ Call).*:\s*$")
+# Lines that torch_npu puts below its message, without a heading.
+_NPU_LINE = re.compile(
+    r"\[ERROR\] .{0,80}\bERR(?!99999)\d{5} |(?:NPU|OPS|HCCL) (?:function )?error\b"
+)
 # Lines that name what may have been, or what is at another place.
 _ADVICE = re.compile(
     r"\s*(?:[-*#]|\d+\.|(?i:hint|note|solution|possible|if |\[?(?:rank|trainer|worker|node)\b)"
@@ -66,8 +70,8 @@ _OF_A_LOST_PEER = frozenset(("data_missing", "import_error", "port_in_use"))
 # Causes of a library's line that an exception about other ranks below it makes as often.
 _OF_CLEANING_UP = GENERAL | {"kernel_error", "device_unavailable", "device_setting"}
 _OF_MPI = frozenset(("UCX", "Open MPI", "Signal"))
-# What CANN also says where it was not set up.
-_LESS_THAN_A_NUMBER = GENERAL | {"device_setting"}
+# Codes of CANN for an argument that also stand below other errors, as where it was not set up.
+_ALSO_BELOW = frozenset(("EE1001", "EE1003", "EE1004", "EH0001", "EH0002", "EL0003"))
 _OF_WORKERS = frozenset(("worker_died", "killed"))
 NEAR = 3  # lines between the words of native code and the exception that they belong to
 _NOT_OF_TEARDOWN = frozenset(("connection_lost", "bus_error"))
@@ -96,11 +100,10 @@ def finished(error):
     if result["kind"] == "NCCL WARN" and entry["cause"] in _OF_A_LOST_PEER:
         entry = entry_of("connection_lost")
     if entry["cause"] in GENERAL and _is_native(error) and not error["handled"]:
-        for detail in _details(error):
-            told = classify("", unquote(detail))
-            if told["cause"] not in GENERAL | EVERYDAY:
-                result["text"] += f" [{detail.strip()[:300]}]"
-                return dict(result, **told)
+        detail, told = _clearest_detail(error, entry)
+        if told:
+            result["text"] += f" [{detail.strip()[:300]}]"
+            return dict(result, **told)
     if entry["cause"] in _VAGUE and result["root"]:
         root_entry = _root_cause(result["root"], error["direct"])
         if root_entry:
@@ -114,6 +117,21 @@ def _is_native(error):
     return error["origin"] == "python" and error["kind"].rsplit(".", 1)[-1] in _NATIVE
 
 
+def _clearest_detail(error, entry):
+    """Return the line below an exception that says more than its own words, and its entry.
+
+    Both are None where no line does. entry: that of the exception.
+    """
+    general = (None, None)
+    for detail in _details(error):
+        told = classify("", unquote(detail))
+        if told["cause"] not in GENERAL | EVERYDAY:
+            return detail, told
+        if entry["cause"] in _VAGUE and told["cause"] in GENERAL - _VAGUE and not general[1]:
+            general = (detail, told)
+    return general
+
+
 def _details(error):
     """Return the lines below an exception that explain it: indented, or under a heading."""
     below = lines_below(error)
@@ -121,7 +139,8 @@ def _details(error):
     return [
         line
         for index, line in enumerate(below)
-        if (line[:1] in " \t" or (heads and index > heads[0])) and not _ADVICE.match(line)
+        if (line[:1] in " \t" or (heads and index > heads[0]) or _NPU_LINE.match(line))
+        and not _ADVICE.match(line)
     ]
 
 
@@ -159,6 +178,7 @@ def choose(errors, survived=None, thread_error=None, end=None):
     causes = _primary_errors(pool, errors, thread)
     if causes:
         error = _told_below(min(causes, key=_vagueness), causes)
+        error = _told_beside(error, pool)
         return _library_line(error, pool, errors) or _with_handled_cause(error, pool)
     fatal = _fatal_errors(pool, errors)
     if thread and not _has_own_words(pool, errors):
@@ -425,7 +445,30 @@ def _told_below(error, causes):
         told = [e for e in below if e["kind"] == error["kind"]]
     elif error["origin"] == "cpp" and not error["text"].strip():
         told = [e for e in below if e["origin"] == "cpp"]
-    return next((e for e in told if e["cause"] not in _LESS_THAN_A_NUMBER), error)
+    return next(filter(_says_why, told), error)
+
+
+def _says_why(error):
+    """Return whether an error of CANN says why, and not only which part failed."""
+    is_doubtful = error["cause"] == "device_setting" and error["kind"] in _ALSO_BELOW
+    return error["cause"] not in GENERAL and not is_doubtful
+
+
+def _told_beside(error, pool):
+    """Return the code of CANN near one that does not say why, or the error itself.
+
+    Where a general code stands beside one that says why, the latter explains both. A lost
+    connection does not count: it may be what the general one led to.
+    """
+    is_of_cann = error["kind"] == "ACL" or _CANN.match(error["kind"])
+    if not is_of_cann or error["cause"] not in GENERAL:
+        return error
+    for other in pool:
+        is_told = _says_why(other) and other["grade"] != "secondary"
+        is_near = abs((other["line"] or 0) - (error["line"] or 0)) <= TEARDOWN
+        if _CANN.match(other["kind"]) and is_told and is_near and not other["handled"]:
+            return other
+    return error
 
 
 def _library_line(error, pool, errors):

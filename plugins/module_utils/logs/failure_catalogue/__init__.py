@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 
-from .accelerator import EARLY, LAST, LATE
+from .accelerator import EARLY, LAST, LATE, WORDS
+from .ascend_codes import CODES
 from .fabric import FABRIC, SEEN
 from .machine import LOST, MACHINE
 from .process import FALLBACK, OBSERVED, PROCESS
@@ -25,7 +26,7 @@ from .process import FALLBACK, OBSERVED, PROCESS
 # The entry of a cause that has its words.
 _WORDS = {
     entry["cause"]: entry
-    for entry in reversed((*EARLY, *LATE, *FABRIC, *MACHINE, *PROCESS, *LOST))
+    for entry in reversed((*EARLY, *WORDS, *LATE, *FABRIC, *MACHINE, *PROCESS, *LOST))
     if "meaning" in entry
 }
 
@@ -41,6 +42,8 @@ CATALOGUE = (
     + _with_words(FABRIC)
     + _with_words(MACHINE)
     + PROCESS
+    + _with_words(WORDS)
+    + _with_words(CODES)
     + _with_words(LATE)
     + _with_words(LOST)
     + _with_words(LAST)
@@ -53,7 +56,7 @@ _TAGGED = frozenset(entry["cause"] for entry in FABRIC) | {
     "device_error",
     "disk_full",
     "version_mismatch",
-    *(entry["cause"] for entry in (*EARLY, *LATE) if "meaning" in entry),
+    *(entry["cause"] for entry in (*EARLY, *WORDS, *LATE) if "meaning" in entry),
 }
 
 # Causes whose words a text of any kind may hold: a hint, a name, a line of a tool. What only a

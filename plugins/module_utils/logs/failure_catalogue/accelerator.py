@@ -6,11 +6,15 @@ of its memory, its link or its bus that the driver or the device itself reports.
 failed is mostly a fault of the code or the data. An entry without a grade has the words of its
 cause's entry in another table.
 
-EARLY is asked before all other tables, since its words mean another thing there. LATE is asked
-before the reports of ranks that lost another one. LAST is asked after all.
+EARLY is asked before all other tables, since its words mean another thing there. WORDS is asked
+before the codes of ascend_codes.py, and LATE after them, both before the reports of ranks that lost
+another one. LAST is asked after all.
 """
 
 from __future__ import annotations
+
+from .ascend_codes import ACL as _ACL
+from .ascend_codes import RESULT as _RESULT
 
 _CUDA = "CUDA, driver_types.h (cudaError_t); Paddle prints the number as `CUDA error(N)`"
 _RT = "CANN, acl/error_codes/rt_error_codes.h"
@@ -22,13 +26,6 @@ _NUMBER = (
     r":?\s?\(?(?:%s)\b"
 )
 _BLAS = r"(?i:cublas error:?)\s?\(?(?:%s)\b"
-# A number of CANN's runtime where a message gives it.
-_RESULT = (
-    r"(?:(?:\b|_)(?i:code|result|ret|retcode|errno)\b(?: is)?\s*[:=\[(]*"
-    r"|\b(?i:return|error|failed)\b\s*[:=\[(]+)\s*(?:%s)\b"
-)
-# What stands before a number of CANN that is only known by its family.
-_ACL = r"(?i:\bacl|npu|hccl|\brt(?=[a-z]\w+ )|ascend).{0,240}"
 # A line of NVIDIA's driver. Some numbers are of the device, some of the program.
 _XID = r"\bXid\b(?: ?\([^)]*\))?:? ?(?:%s)\b"
 # Those of the device: memory, link, bus or its own processors.
@@ -74,7 +71,7 @@ EARLY = (
             r"|(?i:alloc.{0,60}(?:memory pool|device memory|hbm).{0,60}fail)"
             r"|NCCL WARN:? Failed to CUDA \w*alloc"
             r"|CU\w{1,12}_STATUS_(?:\w{1,12}_)?ALLOC(?:ATION)?_FAILED|cudaErrorMemoryAllocation"
-            r"|(?i:hccl).{0,200}error code is 24\b|\bERR00006\b|"
+            r"|driver error:out of memory|(?i:hccl).{0,200}error code is 24\b|\bERR00006\b|"
             + _NUMBER % "2"
             + r"\)|"
             + _BLAS % "3"
@@ -137,6 +134,8 @@ EARLY = (
             r"|not compiled with (?:GPU|NPU) support|Unsupported device target"
             r"|cannot be set as true while you are using paddlepaddle cpu"
             r"|does not has any binary|socversion \S+ of bin package does not match"
+            r"|Failed to verify OPP|(?i:aicpu (?:ops )?package failed)"
+            r"|package type mindspore-\w+ support"
             r"|Cannot parse json for config file \[\S+/op_impl/"
             r"|[Ll]oad op info \w* ?json .{0,20}fail|opp_kernel package is"
             r"|unsatisfied condition: (?:cuda|driver)"
@@ -177,7 +176,8 @@ EARLY = (
         "pattern": (
             r"Role name '[^']*' is invalid|(?i:environment variable).{0,40}\bMS_(?:ROLE|SCHED_\w+"
             r"|WORKER_NUM)\b"
-            r"|(?i:environment variables? ['\"]?rank_(?:id|size)\b.{0,20}not been exported)"
+            r"|(?i:environment variables? ['\"]?rank_(?:id|size)\b.{0,30}"
+            r"not (?:been exported|be empty))"
         ),
         "meaning": "The launcher did not give MindSpore's processes their roles in the cluster.",
         "remedy": "start with the launcher that the script expects (`launcher` in the job)",
@@ -330,7 +330,8 @@ EARLY = (
     },
 )
 
-LATE = (
+# Words that say more than a code beside them.
+WORDS = (
     {
         "cause": "kernel_error",
         "pattern": (
@@ -358,22 +359,15 @@ LATE = (
         "grade": "primary",
         "pattern": (
             r"Compile operator failed, cause: Template constraint"
-            r"|[Cc]an ?not (?:find|select) any (?:available|valid) kernel info"
-            r"|\bEE1\d{3}\b(?!.{0,80}context (?:pointer|is a) null)|\bEH0\d{3}\b"
-            r"|\bEK0\d{3}\b|\bE[12][0-8]\d{3}\b|\bEZ3\d{3}\b|ASCEND_RT_VISIBLE_DEVICES"
+            r"|[Cc]an ?(?:not|'t) (?:find|select) an?y? (?:available|valid) kernel info"
+            r"|Unsupported op \[|max_device_memory should be in range"
+            r"|ASCEND_RT_VISIBLE_DEVICES"
             r"|CUDNN_STATUS_(?:BAD_PARAM|NOT_SUPPORTED|INVALID_VALUE)"
             r"|CUBLAS_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED)|invalid configuration argument"
-            r"|\bEZ1001\b|in dtype support list|does not support opType"
-            r"|TBEException|\bE4\d{4}\b|\bEB\d{4}\b"
+            r"|in dtype support list|does not support opType|TBEException"
             r"|[Ff]ailed to compile Op\b|Single op compile failed"
-            r"|'errCode': 'E[4-8]\d{4}"
-            r"|reason=\[feature not support\]|"
-            + _ACL
-            + _RESULT % r"10[07]\d{3}|14[58]\d{3}|207000"
-            + "|"
-            + _NUMBER % "1|9|11"
-            + "|"
-            + _BLAS % "7|15"
+            r"|\[FILE:\w*(?:tiling|infer_?shape)\w*\.\w+\]"
+            r"|reason=\[feature not support\]|" + _NUMBER % "1|9|11" + "|" + _BLAS % "7|15"
         ),
         "meaning": (
             "The accelerator's software refuses a setting, an operator or an argument; the device"
@@ -382,11 +376,9 @@ LATE = (
         "remedy": "fix the variable, operator or argument that the message names",
         "source": f"{_HIASCEND}: EE1001, EH0001, E10001, E20101, EZ3002; {_CUDA}; cuDNN; {_RT}",
     },
-    {
-        "cause": "device_unavailable",
-        "pattern": _RESULT % "207004|507008|507033",
-        "source": f"{_RT}: no device, no version of the chip, the device's setup failed",
-    },
+)
+
+LATE = (
     {
         "cause": "kernel_error",
         "pattern": (
@@ -394,9 +386,7 @@ LATE = (
             r".{0,60}(?:abnormal|exception|error|fail|time)|\btimeout or trap error\b"
             r"|exception occurred during AICPU execution|Task execute failed, base info"
             r"|^Memory access fault:? by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY|ILLEGAL)"
-            r"|\bE[EZ3](?!9999|8888)\d{4}\b|"
-            + _RESULT
-            % r"5070(?:0[01]|1[1-9]|3[4-9]|4[0-57-9]|50)"
+            r"|" + _RESULT % r"5070(?:1[14-8]|3[4-6]|4[2-59]|50)"
         ),
         "source": f"{_CUDA}; {_RT}; {_HIASCEND}; Ascend/pytorch#66; mindspore-lab/mindocr#615",
     },
@@ -417,7 +407,10 @@ LATE = (
         "pattern": (
             r"\bE[IJ]\d{4}\b|(?i:hccl (?:function )?error)"
             r"|\bHccl[A-Z]\w+.{0,60}(?i:fail|error code)"
-            r"|\bERR02\d{3}\b|(?i:hccl).{0,40}watchdog|Init plugin so failed|HCCL_SUCCESS \(\d+ vs"
+            r"|(?i:\b(?:hcom|hccl)\b.{0,40}\bfail)|\bhcclRet ->"
+            r"|(?i:failed to (?:create|init\w*) (?:the )?(?:\w+ )?communicat)"
+            r"|\bHCCL_E_[A-Z]\w+|\bERR02\d{3}\b|operator name is \W?(?i:hccl|hcom)"
+            r"|(?i:hccl).{0,40}watchdog|Init plugin so failed|HCCL_SUCCESS \(\d+ vs"
             r"|collective communication initialization failed|Distribute Task Failed"
             r"|(?i:(?:create|init\w*) (?:the )?communicat\w+ (?:group|lib\w*).{0,60}fail)"
         ),
@@ -447,11 +440,15 @@ LATE = (
             r"|(?i:\b(?:CUDA(?: driver)?|CUDNN|CUBLAS|CUSOLVER|CUSPARSE|CUFFT|HIP) error)|cudaError"
             r"|\bCU\w+_STATUS_|\bNVMLError(?!_LibraryNotFound)"
             r"|(?i:npu function error|acl (?:stream )?error)"
-            r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR\d{5}\b"
-            r"|\bE[0-9A-HKMZ](?:9999|8888)\b"
+            r"|(?i:failed to create cu\w+ (?:dn )?handle)|\bERR(?!99999)\d{5}\b"
+            r"|\bACL(?:_ERROR|NN_ERR)_[A-Z]\w+|CANN error: "
+            r"|(?i:kernel runtime init\w* (?:error|fail))"
+            r"|(?i:\bsync(?:hronize)? (?:\w+ )?stream\w* (?:error|fail)|\brun task error)"
+            r"|(?i:\b(?:compile|exec|run) graph\b.{0,80}\bfail)"
+            r"|\bE[A-HK-PZ3]\d{4}\b|\bE[0-9](?:9999|8888)\b"
             r"|\b(?:aclrt|aclnn|acl[A-Z]|rt[A-Z])\w+.{0,60}(?i:fail|error)|\bEL\d{4}\b|"
             + _ACL
-            + _RESULT % r"[1-5][04][0-9]\d{3}"
+            + _RESULT % r"[1-5][046]\d{4}"
         ),
         "meaning": (
             "A call of the accelerator's software failed with a code that does not say why; nothing"

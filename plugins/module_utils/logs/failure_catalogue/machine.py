@@ -14,8 +14,9 @@ MACHINE = (
         "cause": "bus_error",
         "grade": "primary",
         "pattern": (
-            r"[Bb]us error|BUS error|SIGBUS|Access to an undefined portion of a memory"
-            r" object|^(?!PermissionError|NCCL WARN.*No such file).*(?:/dev/shm|shared memory)"
+            r"(?<!task )[Bb]us error|BUS error|SIGBUS|Access to an undefined portion of a memory"
+            r" object|^(?!PermissionError|NCCL WARN.*No such file)"
+            r".*(?:/dev/shm|shared memory(?! group))"
             r"|unable to mmap"
             r"|shm_open.{0,60}failed|insufficient shm\b|shm size is"
         ),
@@ -99,7 +100,7 @@ MACHINE = (
             r"|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
             r"|\bEL0004\b|\bEI0011\b|Malloc (?:device )?memory failed"
             r"|enforce allocating <= available failed|Memory not enough: (?:current free|alloc) "
-            r"|rtMalloc.{0,20}fail|more than total mem size"
+            r"|rtMalloc(?!Host).{0,20}fail|more than total mem size"
             r"|(?i:out of memory.{0,40}(?:GPU|NPU) ?\d)"
         ),
         "meaning": "The accelerator's own memory ran out.",
@@ -194,6 +195,7 @@ LOST = (
         "pattern": (
             r"Termination signal|SIGTERM|^Terminated\b|killed by signal:"
             r" Terminated|KeyboardInterrupt|^Interrupted\b|pipeline was interrupted by user"
+            r"|\bFORCE STOP\b"
         ),
         "meaning": "The rank was told to stop, by its launcher, by the unit's stop or by a person.",
         "remedy": (
