@@ -179,7 +179,7 @@ FABRIC = (
             r"\bEJ0001\b|(?i:failed to initialize the HCCP process)|\bEL0005\b|(?i:CUDA-capable"
             r" devices?(?:\(s\))? (?:is|are|is/are) busy)|(?i:device already in use)"
             r"|(?i:cuda error:?)\s?\(?(?:46|216)\b|device may be occupied by other processes"
-            r"|failed, because the device is used"
+            r"|failed, because the device is used|may be other processes occupying this card"
         ),
         "meaning": (
             "The device is still held by another process, most often by an earlier training that"
@@ -198,7 +198,7 @@ FABRIC = (
             r"\bEI00(?:06|09|10|12|15|18)\b|\bEJ0002\b|(?i:getting socket times out)"
             r"|wait socket establish timeout|get socket timeout"
             r"|(?i:transport init error)|tlsStatus are inconsistent|LINK_ERROR_INFO"
-            r"|\| +(?:server|client) +\| +no connect\b"
+            r"|\| +(?:server|client) +\| +no connect\b|receive msg length from fdhandle failed"
         ),
         "meaning": "The NPUs of the ranks could not connect to each other in time.",
         "remedy": (

@@ -98,10 +98,10 @@ MACHINE = (
             r" (?:error|failure).{0,40}out of memory)|(?:CUDA"
             r"|NPU|HIP) out of memory"
             r"|cudaErrorMemoryAllocation|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED"
-            r"|\bEL0004\b|\bEI0011\b|Malloc (?:device )?memory failed"
+            r"|\bEL0004\b|\bEI0011\b|Malloc (?:device )?memory failed(?!, free memory size is less)"
             r"|enforce allocating <= available failed|Memory not enough: (?:current free|alloc) "
             r"|rtMalloc(?!Host).{0,20}fail|more than total mem size"
-            r"|(?i:out of memory.{0,40}(?:GPU|NPU) ?\d)"
+            r"|(?i:out of memory.{0,40}(?:GPU|NPU) ?\d)|Out of Memory!!! total\["
         ),
         "meaning": "The accelerator's own memory ran out.",
         "remedy": (
@@ -120,7 +120,8 @@ MACHINE = (
             r"MemoryError|NCCL WARN:? Failed to malloc|[Oo]ut of memory|ResourceExhausted"
             r"|std::bad_alloc|Cannot allocate memory|Errno 12\b"
             r"|\d oom[-_]kill event|^Slurm: .*(?:Out Of Memory|OUT_OF_MEMORY)"
-            r"|Unable to allocate .{1,40}for an array|\bOOM\b"
+            # Ray names it among several possible reasons.
+            r"|Unable to allocate .{1,40}for an array|(?<!such as )(?<!SIGKILL by )\bOOM\b"
             r"|DefaultCPUAllocator: can't allocate"
         ),
         "meaning": (
