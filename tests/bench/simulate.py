@@ -4,7 +4,7 @@
 with each of its guards left out.
 
     python tests/bench/simulate.py [--schedules 20000] [--first 0] [--mutant-schedules 3000]
-                                   [--processes N] [--detached]
+                                   [--processes N] [--detached] [--stress all]
 
 A failure is printed with its seed as soon as it is known. The last lines have k of n. Some guards
 the tests of tests/unit/supervision notice alone. Exit code 1: a rule did not hold, or a mutant that
@@ -30,7 +30,7 @@ SHOWN = 1000  # schedules between two lines of progress
 load = functools.lru_cache(maxsize=1)(simulator.load)  # compiling takes as long as a schedule
 
 
-def play(first, last, is_detached=False, mutant=None):
+def play(first, last, is_detached=False, stress="all", mutant=None):
     """Return (CPU seconds, [(seed, what did not hold)]) of the schedules first <= seed < last.
 
     A mutant's end with its first failure.
@@ -38,7 +38,7 @@ def play(first, last, is_detached=False, mutant=None):
     parts, failures, started = load(mutant), [], time.process_time()
     for seed in range(first, last):
         try:
-            simulator.World(seed, parts, is_detached=is_detached).play()
+            simulator.World(seed, parts, is_detached=is_detached, stress=stress).play()
         except Exception as error:
             failures.append((seed, f"{type(error).__name__}: {error}"))
             if mutant:
@@ -47,7 +47,7 @@ def play(first, last, is_detached=False, mutant=None):
 
 
 def play_chunk(task):
-    """Play the schedules of one task: (first, last, is_detached)."""
+    """Play the schedules of one task: (first, last, is_detached, stress)."""
     return play(*task)
 
 
@@ -55,7 +55,7 @@ def search(task):
     """Return (mutant's name, the first failure or None)."""
     index, most = task
     mutant = MUTANTS[index]
-    _seconds, failures = play(0, most, mutant.is_detached, mutant)
+    _seconds, failures = play(0, most, mutant.is_detached, mutant.stress, mutant)
     return mutant.name, next(iter(failures), None)
 
 
@@ -63,7 +63,7 @@ def play_all(run_tasks, options):
     """Play the schedules of the protocol as it is. Return (CPU seconds, failures)."""
     last = options.first + options.schedules
     tasks = [
-        (seed, min(seed + CHUNK, last), options.detached)
+        (seed, min(seed + CHUNK, last), options.detached, options.stress)
         for seed in range(options.first, last, CHUNK)
     ]
     started, seconds, failures = time.monotonic(), 0.0, []
@@ -101,6 +101,7 @@ def main():
         "--mutant-schedules", type=int, default=3000, help="of each guard left out. 0: leave none"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: all cores")
+    parser.add_argument("--stress", choices=list(simulator.STRESSES), default="all")
     parser.add_argument("--detached", action="store_true", help="of runs that a controller began")
     options = parser.parse_args()
     started, run_tasks, missed, noticed = time.monotonic(), map, 0, ""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guards of the protocol, each left out once.
 
-The simulator notices some of them in few schedules. The tests of raft.py, run_state.py and
-supervisor.py notice the others.
+The simulator notices those that have a seed. Their neighbours guard the others as well, or it
+takes more than some hundred schedules: the tests of raft.py, run_state.py and supervisor.py notice
+them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class Mutant(typing.NamedTuple):
     new: str
     seed: int | None = None  # a schedule that shows what the guard is for
     is_detached: bool = False  # whether it is one of a detached run
+    stress: str = "all"  # what goes wrong in it
 
     def apply(self, source):
         """Return the source with the change."""
@@ -36,6 +38,7 @@ MUTANTS = (
         "a vote for an older log",
         '            and (message["last_term"], message["last_index"]) >= self._last()\n',
         "",
+        seed=4,
     ),
     Mutant(
         "raft",
@@ -62,9 +65,15 @@ MUTANTS = (
         "a vote is forgotten at a restart",
         _SAVED,
         _SAVED.replace('saved["voted_for"]', "None"),
+        seed=132,
+        stress="restarts",
     ),
     Mutant(
-        "raft", "the term is forgotten at a restart", _SAVED, "self.term, self.voted_for = 0, None"
+        "raft",
+        "the term is forgotten at a restart",
+        _SAVED,
+        "self.term, self.voted_for = 0, None",
+        seed=32,
     ),
     Mutant(
         "raft",
@@ -108,32 +117,51 @@ MUTANTS = (
         "the controller's lease is not waited for",
         _WAIT,
         _WAIT.replace(" and self._is_agreed(now)", ""),
+        seed=57,
+        is_detached=True,
+        stress="splits",
     ),
     Mutant(
         "supervisor",
         "no time between the starts of a controller",
         "return now >= first.until + SKEW + KILL",
         "return now >= first.until + KILL",
+        seed=66,
+        is_detached=True,
+        stress="splits",
     ),
     Mutant(
         "supervisor",
         "the controller's lease lasts for ever",
         "if not first or attempt != first.attempt or now >= first.until:",
         "if not first or attempt != first.attempt:",
+        seed=122,
+        is_detached=True,
     ),
     Mutant(
         "supervisor",
         "the controller's lease lasts after a stop",
         "return run.is_open() and (run.attempt < attempt or run.may_train(self.me, attempt))",
         "return True",
+        seed=66,
+        is_detached=True,
     ),
-    Mutant("supervisor", "no time to end processes", _WAIT, _WAIT.replace(" + KILL", "")),
+    Mutant(
+        "supervisor",
+        "no time to end processes",
+        _WAIT,
+        _WAIT.replace(" + KILL", ""),
+        seed=13,
+        stress="splits",
+    ),
     Mutant("supervisor", "no time for a lease to end", _WAIT, _WAIT.replace(" + LEASE", ""), 39),
     Mutant(
         "supervisor",
         "a lease counts from its arrival",
         "asked + LEASE)",
         "max(self._asked.values(), default=asked) + 2 * ASK + LEASE)",
+        seed=579,
+        stress="splits",
     ),
     Mutant(
         "supervisor",
@@ -167,7 +195,13 @@ MUTANTS = (
         "if self.run.may_train(node, self.run.attempt) and self.applied == self.raft.commit:",
         "if True:",
     ),
-    Mutant("supervisor", "what runs counts as ended", "knows and not is_running and", "knows and"),
+    Mutant(
+        "supervisor",
+        "what runs counts as ended",
+        "knows and not is_running and",
+        "knows and",
+        seed=1,
+    ),
     Mutant(
         "run_state",
         "an attempt beside one that goes on",
@@ -185,6 +219,8 @@ MUTANTS = (
         "an attempt twice",
         '            and value["attempt"] == self.attempt + 1\n',
         "",
+        seed=62,
+        stress="wishes",
     ),
     Mutant(
         "run_state",
@@ -203,6 +239,7 @@ MUTANTS = (
         "an attempt after a stop",
         "            self.is_open()\n            and self.is_superseded",
         "            self.is_superseded",
+        seed=28,
     ),
     Mutant("run_state", "an older checkpoint counts again", ' and value["step"] > self.step', ""),
     Mutant("host", "an empty disk keeps its vote", "", "", 23),

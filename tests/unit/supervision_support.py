@@ -16,14 +16,17 @@ import math
 import random
 import sys
 import types
+import typing
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parents[2] / "plugins/module_utils/supervision"
 MODULES = ("raft", "run_state", "supervisor")
 # The product's seconds, made shorter so that a schedule has more to tell.
 ELECTION = (1.0, 2.0)
-SECONDS = {"LEASE": 6.0, "KILL": 2.5, "ASK": 1.5, "LOST": 5.0, "SKEW": 6.0, "FINDING": 6.0}
-GRANTED = 12.0  # seconds for which a controller grants the first attempt
+SECONDS = {"LEASE": 6.0, "KILL": 2.5, "ASK": 1.5, "LOST": 5.0, "SKEW": 16.0, "FINDING": 6.0}
+# Seconds for which a controller grants the first attempt. SKEW has to be longer: a leader that was
+# started again counts from its start.
+GRANTED = 12.0
 TICK = 0.5
 FAULTY, QUIET = 70.0, 55.0  # seconds with faults, and without them at the end
 SLACK = 2 * TICK  # in which a node that thawed notices it
@@ -31,6 +34,89 @@ TARGET = 300  # steps of the training
 CHECKPOINT = 10  # steps between two checkpoints
 TWICE = ((0,), (0,), (0,), (0,), (0, 1))  # the copies of one message, by chance
 FLAT = {"ask_vote", "vote", "appended", "lease"}  # messages in which nothing is the sender's
+
+
+class Stress(typing.NamedTuple):
+    """What goes wrong in a schedule, and how often. Each of a tuple's items is as likely."""
+
+    sizes: tuple[int, ...] = (2, 2, 3, 3, 4)  # nodes of an attempt
+    losses: tuple[float, ...] = (0.0, 0.0, 0.02, 0.2)  # share of the messages
+    delays: tuple[float, ...] = (0.05, 0.2, 1.0, 3.0)  # mean seconds of a message
+    first: tuple[float, float] = (2.0, 15.0)  # seconds before the first fault
+    every: float = 4.5  # mean seconds between two faults
+    crashed: tuple[float, float] = (0.5, 20.0)  # seconds until a machine is back
+    frozen: tuple[float, ...] = (1.5, 6.0, 10.0, 30.0)
+    cut: tuple[float, float] = (1.5, 30.0)  # seconds of a partition
+    keeps_mail: bool = False  # whether a machine that stood still gets what was sent meanwhile
+    faults: tuple[str, ...] = (
+        "crash", "crash", "freeze", "freeze", "mute", "partition",
+        "partition", "one_way", "kill", "kill", "wipe", "control",
+    )  # fmt: skip
+
+
+STRESSES = {
+    "all": Stress(),
+    "restarts": Stress(
+        every=1.5,
+        delays=(0.2, 1.0, 3.0),
+        crashed=(0.1, 2.0),
+        faults=("crash", "crash", "crash", "partition", "kill"),
+    ),
+    "cuts": Stress(
+        every=2.0,
+        losses=(0.02, 0.2, 0.4),
+        delays=(0.05, 0.2, 1.0),
+        cut=(0.5, 8.0),
+        faults=("partition", "partition", "one_way", "one_way", "kill"),
+    ),
+    "freezes": Stress(
+        every=2.5,
+        delays=(0.2, 1.0, 3.0),
+        frozen=(1.5, 6.0, 10.0, 20.0),
+        keeps_mail=True,
+        faults=("freeze", "freeze", "freeze", "kill", "mute", "partition"),
+    ),
+    "late": Stress(
+        first=(0.5, 8.0),
+        every=2.5,
+        delays=(3.0, 6.0),
+        cut=(0.5, 8.0),
+        faults=("kill", "partition", "freeze"),
+    ),
+    "disks": Stress(
+        sizes=(3, 4),
+        every=2.0,
+        losses=(0.0, 0.2, 0.4),
+        crashed=(0.1, 5.0),
+        cut=(0.5, 8.0),
+        faults=("wipe", "wipe", "crash", "partition", "one_way"),
+    ),
+    "wishes": Stress(
+        first=(0.1, 6.0),
+        every=1.5,
+        delays=(0.2, 1.0, 3.0, 6.0),
+        crashed=(0.1, 5.0),
+        cut=(0.5, 8.0),
+        faults=("control", "control", "control", "crash", "partition", "kill"),
+    ),
+    "splits": Stress(
+        first=(0.5, 8.0),
+        every=5.0,
+        losses=(0.0, 0.02),
+        delays=(0.05, 0.2),
+        cut=(6.0, 20.0),
+        faults=("split",),
+    ),
+    "turns": Stress(
+        sizes=(3, 4),
+        first=(0.5, 4.0),
+        every=1.0,
+        delays=(0.2, 1.0),
+        crashed=(0.1, 4.0),
+        cut=(0.5, 4.0),
+        faults=("depose", "depose", "depose", "crash", "wipe", "control"),
+    ),
+}
 
 
 def load(mutant=None):
@@ -112,15 +198,17 @@ class Host:
 class World:
     """All of it, from one seed."""
 
-    def __init__(self, seed, parts, hosts=None, size=None, spares=None, is_detached=False):
+    def __init__(self, seed, parts, size=None, spares=None, is_detached=False, stress="all"):
         """Begin a schedule.
 
+        stress: the name of one of STRESSES.
         is_detached: a controller has begun the first attempt before there were supervisors, and a
         verdict comes before each further one.
         """
         self.is_detached = is_detached
         self.parts, self.chance = parts, random.Random(seed)
-        self.size = size or self.chance.choice([2, 2, 3, 3, 4])
+        self.stress = STRESSES[stress]
+        self.size = size or self.chance.choice(self.stress.sizes)
         spare = self.chance.randint(0, self.size - 1)
         if spares is not None:
             spare = spares
@@ -128,14 +216,15 @@ class World:
         self.voters = list(self.hosts)
         self.now, self.sequence, self.events = 0.0, 0, []
         self.blocked = set()
-        self.loss = self.chance.choice([0.0, 0.0, 0.02, 0.2])
-        self.delay = self.chance.choice([0.05, 0.2, 1.0, 3.0])
+        self.loss = self.chance.choice(self.stress.losses)
+        self.delay = self.chance.choice(self.stress.delays)
         self._random, self._bits = self.chance.random, self.chance.getrandbits
         self.leaders = {}  # {term: its leader}
         self.committed = []
         self.texts = []  # the committed values as they were then
         self.state = parts.RunState()
         self.stopped_at = None
+        self.planned = set()  # attempts
         self.started = {}  # {attempt: time}
         self.trained = 0.0
         for host in self.hosts.values():
@@ -146,11 +235,11 @@ class World:
     def _begin_detached(self):
         """Begin the first attempt as a controller does, on one node after the other."""
         self.started[1] = self.now
-        for name in self.voters[: self.size]:
-            host = self.hosts[name]
-            host.running = host.newest = 1
-            until = self.clock(host) + GRANTED + self.chance.uniform(0.0, SECONDS["SKEW"])
-            host.granted = until
+        for name, host in self.hosts.items():
+            host.granted = self.clock(host) + GRANTED
+            if name in self.voters[: self.size]:
+                host.running = host.newest = 1
+                host.granted += self.chance.uniform(0.0, SECONDS["SKEW"])
             host.supervisor.beginning = self._beginning(host)
 
     def _beginning(self, host):
@@ -190,7 +279,7 @@ class World:
         host.booted = self.now - self.chance.uniform(1.0, 30.0)
         host.running, host.ending_at, host.checked, host.reported = 0, None, 0, None
         saved = host.disk and json.loads(json.dumps(host.disk))
-        host.granted = -1e9
+        host.granted = self.clock(host)  # as the product does after a boot
         more = ()
         if self.is_detached:
             more = (self._beginning(host), self._judge)
@@ -268,6 +357,9 @@ class World:
         now = self.now
         host = self.hosts.get(receiver) or self.hosts[receiver.partition("#")[0]]
         if host.supervisor is None or now < host.frozen_until or now < host.mute_until:
+            if self.stress.keeps_mail and host.supervisor is not None:
+                wait = max(host.frozen_until, host.mute_until) - now
+                self.at(wait, self._deliver, source, sender, receiver, packed)
             return
         if self.blocked and (source, host.name) in self.blocked:
             return
@@ -326,16 +418,13 @@ class World:
         if self.now > FAULTY:
             return
         host = self.chance.choice(list(self.hosts.values()))
-        self.chance.choice([
-            self._crash, self._crash, self._freeze, self._freeze, self._mute, self._partition,
-            self._partition, self._one_way, self._kill, self._kill, self._wipe, self._control,
-        ])(host)  # fmt: skip
-        self.at(self.chance.expovariate(1 / 4.5), self.disturb)
+        getattr(self, "_" + self.chance.choice(self.stress.faults))(host)
+        self.at(self.chance.expovariate(1 / self.stress.every), self.disturb)
 
     def _crash(self, host):
         host.supervisor, host.running, host.ending_at = None, 0, None
         host.frozen_until = -1e9
-        self.at(self.chance.uniform(0.5, 20.0), self._return, host)
+        self.at(self.chance.uniform(*self.stress.crashed), self._return, host)
 
     def _return(self, host):
         if host.supervisor is None:
@@ -349,7 +438,7 @@ class World:
             host.lose_disk(self.parts.keeps_names)
 
     def _freeze(self, host):
-        until = self.now + self.chance.choice([1.5, 6.0, 10.0, 30.0])
+        until = self.now + self.chance.choice(self.stress.frozen)
         host.frozen_until = max(host.frozen_until, until)
         host.thawed = host.frozen_until
 
@@ -362,12 +451,29 @@ class World:
         pairs = {(a, b) for a in names for b in names if (a in side) != (b in side)}
         self._block(pairs)
 
+    def _split(self, _host):
+        """A part of the nodes is cut off, and within a second a process dies on a node."""
+        self._partition(None)
+        victim = self.chance.choice(list(self.hosts.values()))
+        self.at(self.chance.uniform(0.0, 1.0), self._kill, victim)
+
+    def _depose(self, host):
+        """The node that leads is cut off or crashes, another one where none leads."""
+        for other in self.hosts.values():
+            if other.supervisor is not None and other.supervisor.raft.role == "leader":
+                host = other
+        if self.chance.random() < 0.5:
+            self._crash(host)
+        else:
+            names = [name for name in self.hosts if name != host.name]
+            self._block({(host.name, n) for n in names} | {(n, host.name) for n in names})
+
     def _one_way(self, host):
         self._block({(host.name, name) for name in self.hosts if name != host.name})
 
     def _block(self, pairs):
         self.blocked |= pairs
-        self.at(self.chance.uniform(1.5, 30.0), self._heal, pairs)
+        self.at(self.chance.uniform(*self.stress.cut), self._heal, pairs)
 
     def _heal(self, pairs):
         self.blocked -= pairs
@@ -416,6 +522,8 @@ class World:
             if first != host.identity:
                 raise Unsafe(f"two leaders of term {raft.term}: {first}, {host.identity}")
         commit, committed, before = raft.commit, self.committed, host.checked
+        if commit > len(raft.log):
+            raise Unsafe(f"{host.identity} has lost a committed entry")
         while len(committed) < commit:
             self._commit(raft.log[len(committed)])
         if commit > before:
@@ -426,6 +534,16 @@ class World:
             host.compared = raft.log[commit - 1]
             if host.compared != committed[commit - 1]:
                 raise Unsafe(f"{host.identity} has another entry {commit}")
+
+    def _check_plan(self, plan, before):
+        """Check that an attempt begins when it may. before: the run's state until then."""
+        if before["is_stopped"] or before["is_done"] or plan["generation"] != before["generation"]:
+            raise Unsafe(f"attempt {plan['attempt']} of a run that has ended begins")
+        if not before["is_superseded"]:
+            raise Unsafe(f"attempt {plan['attempt']} begins beside {before['attempt']}")
+        if plan["attempt"] in self.planned:
+            raise Unsafe(f"attempt {plan['attempt']} begins twice")
+        self.planned.add(plan["attempt"])
 
     def _check_values(self):
         """Check that nobody has changed a value in place. Logs and disks share them."""
@@ -440,7 +558,11 @@ class World:
         value = entry.value or {}
         before = self.state.step
         was_stopped = self.state.is_stopped
+        if value.get("kind") == "plan":
+            earlier = vars(self.state).copy()
         changed = self.state.apply(entry.value)
+        if changed and value.get("kind") == "plan":
+            self._check_plan(value, earlier)
         if changed and value.get("kind") == "checkpoint":
             if any(attempt > value["attempt"] for attempt in self.started):
                 raise Unsafe("a superseded attempt's checkpoint counts")
@@ -474,7 +596,7 @@ class World:
         """Play one schedule. Raises Unsafe or Stuck."""
         for function in (self.train, self.check_overlap, self.begin):
             self.at(1.0, function)
-        self.at(self.chance.uniform(2.0, 15.0), self.disturb)
+        self.at(self.chance.uniform(*self.stress.first), self.disturb)
         self.run(FAULTY)
         self.calm()
         self.run(FAULTY + QUIET)

@@ -46,6 +46,12 @@ def test_a_schedule_is_the_same_every_time(parts):
     assert worlds[0].committed == worlds[1].committed and worlds[0].committed
 
 
+@pytest.mark.parametrize("stress", sorted(set(simulator.STRESSES) - {"all"}))
+def test_schedules_of_one_kind_of_faults_are_safe_and_live(parts, stress):
+    for seed in range(10):
+        simulator.World(seed, parts, is_detached=seed % 2, stress=stress).play()
+
+
 @pytest.mark.parametrize("is_detached", [False, True])
 def test_messages_are_what_json_makes_of_them(parts, monkeypatch, is_detached):
     """The simulator copies few messages, and not by JSON, for its speed."""
@@ -65,7 +71,12 @@ def test_messages_are_what_json_makes_of_them(parts, monkeypatch, is_detached):
 @pytest.mark.parametrize("mutant", NOTICED, ids=lambda mutant: mutant.name)
 def test_a_guard_that_is_left_out_is_noticed(mutant):
     with pytest.raises((simulator.Unsafe, simulator.Stuck)):
-        simulator.World(mutant.seed, simulator.load(mutant), is_detached=mutant.is_detached).play()
+        simulator.World(
+            mutant.seed,
+            simulator.load(mutant),
+            is_detached=mutant.is_detached,
+            stress=mutant.stress,
+        ).play()
 
 
 def test_a_value_that_is_changed_in_place_is_noticed(parts):
@@ -86,4 +97,4 @@ def test_every_guard_can_be_left_out():
 
 
 def test_most_guards_are_shown_by_a_schedule():
-    assert len(NOTICED) >= 10 and len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len(NOTICED) >= 20 and len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
