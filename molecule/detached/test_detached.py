@@ -96,11 +96,11 @@ def test_train_comes_back_and_the_nodes_restart_the_run(kept):
 
 
 def test_the_nodes_tell_each_event_once(kept):
-    """Nobody has followed the run since it began, which the controller has told itself."""
     told = [line for node in NODES for line in on(node, f"cat {TOLD} || true").splitlines()]
     events = [json.loads(line) for line in told]
     assert sorted((event["attempt"], event["event"], event["code"]) for event in events) == [
         (1, "failed", "killed"),
+        (1, "started", ""),
         (2, "failed", "killed"),
         (2, "restarted", ""),
         (3, "restarted", ""),

@@ -51,7 +51,7 @@ ON_CONTROLLER = {
     "preflight": ("base gate inputs plan preflight suites", "base mesh plan"),
     "network": ("base network plan", "plan preflight"),
     "start": (
-        "attempts base environments plan rehearsal suites",
+        "attempts base environments plan records rehearsal suites",
         "base config network plan preflight report",
     ),
     "recovery": ("attempts base", "config"),

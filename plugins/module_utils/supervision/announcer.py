@@ -2,8 +2,8 @@
 """Messages from a detached run's nodes, for the receivers of the site that want them from there.
 
 The leader that decides something tells it, in a process of its own, so that no receiver delays the
-run. A message is tried four times. It is lost where that node ends meanwhile, so that none comes
-twice.
+run. A message is tried four times. It is lost where that node ends meanwhile, or where the leader
+changes at that moment, so that none comes twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 from ..attempts import supervisor_order as orders
 from ..base.files import read_mapping
-from ..base.sanitize import printable
+from ..base.sanitize import Secrets, printable
 from ..notify import message as notify
 
 TELL = "tell"  # the program's argument with which it sends one message
@@ -46,20 +46,23 @@ class Announcer:
     def is_idle(self):
         """Return whether no message is on its way, and print why others did not arrive."""
         left = []
-        for index, process in self.processes:
+        for channel, process in self.processes:
             if process.poll() is None:
-                left.append((index, process))
+                left.append((channel, process))
                 continue
             problem = _problem_of(process)
             if problem:
-                print(f"trainyard_notify[{index}] was not told: {problem}", flush=True)
+                _print_problem(channel, problem)
         self.processes = left
         return not left
 
     def _events_of(self, value, members):
         """Yield the events of a decision."""
-        if value["kind"] == "plan" and value["attempt"] > self.order.first:
-            yield self._event("restarted", value["attempt"], members)
+        if value["kind"] == "plan":
+            kind = "started"
+            if value["attempt"] > 1:
+                kind = "restarted"
+            yield self._event(kind, value["attempt"], members)
         if value["kind"] == "verdict":
             verdict = value["verdict"]
             text, code = str(verdict.get("text") or ""), str(verdict.get("cause") or "")
@@ -87,15 +90,19 @@ class Announcer:
     def _send(self, channel, event):
         """Start the process that sends an event. Addresses go by its standard input."""
         content = dict(notify.compose(channel, event, time.time()), pauses=PAUSES)
-        process = subprocess.Popen(
-            [sys.executable, "-I", os.path.join(self.place, orders.PROGRAM), TELL],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        process.stdin.write(json.dumps(content).encode())
-        process.stdin.close()
-        self.processes.append((channel["index"], process))
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", os.path.join(self.place, orders.PROGRAM), TELL],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            process.stdin.write(json.dumps(content).encode())
+            process.stdin.close()
+        except OSError as error:  # no process or no memory is left: the run is kept all the same
+            _print_problem(channel, str(error))
+            return
+        self.processes.append((channel, process))
 
 
 def _problem_of(process):
@@ -103,6 +110,13 @@ def _problem_of(process):
     with process.stdout:
         output = process.stdout.read()
     try:
-        return printable(str(json.loads(output)["problem"]), limit=300)
+        return str(json.loads(output)["problem"])
     except (KeyError, TypeError, ValueError):
         return f"the sender ended with exit code {process.returncode}"
+
+
+def _print_problem(channel, problem):
+    """Print why a receiver was not told, without the site's secrets that it may repeat."""
+    values = tuple(value for value in (channel["url"], channel["secret"]) if value)
+    text = printable(problem, *Secrets((), values), limit=300)
+    print(f"trainyard_notify[{channel['index']}] was not told: {text}", flush=True)

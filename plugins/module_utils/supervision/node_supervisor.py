@@ -139,6 +139,7 @@ class Program:
         for action in supervisor.take_actions():
             self._act(action)
         self.announcer.tell(supervisor.take_decisions(), supervisor.run.members)
+        self.announcer.is_idle()
         self._show(now)
 
     def _act(self, action):

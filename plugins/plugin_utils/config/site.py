@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import ipaddress
 import os
@@ -295,9 +296,12 @@ def _fault_hours(value: Any, problems: list[Problem]) -> float:
     """Return `trainyard_device_hours_per_fault`, and note its problem."""
     if value is None:
         return DEFAULT_FAULT_HOURS
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number and 0 < value <= MOST_FAULT_HOURS:
-        return float(value)
+    hours = 0.0
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(value, bool):
+            hours = float(value)
+    if 0 < hours <= MOST_FAULT_HOURS:
+        return hours
     key = "trainyard_device_hours_per_fault"
     text = f"must be a number of hours above 0, at most {MOST_FAULT_HOURS}; got {abbreviate(value)}"
     problems.append(_inventory_problem(key, text, code="site.bad_fault_hours"))

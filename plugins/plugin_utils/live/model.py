@@ -40,6 +40,7 @@ KEEP = frozenset(
         "started",
         "now",
         "asked",
+        "supervised",
         "exit",
         "nodes",
         "epochs",

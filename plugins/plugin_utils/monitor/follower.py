@@ -24,6 +24,8 @@ from .notifier import Notifier
 
 # A command that comes to an older attempt does not tell of its start.
 NEW_SECONDS = 300
+# Outcomes that the nodes of a detached run may be too few to decide on.
+NO_MAJORITY = ("lost", "unknown")
 
 
 class Follower:
@@ -103,7 +105,7 @@ class Follower:
             "text": printable(text, *self.watch.secrets, limit=1000),
             "time": time.time(),
         }
-        self.notifier.tell(message, from_nodes=event != "started" and _do_nodes_tell(known))
+        self.notifier.tell(message, from_nodes=event not in NO_MAJORITY and _do_nodes_tell(known))
 
 
 def _do_nodes_tell(statuses: Collection[Mapping[str, Any]]) -> bool:

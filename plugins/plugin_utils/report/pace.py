@@ -50,18 +50,18 @@ def measure(attempt: Mapping[str, Any], ranks: object) -> Json | None:
         "attempt": attempt.get("number"),
         "steps": last - first,
         "seconds": end - begin,
-        "epoch_steps": _count_epoch_steps(ranks),
+        "epoch_steps": _count_epoch_steps(ranks, rank),
         "saves": sum(phase["phase"] == "checkpoint" for phase in pauses),
         "pause_seconds": sum(phase["end"] - phase["begin"] for phase in pauses),
         "start_seconds": start,
     }
 
 
-def _count_epoch_steps(ranks: object) -> int | None:
-    """Return the steps of an epoch as the newest step line says, or None."""
+def _count_epoch_steps(ranks: object, number: int) -> int | None:
+    """Return the steps of an epoch as a rank's newest step line says, or None."""
     for rank in mappings_of(ranks):
         steps = mapping_of(rank.get("last_step")).get("steps")
-        if isinstance(steps, int) and steps > 0:
+        if rank.get("rank") == number and type(steps) is int and steps > 0:
             return steps
     return None
 

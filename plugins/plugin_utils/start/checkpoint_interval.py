@@ -52,7 +52,7 @@ def translate(
             " stays as it is, and a later start can compute it"
         )
         return Interval(overrides, arguments, warning=warning)
-    count = max(1, int(wait_option.seconds_of(every) / length))
+    count = _round_down(int(wait_option.seconds_of(every) / length))
     line = (
         f"checkpoint_every {every}: {name}={count}, about {format_duration(count * length)}"
         f" by the pace of {pace.run}"
@@ -65,6 +65,15 @@ def translate(
     else:
         overrides[name] = count
     return Interval(overrides, arguments, count, (line,))
+
+
+def _round_down(count: int) -> int:
+    """Return a count with two digits, so that a slightly other pace leaves the plan as it is.
+
+    A plan that was rehearsed is not rehearsed again.
+    """
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return max(1, count - count % unit)
 
 
 def describe_cost(

@@ -44,14 +44,14 @@ def plan_job(arguments: Arguments) -> dict[str, Any]:
         arguments["nodes"], facts, arguments["state_dir"], now, arguments["report"]
     )
     plan, more = _try_to_compile(arguments)
-    all_findings += more
     pace = None
     if plan:
         pace = pace_history.find(arguments["runs_dir"], arguments["job"]["name"], plan)
-        arguments, more = _with_interval(arguments, pace)
-        all_findings += more
-        if arguments["job"].get("checkpoint_every") and not more:
-            plan = _compile(arguments)
+        arguments, warning = _with_interval(arguments, pace)
+        if arguments["job"].get("checkpoint_every") and not warning:
+            plan, more = _try_to_compile(arguments)
+        more = more + warning
+    all_findings += more
     if arguments["repair"]:
         all_findings = checks.demote_for_sync(all_findings)
     done = resume_inputs.completion_problem(

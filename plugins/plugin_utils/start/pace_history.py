@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
-    read_json,
-    read_mapping,
-)
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_mapping
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
+from ansible_collections.trainyard.cluster.plugins.module_utils.records import run_json
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import suite_table
 
 from ..report import pace
 from ..report.json_values import finite_number, mapping_of
@@ -47,8 +46,10 @@ def find(runs_dir: str, name: str, plan: Plan) -> Pace | None:
     )
     for run in runs[:MOST_RUNS]:
         folder = os.path.join(runs_dir, run)
-        found = _read(run, read_mapping(os.path.join(folder, pace.NAME)))
-        if found and _is_comparable(plan, mapping_of(read_json(os.path.join(folder, "plan.json")))):
+        value = read_mapping(os.path.join(folder, pace.NAME))
+        found = _read(run, value)
+        # the run's newest attempt may have had other devices
+        if found and _is_comparable(plan, run_json.read_plan(folder, value.get("attempt")) or {}):
             return found
     return None
 
@@ -60,10 +61,10 @@ def _read(run: str, value: Mapping[str, Any]) -> Pace | None:
         return None
     saves, paused = (finite_number(value.get(key)) for key in ("saves", "pause_seconds"))
     save = None
-    if saves and paused is not None:
+    if saves and paused and min(saves, paused) > 0:
         save = paused / saves
     epoch_steps = value.get("epoch_steps")
-    if not isinstance(epoch_steps, int):
+    if type(epoch_steps) is not int or not 0 < epoch_steps < suite_table.LARGEST_NUMBER:
         epoch_steps = None
     return Pace(run, seconds / steps, epoch_steps, save, finite_number(value.get("start_seconds")))
 

@@ -292,6 +292,11 @@ def test_one_fabric_address_for_two_nodes():
             "must be a number of hours above 0",
         ),
         (
+            {"trainyard_device_hours_per_fault": "nan"},
+            "inventory trainyard_device_hours_per_fault:",
+            "must be a number of hours above 0",
+        ),
+        (
             {"trainyard_device_hours_per_fault": True},
             "inventory trainyard_device_hours_per_fault:",
             "must be a number of hours above 0",

@@ -54,7 +54,8 @@ def test_pace_counts_pauses_between_the_first_and_the_last_step():
         phase("checkpoint", 200.0, 260.0),
     ]
     found = pace.measure(
-        attempt([100.0, None, 200.0], [1, 5, 51], phases), [{"last_step": {"steps": 40}}]
+        attempt([100.0, None, 200.0], [1, 5, 51], phases),
+        [{"rank": 1, "last_step": {"steps": 7}}, {"rank": 0, "last_step": {"steps": 40}}],
     )
     assert found == {
         "attempt": 3,
@@ -129,6 +130,14 @@ def test_iterations_replace_an_option_in_each_of_its_forms():
     found = checkpoint_interval.translate("15m", suite, inputs(given), PACE)
     assert found.arguments == ["--do_eval", "--save_interval", "450"]
     assert found.overrides == {}
+
+
+@pytest.mark.parametrize("step", [1.9620, 1.9680])
+def test_a_slightly_other_pace_leaves_the_plan_as_it_is(step):
+    found = checkpoint_interval.translate(
+        "1h", suite_file.load("paddleseg"), inputs(), PACE._replace(step=step)
+    )
+    assert found.number == 1800
 
 
 @pytest.mark.parametrize(

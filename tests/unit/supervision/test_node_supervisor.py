@@ -194,12 +194,29 @@ def test_each_event_is_told_once_by_the_leader(world):
     world.until(lambda each: each.announcer.is_idle())
     assert events_of(file) == [
         (1, "failed", "killed"),
+        (1, "started", ""),
         (2, "failed", "unknown"),  # the processes of this test do not say that a person stopped
         (2, "restarted", ""),
         (2, "restarted", ""),
     ]
-    event = json.loads(file.read_text().splitlines()[0])
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    event = next(event for event in events if event["event"] == "failed")
     assert event["nodes"] == NODES and event["text"] and event["run"] == RUN
+
+
+def test_a_receiver_that_cannot_be_told_ends_no_supervisor(tmp_path, monkeypatch, capsys):
+    secret = {"index": 4, "url": "https://x.invalid/TOKEN", "secret": "SIGN", "command": []}
+    order = order_of(tmp_path, notify=[dict(secret, on=["failed"], template="generic")])
+    teller, value = announcer.Announcer(str(tmp_path), order), {"outcome": "failed", "text": "x"}
+
+    def refuse(*_arguments, **_named):
+        raise BlockingIOError(11, "https://x.invalid/TOKEN SIGN")
+
+    monkeypatch.setattr(announcer.subprocess, "Popen", refuse)
+    teller.tell([{"kind": "verdict", "attempt": 1, "verdict": value}], NODES)
+    said = capsys.readouterr().out
+    assert "trainyard_notify[4] was not told" in said
+    assert "TOKEN" not in said and "SIGN" not in said and teller.is_idle()
 
 
 def test_a_program_waits_for_its_messages_at_the_end_and_not_for_ever(world):
