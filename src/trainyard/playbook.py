@@ -142,17 +142,23 @@ def _run_process(
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
     sys.stdout.flush()
-    # Ctrl-C reaches the whole group: the playbook decides what it means.
-    # A handler, since an ignored signal would be ignored by the child, too.
-    with _handled({signal.SIGINT: lambda number, _frame: seen.append(number)}):
-        process = subprocess.Popen([program(argv[0]), *argv[1:]], env=environment, stdout=output)
+    started: list[subprocess.Popen[bytes]] = []
 
-        def pass_on(number: int, _frame: Any) -> None:
-            seen.append(number)
+    def pass_on(number: int, _frame: Any) -> None:
+        seen.append(number)
+        for process in started:
             process.send_signal(number)
 
-        with _handled(dict.fromkeys(_PASSED_ON, pass_on)):
-            return process.wait()
+    # Ctrl-C reaches the whole group: the playbook decides what it means.
+    # A handler, since an ignored signal would be ignored by the child, too.
+    handlers: dict[signal.Signals, Any] = dict.fromkeys(_PASSED_ON, pass_on)
+    handlers[signal.SIGINT] = lambda number, _frame: seen.append(number)
+    with _handled(handlers):
+        process = subprocess.Popen([program(argv[0]), *argv[1:]], env=environment, stdout=output)
+        started.append(process)
+        for number in set(seen).intersection(_PASSED_ON):  # it came while the process began
+            process.send_signal(number)
+        return process.wait()
 
 
 @contextlib.contextmanager
