@@ -54,7 +54,7 @@ JOB = [
     ("a list", {"job": "- a\n"}, "mine.yml:1: must be a mapping of keys, got a list"),
     ("two documents", {"job": GOOD + "---\n" + GOOD}, "mine.yml: holds 2 documents"),
     ("duplicate key", {"job": GOOD + "suite: x\n"}, "mine.yml:4 suite: the key stands twice (first in line 1)"),
-    ("unknown key", {"job": GOOD + "node: 2\n"}, "mine.yml:4 node: unknown key; allowed: arguments, config"),
+    ("unknown key", {"job": GOOD + "node: 2\n"}, "mine.yml:4 node: unknown key; allowed: arguments, checkpoint_every, config"),
     ("unknown key, near", {"job": GOOD + "node: 2\n"}, "did you mean 'nodes'?"),
     ("thousands of unknown keys", {"job": GOOD + "".join("k%d: 1\n" % n for n in range(3000))}, "2950 more unknown keys"),
     ("missing key", {"job": job(config=None)}, "mine.yml:1: the key 'config' is missing"),

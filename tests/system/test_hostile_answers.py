@@ -302,7 +302,12 @@ def test_a_node_alone_chooses_neither_the_run_nor_the_hosts(site, lies, at_home)
     code, out, err = site.play(play)
     ran = {path.name[4:]: json.loads(path.read_text()) for path in site.folder.glob("ran.*")}
     assert sorted(ran) == ["node1", "node2", "node3"], out + err
-    assert ran["node2"] == {"run_id": RUN, "number": 1, "nodes": ["node1", "node2", "node3"]}
+    assert ran["node2"] == {
+        "run_id": RUN,
+        "number": 1,
+        "nodes": ["node1", "node2", "node3"],
+        "later": False,
+    }
     assert code == 0 and (FAKE not in str(lies) or FAKE.encode() in err + out), out + err
 
 
