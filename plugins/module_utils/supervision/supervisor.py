@@ -289,14 +289,22 @@ class Supervisor:
             self._is_news = value is not None  # it may be refused, and is proposed again
         value = value or self._verdict(now)
         if value is None and run.is_open():
-            if self.beginning and run.attempt < self.beginning.attempt:
-                value = self._first_plan(self.beginning)
-            elif run.attempt and not run.is_superseded and self._has_failed(now):
-                value = {"kind": "supersede", "attempt": run.attempt}
-            elif run.attempt and run.is_superseded and self._may_begin(now):
-                value = self._next_plan(now)
+            value = self._begin_or_end(now)
         if value:
             self.raft.propose(value, now)
+
+    def _begin_or_end(self, now: float) -> Json | None:
+        """Return the entry that begins the next attempt or ends a failed one, or None."""
+        run = self.run
+        if self.beginning and run.attempt < self.beginning.attempt:
+            return self._first_plan(self.beginning)
+        if not run.attempt:
+            return None
+        if not run.is_superseded and self._has_failed(now):
+            return {"kind": "supersede", "attempt": run.attempt}
+        if run.is_superseded and self._may_begin(now):
+            return self._next_plan(now)
+        return None
 
     def _note_reports(self) -> Json | None:
         """Return the entry that one member's report asks for, or None."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a job saves, in the suite's own unit, and what one fault costs. Pure.
+"""Time between two checkpoints in the suite's own unit, and the cost of one fault. Pure.
 
 The best time between two saves is sqrt(2 * C * M): C seconds for a save, M seconds between two
 faults (J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9),
