@@ -34,6 +34,7 @@ SWITCHES = (
     "replace_ca",
     "untrust_ca",
 )
+TIMES = {"wait": wait_option.value_problem, "checkpoint_every": wait_option.time_problem}
 # Names of nodes; those that no inventory has any more can be taken back too.
 NODE_VARIABLES = ("node", "take_in")
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
@@ -96,10 +97,8 @@ def value_problem(name: str, value: Any) -> str | None:
         return f"is set by a restart and must be a whole number; got {abbreviate(value)}"
     if name == "most" and not re.match(r"[1-9][0-9]{0,3}\Z", str(value)):
         return f"must be a whole number from 1 to 9999; got {abbreviate(value)}"
-    if name == "wait":
-        return wait_option.value_problem(value)
-    if name == "checkpoint_every" and not wait_option.is_time(value):
-        return f"must be a time with its unit, such as 90s, 15m, 2h or 1d; got {abbreviate(value)}"
+    if name in TIMES:
+        return TIMES[name](value)
     return logs_options.value_problem(name, value) or prune_rules.value_problem(name, value)
 
 

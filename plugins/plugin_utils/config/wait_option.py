@@ -23,6 +23,13 @@ def value_problem(value: Any) -> str | None:
     return None
 
 
+def time_problem(value: Any) -> str | None:
+    """Say why a value is no time with its unit, or return None."""
+    if is_time(value):
+        return None
+    return f"must be a time with its unit, such as 90s, 15m, 2h or 1d; got {abbreviate(value)}"
+
+
 def limit_of(value: Any) -> float | None:
     """Return the longest wait in seconds for a valid value, None for no limit."""
     if not is_time(value):
