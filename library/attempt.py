@@ -18,37 +18,45 @@ description:
   - Stopping also ends processes that carry the mark of the run and stand outside its unit, of all its attempts where a person stops it; TERM first,
     KILL after some seconds. It looks whether the attempt's ports and devices are free again.
 options:
-  state: {description: The action to take., type: str, choices: [started, stopped], required: true}
+  state:
+    description:
+      - The action to take.
+      - C(standby) makes a spare ready for a run whose nodes begin its attempts themselves. It gets the run's credential and supervisor, and
+        trains nothing until they choose it.
+    type: str
+    choices: [started, stopped, standby]
+    required: true
   run_id: {description: "The run; for C(stopped), empty means the run that holds the node now.", type: str, default: ""}
   number: {description: The attempt's number., type: int, default: 1}
   node: {description: The node's name in the plan., type: str, required: true}
   base: {description: "The product's directory on the node; relative paths start at the user's home.", type: str, default: .trainyard}
-  plan: {description: The plan's bytes (C(started) only)., type: str}
+  plan: {description: The plan's bytes (C(started) and C(standby))., type: str}
   plan_sha256: {description: Their digest (C(started) only)., type: str}
   agent:
-    description: "The archive agent.pyz, which the units and the peers' calls execute, as base64. The action plugin adds it (C(started) only)."
+    description: "The archive agent.pyz, which the units and the peers' calls execute, as base64. The action plugin adds it (C(started) and C(standby))."
     type: str
   replicator:
-    description: "The archive replicator.pyz as base64, for the one node that keeps a replica of rank 0's checkpoints. The action plugin adds it where
-      O(keep_replica) is true (C(started) only)."
+    description: "The archive replicator.pyz as base64, for a node that keeps a replica of rank 0's checkpoints, now or in a later attempt. The action
+      plugin adds it with O(keep_replica) or O(supervise) (C(started) and C(standby))."
     type: str
   keep_replica: {description: Whether the plan has this node keep the replica (C(started) only)., type: bool, default: false}
   supervise:
     description:
       - "Has the nodes begin the attempts after this one themselves: as JSON C(max_restarts), C(point) (the checkpoint that this one begins from),
-        C(fresh) and C(template) (the later attempts' plans as text, from the beginning and from a checkpoint). Without it a controller does that
-        (C(started) only)."
+        C(spares) (names of the nodes that may take a lost node's place) and C(plans) (of each team of nodes that may train a later attempt:
+        C(nodes), and as text C(fresh), the plan from the beginning, and C(template), that from a checkpoint). Without it a controller begins
+        them (C(started) and C(standby))."
     type: str
   supervisor:
-    description: "The archive supervisor.pyz as base64. The action plugin adds it with O(supervise) (C(started) only)."
+    description: "The archive supervisor.pyz as base64. The action plugin adds it with O(supervise) (C(started) and C(standby))."
     type: str
   job:
-    description: "The job as it was read, as JSON; it is kept as job.json, so that a controller without the run's record can resume it (C(started) only)."
+    description: "The job as it was read, as JSON; it is kept as job.json, so that a controller without the run's record can resume it (C(started) and C(standby))."
     type: str
   keys:
     description:
       - "{node: public key} of the nodes of this attempt, as M(node_info) made and M(plan) checked them; its peers may then call this node for it, and
-        for nothing else (C(started) only). More than one node needs them."
+        for nothing else (C(started) and C(standby)). More than one node needs them."
     type: dict
     default: {}
   key_of: {description: "The attempt that O(keys) were made for, where it is not O(number), a rehearsal's for instance.", type: int}
@@ -94,8 +102,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-unit: {description: The unit's name., type: str, returned: started and stopped}
-attempt_dir: {description: The attempt's directory on the node., type: str, returned: started and stopped}
+unit: {description: The unit's name., type: str, returned: success}
+attempt_dir: {description: The attempt's directory on the node., type: str, returned: success}
 plan_sha256: {description: Digest of plan.json as it lies on the node's disk., type: str, returned: started}
 stopped: {description: Runs that were stopped., type: list, elements: str, returned: stopped}
 ended:
@@ -145,7 +153,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.interpreter
 from ansible_collections.trainyard.cluster.plugins.module_utils.runs import stopping
 
 
-def supervise(run, base, params, plan, mesh, files):
+def supervise(run, base, params, plan, mesh, install=supervisor_installation.begin):
     """Install the run's supervisor on this node. Raises AttemptError where it does not start."""
     given = {
         **json.loads(params["supervise"]),
@@ -158,15 +166,51 @@ def supervise(run, base, params, plan, mesh, files):
         "start": params["start"],
         "job": params["job"] or "{}",
     }
-    archives = {name: content for name, content in files.items() if name.endswith(".pyz")}
-    archives[supervisor_order.PROGRAM] = base64.b64decode(params["supervisor"])
-    supervisor_installation.begin(run, os.path.expanduser("~"), base, given, archives)
+    archives = {
+        name: base64.b64decode(params[key])
+        for name, key in (
+            (supervisor_order.AGENT, "agent"),
+            (supervisor_order.REPLICATOR, "replicator"),
+            (supervisor_order.PROGRAM, "supervisor"),
+        )
+    }
+    install(run, os.path.expanduser("~"), base, given, archives)
+
+
+def keys_of(params, plan):
+    """Return {node: public key} of the nodes that may call each other for this attempt."""
+    names = [item["name"] for item in plan["nodes"]]
+    if params["supervise"]:
+        names += json.loads(params["supervise"])["spares"]
+    return {name: params["keys"].get(name) for name in names}
+
+
+def stand_by(module, run, base, params):
+    """Make a spare ready and return the module's result."""
+    home, plan = os.path.expanduser("~"), json.loads(params["plan"])
+    mine = home, params["run_id"], params["number"], params["node"]
+    supervisor_installation.check_start(home, base, params)
+    if not module.check_mode:
+        keys, archive = keys_of(params, plan), base64.b64decode(params["agent"])
+        given = home, base, plan["site"], *mine[1:], keys, archive, node_python()
+        with attempt_dir.lock_node(base):
+            config = mesh_credential.grant(*given, attempt=params["number"], supervised=True)
+            try:
+                supervise(run, base, params, plan, config, supervisor_installation.install)
+            except attempt_dir.AttemptError:
+                mesh_credential.release(*mine)
+                raise
+    return {
+        "changed": True,
+        "unit": attempt_dir.unit_name(params["run_id"], params["number"]),
+        "attempt_dir": attempt_dir.attempt_dir(base, params["run_id"], params["number"]),
+    }
 
 
 def files_of(params, archive):
     """Return {name: bytes} of what lies beside the attempt's plan. archive: agent.pyz."""
     files = {attempt_dir.ARCHIVE: archive}
-    if params["replicator"]:
+    if params["keep_replica"]:
         files[replica_unit.ARCHIVE] = base64.b64decode(params["replicator"])
     if params["job"]:
         files["job.json"] = params["job"].encode("utf-8")
@@ -210,7 +254,7 @@ def started(module, run, base, params):
             (),
         )
         if mesh:
-            keys = {item["name"]: params["keys"].get(item["name"]) for item in plan["nodes"]}
+            keys = keys_of(params, plan)
             given = (
                 home,
                 base,
@@ -231,7 +275,7 @@ def started(module, run, base, params):
             if problem:
                 module.warn(problem)
             if supervised:
-                supervise(run, base, params, plan, mesh, files)
+                supervise(run, base, params, plan, mesh)
         except attempt_dir.AttemptError:
             if mesh:
                 (mesh_credential.release if params["number"] else mesh_credential.close)(*mine)
@@ -267,7 +311,7 @@ def started(module, run, base, params):
 ARGUMENTS = {
     "state": {
         "type": "str",
-        "choices": ["started", "stopped"],
+        "choices": ["started", "stopped", "standby"],
         "required": True,
     },
     "run_id": {"type": "str", "default": ""},
@@ -297,6 +341,7 @@ def main():
         argument_spec=ARGUMENTS,
         required_if=[
             ("state", "started", ("run_id", "plan", "plan_sha256", "agent")),
+            ("state", "standby", ("run_id", "plan", "agent", "supervise", "supervisor")),
         ],
         supports_check_mode=True,
     )
@@ -306,6 +351,7 @@ def main():
     run = command_runner(module)
     states = {
         "started": lambda: started(module, run, base, given),
+        "standby": lambda: stand_by(module, run, base, given),
         "stopped": lambda: stopping.stop(run, base, given, not module.check_mode),
     }
     try:

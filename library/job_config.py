@@ -94,6 +94,11 @@ names:
   type: list
   elements: str
   returned: success
+spares:
+  description: The nodes of the site that may stand by for this job. Only a detached job has any.
+  type: list
+  elements: dict
+  returned: success
 suite:
   description: The suite's table.
   type: dict

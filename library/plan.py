@@ -29,6 +29,19 @@ options:
     description: Node name to what node_info returned.
     type: dict
     required: true
+  spares:
+    description: Nodes of the site that may stand by for a detached job, as job_config gives them.
+    type: list
+    elements: dict
+    default: []
+  spare_facts:
+    description: Name of a spare to what node_info returned.
+    type: dict
+    default: {}
+  spare_silent:
+    description: Name of a spare to the connection's error, where it did not answer.
+    type: dict
+    default: {}
   inputs:
     description: As job_inputs gives it.
     type: dict
@@ -120,7 +133,8 @@ sha256:
   returned: where there is a plan
 todo:
   description: What is not ready yet and on which nodes; besides network (the nodes between which it
-    is to be proven), depth (quick or full) and rehearsal (the nodes that rehearse).
+    is to be proven), depth (quick or full), rehearsal (the nodes that rehearse), standby (the
+    spares that stand by) and standby_inputs (those of them that lack code, data or weights).
   type: dict
   returned: success
 node_groups:
@@ -158,7 +172,7 @@ listen:
   elements: int
   returned: where there is a plan
 keys:
-  description: Node name to the public key of this attempt, checked.
+  description: Name of each node and spare to its public key of this attempt, checked.
   type: dict
   returned: where there is a plan
 rehearsal:

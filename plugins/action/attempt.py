@@ -12,12 +12,12 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import age
 class ActionModule(agent_action.AgentAction):
     """Result of the module."""
 
-    STATE = "started"
+    STATES = ("started", "standby")
 
     def more_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the replicator for the node that keeps a replica, and the supervisor."""
+        """Return the replicator and the supervisor for the nodes that may need them."""
         programs = {}
-        if boolean(arguments.get("keep_replica", False)):
+        if boolean(arguments.get("keep_replica", False)) or arguments.get("supervise"):
             programs["replicator"] = zipapp.encoded("recovery.checkpoint_replicator")
         if arguments.get("supervise"):
             programs["supervisor"] = zipapp.encoded("supervision.node_supervisor")

@@ -67,6 +67,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.preflight import
     controller_programs,
     ports,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.start import standby
 
 # The variable that job_config itself reads, for every verb that reads a job.
 COMMON = ("config",)
@@ -181,6 +182,7 @@ class ActionModule(ControllerAction):
             "site": site,
             "nodes": nodes,
             "names": [node["name"] for node in nodes],
+            "spares": standby.candidates(job, site, nodes),
             "suite": suite,
             "source": sites.resolve_paths(source, project.project_dir()),
             "programs": launcher.get("programs", {}),

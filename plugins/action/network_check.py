@@ -9,4 +9,4 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import age
 class ActionModule(agent_action.AgentAction):
     """Result of the module."""
 
-    STATE = "listening"
+    STATES = ("listening",)

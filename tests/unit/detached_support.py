@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -30,6 +31,7 @@ def order_of(folder, node="node1", **changes):
         "base": str(folder),
         "home": str(folder),
         "nodes": NODES,
+        "spares": [],
         "first": 1,
         "mesh": "config",
         "max_restarts": 3,
@@ -40,6 +42,11 @@ def order_of(folder, node="node1", **changes):
         "notify": [],
     }
     return supervisor_order.Order(**dict(fields, **changes))
+
+
+def plans_of(nodes, fresh, template=""):
+    """Return plans.json of a run without spares."""
+    return json.dumps([{"nodes": nodes, "fresh": fresh, "template": template}])
 
 
 def point_of(**changes):

@@ -6,6 +6,7 @@ Functions take `run_command`, a callable like AnsibleModule.run_command.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
@@ -18,16 +19,15 @@ FINAL_SECONDS = 12.0
 
 
 def install(run_command, home, base, given, archives):
-    """Give a node its order and start its supervisor. Return '' or a problem.
+    """Give a node its order and start its supervisor. Raises AttemptError where it does not start.
 
-    given: run, site, node, nodes, first, mesh, start, max_restarts, point, notify, and the texts
-    fresh, template and job. archives: {file name: bytes}.
+    given: run, site, node, nodes, spares, first, mesh, start, max_restarts, point, notify, plans
+    (see planned_attempts.py), and the text job. archives: {file name: bytes}.
     """
     place = orders.place_of(os.path.join(base, "runs", given["run"]), given["node"])
     _forget_earlier(place)
     texts = {
-        orders.FRESH: given["fresh"],
-        orders.TEMPLATE: given["template"],
+        orders.PLANS: json.dumps(given["plans"]),
         orders.JOB: given["job"],
     }
     os.makedirs(place, mode=0o700, exist_ok=True)
@@ -41,6 +41,7 @@ def install(run_command, home, base, given, archives):
         base=base,
         home=home,
         nodes=given["nodes"],
+        spares=given["spares"],
         first=given["first"],
         mesh=given["mesh"],
         max_restarts=given["max_restarts"],
@@ -52,7 +53,9 @@ def install(run_command, home, base, given, archives):
     )
     write_json(os.path.join(place, orders.NAME), order._asdict())
     unit = attempt_dir.unit_name(order.run, order.first)
-    return supervisor_unit.install(run_command, home, place, unit, order.node)
+    problem = supervisor_unit.install(run_command, home, place, unit, order.node)
+    if problem:
+        raise attempt_dir.AttemptError("attempt.supervisor_not_started", problem)
 
 
 def begin(run_command, home, base, given, archives):
@@ -60,12 +63,13 @@ def begin(run_command, home, base, given, archives):
 
     given, archives: as `install` takes them.
     """
-    problem = install(run_command, home, base, given, archives)
-    if problem:
+    try:
+        install(run_command, home, base, given, archives)
+    except attempt_dir.AttemptError:
         unit = attempt_dir.unit_name(given["run"], given["first"])
         place = attempt_dir.attempt_dir(base, given["run"], given["first"])
         attempt_dir.stop(run_command, place, unit, "peer", "a supervisor that did not start")
-        raise attempt_dir.AttemptError("attempt.supervisor_not_started", problem)
+        raise
 
 
 def check_start(home, base, params):

@@ -2,8 +2,8 @@
 """Order of a controller to the supervisors of a run, and the files that they keep.
 
 The order comes with the start of an attempt over the controller's own connection, and lies in the
-supervisor's directory on each node, with the archives and the two plans of later attempts. No peer
-can change it. So a node executes nothing but what a controller has compiled for it.
+supervisor's directory on each node, with the archives and the plans of later attempts. No peer can
+change it. So a node executes nothing but what a controller has compiled for it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from ..base.files import read_json
 
 NAME, WISH, STATE, STATUS = "order.json", "wish.json", "state.json", "status.json"
 LEASE = "lease.json"
-FRESH, TEMPLATE, JOB = "fresh.json", "resumed.json", "job.json"
+PLANS, JOB = "plans.json", "job.json"
 AGENT, REPLICATOR, PROGRAM = "agent.pyz", "replicator.pyz", "supervisor.pyz"
-VERSION = 1
+VERSION = 2
 # More voters than these were never simulated.
 MOST_NODES = 9
+# With more spares there would be hundreds of teams, each with plans of its own.
+MOST_SPARES = 2
 # Seconds for which the first attempt trains by the controller's word alone.
 GRANTED_SECONDS = 90.0
 
@@ -33,7 +35,8 @@ class Order(typing.NamedTuple):
     node: str
     base: str  # the product's directory on this node
     home: str
-    nodes: list[str]  # in rank order
+    nodes: list[str]  # of the first attempt, in rank order
+    spares: list[str]  # that may take the place of a lost node
     first: int  # the attempt that the controller has started
     mesh: str  # ssh configuration of the run's credential, '' for a single node
     max_restarts: int
@@ -42,6 +45,11 @@ class Order(typing.NamedTuple):
     boot: str  # of the machine when the order came
     until: float  # seconds of CLOCK_BOOTTIME until which the first attempt is granted
     notify: list[dict]  # the site's receivers that are told from the nodes
+
+
+def voters_of(order):
+    """Return the nodes of a run that agree on its attempts."""
+    return [*order.nodes, *order.spares]
 
 
 def place_of(run_dir, node):

@@ -74,7 +74,7 @@ class Announcer:
             yield self._event(outcome, value["attempt"], members, text, code)
 
     def _event(self, kind, attempt, members, text="", code=""):
-        job = read_mapping(os.path.join(self.place, orders.FRESH)).get("job") or {}
+        job = read_mapping(os.path.join(self.place, orders.JOB))
         return {
             "event": kind,
             "run": self.order.run,

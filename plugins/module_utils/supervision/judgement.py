@@ -7,10 +7,11 @@ the whole decision, so that every node and a controller that comes later know it
 
 from __future__ import annotations
 
+from ..attempts import supervisor_order as orders
 from ..base.sanitize import printable_data
 from ..checkpoints import point_check
 from ..diagnosis import own_ranks, verdict
-from ..recovery import restart_policy
+from ..recovery import machine_faults, restart_policy
 from . import node_attempts
 
 SILENT = "it did not answer the other nodes of the run"
@@ -21,9 +22,12 @@ _KEPT = ("outcome", "code", "cause", "rank", "node", "text")
 def judge(order, planned_ranks, run, found):
     """Return the entry `verdict` of the newest attempt.
 
-    order: the Order. planned_ranks: the plan's. run: the RunState. found: {node: what it found}.
+    order: the Order. planned_ranks: of the attempt's plan. run: the RunState. found: {node: what it
+    found}.
     """
-    decided, ranks = _decide(planned_ranks, found)
+    verdict_found, ranks = _decide(planned_ranks, found)
+    kept = {key: verdict_found.get(key) for key in _KEPT}
+    decided = printable_data(kept, limit=LONGEST)
     entry = {
         "number": run.attempt,
         "verdict": decided,
@@ -44,6 +48,7 @@ def judge(order, planned_ranks, run, found):
         "saved": restart_policy.has_saved(entry),
         "resume": entry["resume"],
         "instead": _instead(order, run, found),
+        "failed": sorted(machine_faults.culprits(verdict_found, run.members)),
     }
 
 
@@ -69,7 +74,7 @@ def _instead(order, run, found):
 
 def _is_sound(order, point):
     """Return whether a value of a peer describes a checkpoint of this run."""
-    if not isinstance(point, dict) or point.get("source") not in order.nodes:
+    if not isinstance(point, dict) or point.get("source") not in orders.voters_of(order):
         return False
     return not point_check.point_problem(point)
 
@@ -89,10 +94,8 @@ def _decide(planned_ranks, found):
     for name in names:
         reason = str((found.get(name) or {}).get("unreachable") or SILENT)
         nodes.append(own.get(name) or {"node": name, "unreachable": reason[:LONGEST]})
-    decided = verdict.decide(planned_ranks, nodes)
     ranks = [rank for node in own.values() for rank in node["ranks"]]
-    kept = {key: decided.get(key) for key in _KEPT}
-    return printable_data(kept, limit=LONGEST), ranks
+    return verdict.decide(planned_ranks, nodes), ranks
 
 
 def _can_be_judged(planned_ranks, answer):

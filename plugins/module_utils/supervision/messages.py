@@ -45,7 +45,10 @@ _VALUES = {
     "open": {"generation": _COUNT},
 }
 # Fields that may be missing.
-_OPTIONAL = {"checkpoint": {"point"}, "verdict": {"trained", "saved", "resume", "instead"}}
+_OPTIONAL = {
+    "checkpoint": {"point"},
+    "verdict": {"trained", "saved", "resume", "instead", "failed"},
+}
 _REPORT = (_COUNT, bool, bool, bool, _COUNT)
 
 
@@ -79,10 +82,13 @@ def _has_type(value: typing.Any, wanted: typing.Any) -> bool:
 
 
 def _is_report(report: list[typing.Any]) -> bool:
-    if len(report) != len(_REPORT) + 2:
+    """Return whether a list has the fields of a Report (supervisor.py)."""
+    if len(report) != len(_REPORT) + 3 or type(report[-1]) is not bool:
         return False
     plain = all(_has_type(value, wanted) for value, wanted in zip(report, _REPORT))
-    return plain and all(value is None or type(value) is dict for value in report[len(_REPORT) :])
+    return plain and all(
+        value is None or type(value) is dict for value in report[len(_REPORT) : -1]
+    )
 
 
 def _is_entry(entry: typing.Any, nodes: typing.Collection[str]) -> bool:
@@ -101,10 +107,15 @@ def _is_value(value: typing.Any, nodes: typing.Collection[str]) -> bool:
 
 
 def _names_nodes(value: dict[str, typing.Any], nodes: typing.Collection[str]) -> bool:
-    """Return whether every node that an entry names is one of the run."""
+    """Return whether every node that an entry names is one of the run.
+
+    nodes: those of the first attempt, and the spares.
+    """
     if value["kind"] == "plan" and not value["members"]:
         return False
-    named = list(value.get("members", ()))
+    if not isinstance(value.get("failed", []), list):
+        return False
+    named = [*value.get("members", ()), *value.get("failed", ())]
     if "node" in value:
         named.append(value["node"])
     return all(isinstance(node, str) and node in nodes for node in named)

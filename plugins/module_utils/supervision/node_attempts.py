@@ -65,6 +65,7 @@ class NodeAttempts:
         self.starting = self.ending = self.reading = self.saving = None
         self.finding, self.seen, self.point = None, None, None
         self.problem = ""
+        self.is_free, self.freed_at, self.freeing = True, -1e9, None
 
     def _newest(self):
         """Return the newest attempt that was started here, 0 for none of this order."""
@@ -87,6 +88,13 @@ class NodeAttempts:
 
     def report(self, now):
         """Return the Report of this node. now: seconds of CLOCK_BOOTTIME."""
+        report = self._report(now)
+        if report.is_running or not self.order.spares:
+            return report
+        self._look_for_others(now)
+        return report._replace(can_join=self.is_free)
+
+    def _report(self, now):
         if not self.attempt:
             self.attempt = self._newest()
         if not self.attempt:
@@ -128,6 +136,22 @@ class NodeAttempts:
         if self.unit is None or self.unit.name != name:
             self.unit = heartbeat.Unit(name)
         self.beat = heartbeat.look(self.directory(self.attempt), self.unit)
+
+    def _look_for_others(self, now):
+        """Note whether another run holds this node. Two runs may have the same spare."""
+        if self.freeing is not None:
+            if self.freeing.done():
+                self.is_free, self.freeing = self.freeing.result(), None
+        elif now - self.freed_at >= LOOK_SECONDS:
+            self.freed_at = now
+            self.freeing = self.pool.submit(self._is_free)
+
+    def _is_free(self):
+        try:
+            owners = ownership.list_owners(run_command, self.order.base)
+        except (attempt_dir.AttemptError, OSError):
+            return False  # systemd does not answer
+        return all(owner["run"] == self.order.run for owner in owners)
 
     def _look_for_checkpoint(self, now):
         """Note a new complete checkpoint of the newest attempt."""
@@ -192,23 +216,23 @@ class NodeAttempts:
 
     # -- begin and end --
 
-    def start(self, attempt, point):
-        """Begin an attempt from a point, None for the beginning."""
+    def start(self, attempt, members, point):
+        """Begin an attempt of some nodes from a point, None for the beginning."""
         if self.starting is not None or attempt <= self.attempt:
             return
         before, self.attempt = self.attempt, attempt
         self.problem, self.finding, self.seen, self.point = "", None, None, None
         self.beat = {"state": "unknown", "holds": True, "ended": None}
-        self.starting = self.pool.submit(self._start, before, attempt, point)
+        self.starting = self.pool.submit(self._start, before, attempt, members, point)
 
-    def _start(self, before, attempt, point):
+    def _start(self, before, attempt, members, point):
         """Return (its problem, the finding), ('', None) after a start."""
         try:
             if before:
                 processes.end(self.order.run, before)
             if point is not None:
                 self._fetch(point)
-            text = planned_attempts.plan_text(self.place, point)
+            text = planned_attempts.plan_text(self.place, members, point)
             ownership.run_when_free(
                 run_command,
                 self.order.base,
@@ -230,8 +254,10 @@ class NodeAttempts:
 
     def _start_unit(self, attempt, text):
         plan, place = json.loads(text), self.directory(attempt)
-        files = {}
-        for name in (orders.AGENT, orders.REPLICATOR, orders.JOB):
+        files, names = {}, [orders.AGENT, orders.JOB]
+        if (plan.get("replica") or {}).get("node") == self.order.node:
+            names.append(orders.REPLICATOR)
+        for name in names:
             with contextlib.suppress(FileNotFoundError), open(
                 os.path.join(self.place, name), "rb"
             ) as handle:
@@ -283,11 +309,25 @@ class NodeAttempts:
         is_own = point["source"] == self.order.node
         if not is_own or point["path"].startswith(self.run_dir + os.sep):
             sources.append({"source": point["source"], "path": point["path"]})
-        plan = read_mapping(os.path.join(self.directory(point["attempt"]), "plan.json"))
-        keeper = (plan.get("replica") or {}).get("node")
+        for plan in self._plans_of(point["attempt"]):
+            sources += self._planned_sources(plan, self.directory(point["attempt"]))
+        return list({(item["source"], item["path"]): item for item in sources}.values())
+
+    def _plans_of(self, attempt):
+        """Return the plan of an attempt, where this node was not in it those that it may have."""
+        plan = read_mapping(os.path.join(self.directory(attempt), "plan.json"))
+        if plan:
+            return [plan]
+        return [json.loads(plans.fresh) for plans in planned_attempts.read(self.place)]
+
+    def _planned_sources(self, plan, attempt):
+        """Return [{source, path}] of rank 0's folders and of those of the replica.
+
+        attempt: its directory.
+        """
+        keeper, sources = (plan.get("replica") or {}).get("node"), []
         folders = ((plan.get("suite") or {}).get("checkpoints") or {}).get("folders") or []
-        attempt = self.directory(point["attempt"])
-        for node in (keeper, self.order.nodes[0]):
+        for node in (keeper, plan["nodes"][0]["name"]):
             for folder in folders:
                 is_slot = folder not in replica.saved_folders(folders)
                 if node and is_slot == (node == keeper):

@@ -22,7 +22,7 @@ from ..attempts import attempt_dir, mesh_credential, ownership, supervisor_unit
 from ..attempts import supervisor_order as orders
 from ..base.files import read_json, read_mapping, write_json
 from ..notify import sender
-from . import announcer, channel, judgement, messages, node_attempts
+from . import announcer, channel, judgement, messages, node_attempts, planned_attempts
 from .supervisor import Beginning, Supervisor
 
 TICK = 0.2  # seconds without a message until the next look
@@ -57,23 +57,26 @@ class Program:
         saved = None
         if os.path.exists(self._path(orders.STATE)):
             saved = read_json(self._path(orders.STATE))
+        self.voters = orders.voters_of(order)
         self.supervisor = Supervisor(
             order.node,
-            order.nodes,
+            self.voters,
             len(order.nodes),
             saved,
             now,
             random.Random(),
             beginning,
             self._judge,
+            self._choose,
         )
         if saved is None:
             self._save()
         self.supervisor.lease = self._read_lease() or self.supervisor.lease
         self.attempts = node_attempts.NodeAttempts(place, order)
+        self.teams = [plans.nodes for plans in planned_attempts.read(place)]
         calls = {}
         if order.mesh:
-            calls = channel.calls_of(order.node, order.nodes, order.mesh, order.first)
+            calls = channel.calls_of(order.node, self.voters, order.mesh, order.first)
         self.channel = channel.Channel(channel.path_of(order.run, order.node), calls, sys.stderr)
         self.alive_at = self.status_at = self.wish_at = -1e9
         self.heard_at, self.over_at = now, None
@@ -110,9 +113,16 @@ class Program:
             write_json(self._path(orders.LEASE), kept)
 
     def _judge(self, run, found):
-        """Return the verdict's entry of the newest attempt. All plans have the same ranks."""
-        plan = read_json(self._path(orders.FRESH))
+        """Return the verdict's entry of the newest attempt.
+
+        A team's plans have the same ranks.
+        """
+        plan = planned_attempts.fresh_plan(self.place, run.members)
         return judgement.judge(self.order, plan["ranks"], run, found)
+
+    def _choose(self, run, ready):
+        """Return the nodes of the next attempt, () where too few are ready."""
+        return planned_attempts.choose(self.teams, run.members, ready, run.failed)
 
     def run(self):
         """Keep the run until it is over, and return the exit code."""
@@ -127,7 +137,7 @@ class Program:
         now, supervisor = clock(), self.supervisor
         supervisor.tell(self.attempts.report(now), now)
         for peer, message in received:
-            if peer in self.order.nodes and messages.is_valid(message, self.order.nodes):
+            if peer in self.voters and messages.is_valid(message, self.voters):
                 supervisor.receive(peer, message, now)
         supervisor.tick(now)
         self._wish(now)
@@ -148,7 +158,8 @@ class Program:
         if action["do"] == "end":
             self.attempts.end(action["attempt"])
         elif not os.path.exists(self._path(orders.WISH)):
-            self.attempts.start(action["attempt"], self.supervisor.run.point)
+            run = self.supervisor.run
+            self.attempts.start(action["attempt"], run.members, run.point)
 
     def _wish(self, now):
         """Ask for a stop that a person wants, until a majority has it."""
@@ -171,6 +182,7 @@ class Program:
             "leader": raft.leader,
             "term": raft.term,
             "attempt": run.attempt,
+            "members": list(run.members),
             "here": self.attempts.attempt,
             "point": run.point and {key: run.point.get(key) for key in ("attempt", "name", "step")},
             "is_open": run.is_open(),

@@ -1,20 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of the attempts that a run's nodes begin themselves, as its controller compiled them."""
+"""Plans of the attempts that a run's nodes begin themselves, as its controller compiled them.
+
+There are plans for each team: the nodes that may train an attempt together. Without spares the
+nodes of the first attempt are the only team.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import typing
 
 from ..attempts import supervisor_order as orders
 from ..plan import next_plan, plan_bytes
 
+Team = typing.Tuple[str, ...]
 
-def plan_text(place, point):
+
+class Plans(typing.NamedTuple):
+    """The plans of one team, as text."""
+
+    nodes: Team  # in rank order
+    fresh: str  # from the beginning
+    template: str  # from a checkpoint that a node puts in. '' where the suite cannot resume
+
+
+def read(place: str) -> list[Plans]:
+    """Return the plans of a supervisor's directory. The first attempt's team comes first.
+
+    Raises OSError and ValueError.
+    """
+    with open(os.path.join(place, orders.PLANS), encoding="ascii") as handle:
+        rows = json.load(handle)
+    return [Plans(tuple(row["nodes"]), row["fresh"], row["template"]) for row in rows]
+
+
+def of_team(place: str, members: typing.Iterable[str]) -> Plans:
+    """Return the plans of a team. Raises ValueError for nodes that are no team."""
+    wanted = set(members)
+    for plans in read(place):
+        if set(plans.nodes) == wanted:
+            return plans
+    names = ", ".join(sorted(wanted))
+    raise ValueError(f"the controller has compiled no plan for the nodes {names}")
+
+
+def fresh_plan(place: str, members: typing.Iterable[str]) -> dict[str, typing.Any]:
+    """Return a team's plan from the beginning. Raises OSError and ValueError."""
+    return json.loads(of_team(place, members).fresh)
+
+
+def plan_text(place: str, members: typing.Iterable[str], point: dict | None) -> str:
     """Return the bytes of the next attempt's plan as text. point: None to begin anew."""
+    plans = of_team(place, members)
     if point is None:
-        with open(os.path.join(place, orders.FRESH), encoding="ascii") as handle:
-            return handle.read()
-    with open(os.path.join(place, orders.TEMPLATE), encoding="ascii") as handle:
-        template = json.loads(handle.read())
+        return plans.fresh
+    template = json.loads(plans.template)
     return plan_bytes.canonical_bytes(next_plan.fill(template, point)).decode("ascii")
+
+
+def choose(
+    teams: typing.Sequence[Team],
+    members: typing.Collection[str],
+    ready: typing.Collection[str],
+    failed: typing.Sequence[str],
+) -> Team:
+    """Return the team of the next attempt, () where none is ready.
+
+    Nodes that failed by a fault of their own are left out where others are ready, or else the one
+    that failed first is taken. Then as many nodes as possible stay. Then the controller's order
+    counts. teams: the first attempt's first. members: of the attempt before. failed: the node that
+    failed last comes last.
+    """
+    able = [team for team in teams if set(team) <= set(ready)]
+    if not able:
+        return ()
+
+    def cost(team: Team) -> tuple[int, int]:
+        worst = max((failed.index(node) + 1 for node in team if node in failed), default=0)
+        return worst, -len(set(team) & set(members))
+
+    return min(able, key=cost)

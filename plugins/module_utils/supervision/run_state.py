@@ -9,8 +9,8 @@ before it changes nothing, so that a late or doubled one does no harm.
     ended       one node has no process of the attempt any more
     checkpoint  the attempt has written a complete one
     done        the attempt has completed the training
-    verdict     why the attempt ended, whether another one may begin, and the older checkpoint that
-                stands instead of one that is lost
+    verdict     why the attempt ended, whether another one may begin, which nodes failed by a fault
+                of their own, and the older checkpoint that stands instead of one that is lost
     stop        a person ends the run. Only a controller's open makes a next generation
     open        the next generation
 """
@@ -42,6 +42,7 @@ class RunState:
         self.judged = attempt  # the newest attempt that has a verdict
         self.delay = 0.0  # seconds from that verdict to the next attempt
         self.verdicts: list[Json] = []
+        self.failed: list[str] = []  # nodes that failed by a fault of their own, the last one last
 
     def is_open(self) -> bool:
         """Return whether attempts may still begin."""
@@ -115,6 +116,8 @@ class RunState:
             self.judged, self.delay = self.attempt, value["delay"]
             self.is_given_up = not (value["again"] or self.is_done)
             self.verdicts.append(value)
+            failed = value.get("failed", [])
+            self.failed = [node for node in self.failed if node not in failed] + failed
             instead = value.get("instead")
             if instead and instead["step"] < self.step and self.written_by < self.attempt:
                 self.step, self.point = instead["step"], instead["point"]

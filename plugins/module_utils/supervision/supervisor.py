@@ -39,6 +39,7 @@ class Report(typing.NamedTuple):
     step: int  # of the newest complete checkpoint of this attempt
     point: Json | None = None  # that checkpoint, as the caller describes it
     finding: Json | None = None  # what the caller found after the attempt's end here
+    can_join: bool = True  # whether nothing else holds this node
 
 
 class Beginning(typing.NamedTuple):
@@ -53,6 +54,8 @@ class Beginning(typing.NamedTuple):
 
 # Returns the entry `verdict` of an ended attempt by what its members found.
 Judge = typing.Callable[[RunState, "dict[str, Json]"], Json]
+# Returns the members of the next attempt by the run and the nodes that are ready, () for none.
+Choose = typing.Callable[[RunState, "list[str]"], typing.Sequence[str]]
 IDLE = Report(0, False, False, False, 0)
 
 
@@ -86,16 +89,18 @@ class Supervisor:
         chance: random.Random,
         beginning: Beginning | None = None,
         judge: Judge | None = None,
+        choose: Choose | None = None,
     ) -> None:
         """Begin without a lease.
 
         size: how many nodes an attempt needs. saved: see Raft. Without a judge every failed attempt
-        is followed by another one.
+        is followed by another one. Without `choose` any nodes may train together.
         """
         self.me, self.size = me, size
         self.raft = Raft(me, voters, saved, now, chance)
         self.run, self.applied = RunState(), 0
         self.beginning, self.judge = beginning, judge
+        self.choose = choose or self._first_ready
         if beginning:
             self.run = RunState(beginning.attempt - 1, beginning.step, beginning.point)
         self._judged_at = now
@@ -411,12 +416,24 @@ class Supervisor:
             return None  # whether there may be one is not decided yet
         if self.judge and now < self._judged_at + self.run.delay:
             return None
-        alive = [n for n in self.raft.voters() if self._is_heard(n, now)]
-        stay = [n for n in self.run.members if n in alive]
-        members = (stay + [n for n in alive if n not in stay])[: self.size]
-        if len(members) < self.size:
+        ready = [node for node in self.raft.voters() if self._is_ready(node, now)]
+        members = self.choose(self.run, ready)
+        if not members:
             return None
-        return self._plan(self.run.attempt + 1, sorted(members))
+        return self._plan(self.run.attempt + 1, members)
+
+    def _is_ready(self, node: str, now: float) -> bool:
+        """Return whether a node can take part in the next attempt."""
+        report = self._reports.get(node, IDLE)
+        return self._is_heard(node, now) and (report.can_join or node in self.run.members)
+
+    def _first_ready(self, run: RunState, ready: list[str]) -> typing.Sequence[str]:
+        """Return the nodes of the attempt before that are ready, and others for the missing."""
+        stay = [node for node in run.members if node in ready]
+        members = (stay + [node for node in ready if node not in stay])[: self.size]
+        if len(members) < self.size:
+            return ()
+        return sorted(members)
 
     def _plan(self, attempt: int, members: typing.Iterable[str]) -> Json:
         return {

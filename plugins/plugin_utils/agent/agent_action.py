@@ -18,8 +18,8 @@ class AgentAction(answer_gate.Gated, ActionBase):
     """
 
     TRANSFERS_FILES = False
-    # The value of the argument `state` that starts a program.
-    STATE = ""
+    # Values of the argument `state` that start a program.
+    STATES: tuple[str, ...] = ()
 
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
@@ -27,7 +27,7 @@ class AgentAction(answer_gate.Gated, ActionBase):
         """Return the module's result."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
-        if arguments.get("state") == self.STATE:
+        if arguments.get("state") in self.STATES:
             arguments["agent"] = zipapp.encoded()
             arguments.update(self.more_arguments(arguments))
         result.update(self._execute_module(module_args=arguments, task_vars=task_vars))

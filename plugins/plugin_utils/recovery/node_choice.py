@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CodedError
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import machine_faults
 
 from . import candidates, failed_nodes
 
@@ -25,7 +26,7 @@ def note_failed_nodes(
 
     The verdict of an old run can be made again, so that time may have passed.
     """
-    causes, now = failed_nodes.culprits(arguments["verdict"], arguments["nodes"]), time.time()
+    causes, now = machine_faults.culprits(arguments["verdict"], arguments["nodes"]), time.time()
     if causes and write:
         ended = min(arguments["ended"] or now, now)
         try:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.supervisor_order import (
@@ -23,10 +25,11 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types 
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import outcome
 
 from ..base import project
+from ..config.config_types import Node
 from ..network import reachability
 from ..plan import readiness, render
 from ..preflight import checks, proof_cache
-from . import checkpoint_interval, code_history, pace_history
+from . import checkpoint_interval, code_history, pace_history, standby
 
 # What the ranks of a rehearsal run, below the product's directory.
 REHEARSED = "plugins/module_utils/agent/rehearsal_rank.py"
@@ -158,6 +161,11 @@ def _complete(
         ]
     all_findings = all_findings + remembered
     all_findings += _detach_findings(plan, arguments["job"])
+    spares = standby.choose(plan, arguments, now, lambda nodes: _compile_for(nodes, arguments))
+    all_findings += spares.findings
+    if spares.nodes:
+        keys = spares.keys
+        todo.update(standby=[node["name"] for node in spares.nodes], standby_inputs=spares.inputs)
     all_findings += code_history.judge(arguments["attempted"], arguments["inputs"]["code"])
     remarks = [
         printable(line, limit=render.LONGEST)
@@ -196,7 +204,7 @@ def _complete(
         "listen": reachability.listening_ports(plan),
         "keys": keys,
         "replica_node": plan.get("replica", {}).get("node", ""),
-        "supervise": _supervise(plan, arguments),
+        "supervise": _supervise(plan, arguments, spares.nodes),
         "rehearsal": _bytes_of(rehearsal),
     }
 
@@ -212,11 +220,32 @@ def _detach_findings(plan: Plan, job: dict[str, Any]) -> Findings:
     return [findings.finding("job.too_many_to_detach", text, level="warn")]
 
 
-def _supervise(plan: Plan, arguments: Arguments) -> str:
+def _supervise(plan: Plan, arguments: Arguments, spares: list[Node]) -> str:
     """Return as JSON what the nodes need for later attempts, '' where a controller begins them."""
     job = arguments["job"]
     if not job.get("detach") or len(plan["nodes"]) > MOST_NODES:
         return ""
+    given = {
+        "max_restarts": job["max_restarts"],
+        "point": arguments["resume"] or {},
+        "notify": arguments["site"]["notify_from_nodes"],
+        "spares": [node["name"] for node in spares],
+        "plans": [_plans_of(arguments["nodes"], arguments)],
+    }
+    for team in standby.teams(arguments["nodes"], spares)[1:]:
+        with contextlib.suppress(compiler.PlanError):  # two spares that do not fit together
+            given["plans"].append(_plans_of(team, arguments))
+    return json.dumps(given)
+
+
+def _compile_for(nodes: Sequence[Node], arguments: Arguments) -> Plan:
+    """Return the plan in which other nodes have the job's places."""
+    facts = {**arguments["facts"], **arguments["spare_facts"]}
+    return _compile({**arguments, "nodes": nodes, "facts": facts})
+
+
+def _plans_of(nodes: list[Node], arguments: Arguments) -> dict[str, Any]:
+    """Return a team's plans as the nodes keep them (supervision/planned_attempts.py)."""
     fresh, copy = {**arguments, "resume": {}}, arguments["inputs"].get("resumable_config")
     resumed = {
         **arguments,
@@ -224,17 +253,14 @@ def _supervise(plan: Plan, arguments: Arguments) -> str:
         "inputs": {**arguments["inputs"], "resume_config": copy},
     }
     try:
-        template = _bytes_of(_compile(resumed))["text"]
+        template = _bytes_of(_compile_for(nodes, resumed))["text"]
     except compiler.PlanError:
         template = ""  # the suite cannot resume, so that every attempt begins anew
-    given = {
-        "max_restarts": job["max_restarts"],
-        "point": arguments["resume"] or {},
-        "notify": arguments["site"]["notify_from_nodes"],
-        "fresh": _bytes_of(_compile(fresh))["text"],
+    return {
+        "nodes": [node["name"] for node in nodes],
+        "fresh": _bytes_of(_compile_for(nodes, fresh))["text"],
         "template": template,
     }
-    return json.dumps(given)
 
 
 def _bytes_of(plan: Plan) -> dict[str, str]:

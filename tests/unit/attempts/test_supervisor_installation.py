@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
+    attempt_dir,
     ownership,
     supervisor_unit,
 )
@@ -32,9 +33,9 @@ GIVEN = {
     "start": "token",
     "max_restarts": 3,
     "point": point_of(),
-    "fresh": '{"fresh":1}',
+    "spares": ["node4"],
+    "plans": [{"nodes": NODES, "fresh": '{"fresh":1}', "template": '{"template":1}'}],
     "notify": [{"index": 0}],
-    "template": '{"template":1}',
     "job": '{"job":1}',
 }
 ARCHIVES = {orders.AGENT: b"agent", orders.PROGRAM: b"program", orders.REPLICATOR: b"replicator"}
@@ -76,14 +77,14 @@ def node(tmp_path):
 
 def test_a_node_gets_its_order_its_plans_and_its_programs(node):
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
-    assert node.install() == ""
+    node.install()
     order = orders.read(str(node.place))
     expected = {key: value for key, value in GIVEN.items() if key in orders.Order._fields}
     assert {key: order._asdict()[key] for key in expected} == expected
     assert (order.base, order.home, order.boot) == (node.base, node.home, ownership.boot_mark())
     assert 0 <= order.until - before - orders.GRANTED_SECONDS < 5
-    for name, key in (("fresh.json", "fresh"), ("resumed.json", "template"), ("job.json", "job")):
-        assert (node.place / name).read_text() == GIVEN[key]
+    assert json.loads((node.place / orders.PLANS).read_text()) == GIVEN["plans"]
+    assert (node.place / orders.JOB).read_text() == GIVEN["job"]
     for name, content in ARCHIVES.items():
         assert (node.place / name).read_bytes() == content
     assert stat.S_IMODE(node.place.stat().st_mode) == 0o700
@@ -95,7 +96,7 @@ def test_without_a_point_the_order_has_none(node):
     assert orders.read(str(node.place)).point is None
 
 
-@pytest.mark.parametrize("value", [[], {}, {"version": 2}, {"version": 1, "run": "x"}])
+@pytest.mark.parametrize("value", [[], {}, {"version": 3}, {"version": 2, "run": "x"}])
 def test_an_order_of_another_kind_is_refused(node, value):
     put(node.place, {orders.NAME: json.dumps(value)})
     with pytest.raises((ValueError, TypeError)):
@@ -108,7 +109,7 @@ def test_a_later_start_forgets_what_the_earlier_one_knew(node):
     own = (orders.STATE, orders.STATUS, orders.LEASE, orders.WISH)
     left = {name: "{}" for name in (*own, kept)}
     put(node.place, left)
-    assert node.install({orders.AGENT: b"a2", orders.PROGRAM: b"p2"}, first=5, start="t5") == ""
+    node.install({orders.AGENT: b"a2", orders.PROGRAM: b"p2"}, first=5, start="t5")
     for name in (*own, orders.REPLICATOR):
         assert not (node.place / name).exists(), name
     assert (node.place / kept).exists() and (node.place / orders.PROGRAM).read_bytes() == b"p2"
@@ -117,7 +118,10 @@ def test_a_later_start_forgets_what_the_earlier_one_knew(node):
 
 def test_systemds_problem_is_returned_and_nothing_is_open(node):
     node.code = 1
-    assert node.install() == (f"systemd did not start yardsupervisor-{RUN}-2-node2.service: no bus")
+    unit = f"yardsupervisor-{RUN}-2-node2"
+    with pytest.raises(attempt_dir.AttemptError, match=f"{unit}.*no bus") as error:
+        node.install()
+    assert error.value.code == "attempt.supervisor_not_started"
     assert node.read()["open"] is False and not node.stop()
 
 

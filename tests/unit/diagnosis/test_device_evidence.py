@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import device_findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.diagnosis import verdict
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs import failure_catalogue
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import failed_nodes
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import machine_faults
 from conftest import sample_plan
 from device_support import report_of, text_of
 
@@ -95,7 +95,7 @@ def illegal(number=3, **more):
 def test_an_illegal_access_without_evidence_stays_the_programs():
     said = decide(illegal())
     assert who(said) == ("kernel_error", "node2", 3)
-    assert failed_nodes.culprits(said, ["node1", "node2"]) == {}
+    assert machine_faults.culprits(said, ["node1", "node2"]) == {}
     healthy = {"node2": gpu(lines=()), "node1": gpu(lines=())}
     assert who(decide(illegal(), healthy)) == ("kernel_error", "node2", 3)
     assert decide(illegal(), healthy)["evidence"] == said["evidence"]
@@ -108,7 +108,7 @@ def test_the_kernel_says_that_the_device_failed(xid):
     assert who(said) == ("device_error", "node2", 3) and f"3b:00): {xid}, " in said["text"]
     assert "devices.node2.json" in said["text"]
     assert f"node2: journalctl -k: {line} (devices.node2.json)" in said["evidence"]
-    assert failed_nodes.culprits(said, ["node1", "node2"]) == {"node2": "device_error"}
+    assert machine_faults.culprits(said, ["node1", "node2"]) == {"node2": "device_error"}
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 8, 32, 63, 68, 109, 154])
@@ -318,7 +318,7 @@ def test_one_full_card_explains_a_silent_hang():
     assert who(said) == ("device_memory_full", "node2", 3) and said["outcome"] == "failed"
     assert "the memory of device 1 of node2 is full" in said["text"]
     assert any("81502 of 81559 MiB" in line for line in said["evidence"])
-    assert failed_nodes.culprits(said, ["node1", "node2"]) == {}
+    assert machine_faults.culprits(said, ["node1", "node2"]) == {}
 
 
 def test_several_full_cards_name_no_one_and_all_of_them_explain_nothing():

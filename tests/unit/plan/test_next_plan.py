@@ -126,10 +126,12 @@ def test_the_controller_gives_the_nodes_both_plans(run_action):
     given = module_arguments(job=job_of(detach=True, max_restarts=3))
     supervise = json.loads(run_action("plan", given)["supervise"])
     assert supervise["max_restarts"] == 3 and supervise["point"] == {}
-    assert supervise["fresh"] == run_action("plan", given)["text"]
+    (plans,) = supervise["plans"]
+    assert plans["nodes"] == ["node1", "node2"] and supervise["spares"] == []
+    assert plans["fresh"] == run_action("plan", given)["text"]
     for point in points_of("paddledetection"):
         resumed = run_action("plan", dict(given, resume=point))
-        filled = fill(json.loads(supervise["template"]), point).decode("ascii")
+        filled = fill(json.loads(plans["template"]), point).decode("ascii")
         assert filled == resumed["text"]
         assert json.loads(resumed["supervise"]) == dict(supervise, point=point)
 

@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.logs.failure_catalogue import (
     entry_of,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import machine_faults
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import failed_nodes
 
 NODES = ["n1", "n2"]
@@ -56,12 +57,12 @@ NODES = ["n1", "n2"]
     ],
 )
 def test_who_is_noted(verdict, named):
-    assert failed_nodes.culprits(verdict, NODES) == named
+    assert machine_faults.culprits(verdict, NODES) == named
 
 
 def test_every_cause_is_one_of_the_catalogue():
     """If a cause is renamed there, it would never be noted again."""
-    assert [cause for cause in failed_nodes.CAUSES if entry_of(cause)["cause"] != cause] == []
+    assert [cause for cause in machine_faults.CAUSES if entry_of(cause)["cause"] != cause] == []
 
 
 def test_what_is_noted_is_read_again_by_its_user_alone(tmp_path):
@@ -122,4 +123,4 @@ def test_a_verdict_names_nodes_of_the_attempt_only():
         "node": "node9",
         "unreachable": ["../x"],
     }
-    assert failed_nodes.culprits(verdict, ["node1", "node2"]) == {}
+    assert machine_faults.culprits(verdict, ["node1", "node2"]) == {}

@@ -22,13 +22,16 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.supervision impo
     node_attempts,
 )
 from core_support import RUN, compiled, put
-from detached_support import NODES, order_of, point_of, wait_for
+from detached_support import NODES, order_of, plans_of, point_of, wait_for
 from unit.checkpoints.test_finder import RULES, detection, save
 
 GONE = {"state": "inactive", "holds": False, "ended": {"ok": False, "by": None, "reason": None}}
 DONE = dict(GONE, ended={"ok": True, "by": None, "reason": None})
 FRESH = plan_bytes.canonical_bytes(compiled()).decode("ascii")
 TEMPLATE = plan_bytes.canonical_bytes(compiled(resume=next_plan.PLACEHOLDER)).decode("ascii")
+
+
+MEMBERS = ("node1", "node2")
 
 
 class Node:
@@ -38,8 +41,8 @@ class Node:
         self.run = folder / "runs" / RUN
         self.order, self.now = order_of(folder, "node2", nodes=["node1", "node2"], first=3), 0.0
         self.place = self.run / "supervisor" / "node2"
-        files = {orders.FRESH: FRESH, orders.TEMPLATE: TEMPLATE}
-        put(self.place, {**files, orders.AGENT: "agent", orders.JOB: "{}"})
+        files = {orders.PLANS: plans_of(self.order.nodes, FRESH, TEMPLATE), orders.JOB: "{}"}
+        put(self.place, {**files, orders.AGENT: "agent"})
         self.beat = {"state": "active", "holds": True, "ended": None}
         self.ended, self.begun = [], []
         monkeypatch.setattr(node_attempts.heartbeat, "look", lambda *_which: self.beat)
@@ -201,7 +204,7 @@ def test_an_attempt_counts_as_running_from_the_order_to_begin_it(node, monkeypat
     monkeypatch.setattr(node_attempts.ownership, "run_when_free", node.when_free)
     node.beat = GONE  # of the attempt before
     node.report(made)
-    made.start(4, None)
+    made.start(4, MEMBERS, None)
     assert node.report(made) == node_attempts.Report(4, True, False, False, 0)
     node.beat = {"state": "active", "holds": True, "ended": None}
     gate.set()
@@ -216,14 +219,14 @@ def test_a_start_that_failed_is_a_failure_with_its_reason(node, monkeypatch):
     monkeypatch.setattr(node_attempts.ownership, "run_when_free", refuse)
     node.lay_out(3)
     made = node.attempts()
-    made.start(4, None)
+    made.start(4, MEMBERS, None)
     report = node.await_report(made, lambda report: not report.is_running)
     assert report[:5] == (4, False, True, False, 0) and report.finding["node"] == "node2"
     assert report.finding["unreachable"].startswith("attempt 4 did not start here: ")
     assert "node2 is held by another" in report.finding["unreachable"]
     assert node.report(made) == report and report.finding["lacks"] is False
     monkeypatch.setattr(node_attempts.ownership, "run_when_free", node.when_free)
-    made.start(5, None)
+    made.start(5, MEMBERS, None)
     report = node.await_report(made, lambda _report: made.starting is None)
     assert report[:4] == (5, True, False, False) and report.finding is None
 
@@ -249,7 +252,7 @@ def test_no_checkpoint_is_read_in_the_supervisors_own_thread(node, monkeypatch):
     )
     monkeypatch.setattr(node_attempts.ownership, "run_when_free", lambda *_which: 1 / 0)
     made = node.attempts()
-    made.start(4, None)
+    made.start(4, MEMBERS, None)
     node.await_report(made, lambda report: not report.is_running)
     assert threading.main_thread() not in readers
 
@@ -258,13 +261,13 @@ def test_no_checkpoint_is_read_in_the_supervisors_own_thread(node, monkeypatch):
 def test_no_older_attempt_is_begun(node, number):
     node.lay_out(3)
     made = node.attempts()
-    made.start(number, None)
+    made.start(number, MEMBERS, None)
     assert made.starting is None and made.attempt == 3
 
 
 def test_what_a_start_leaves(node):
     made = node.attempts()
-    made.start(4, None)
+    made.start(4, MEMBERS, None)
     node.await_report(made, lambda _report: made.starting is None)
     place = node.run / "attempt-4"
     assert made.problem == "" and (place / "plan.json").read_text() == FRESH
@@ -286,7 +289,7 @@ def test_a_start_from_a_checkpoint_copies_it_first(node, monkeypatch):
 
     monkeypatch.setattr(node_attempts.checkpoint_transfer, "fetch", fetch)
     made = node.attempts()
-    made.start(4, point)
+    made.start(4, MEMBERS, point)
     node.await_report(made, lambda _report: made.starting is None)
     order = node.order
     assert copied == [(order.home, order.base, "node2", point["digest"], "config", [])]
@@ -298,7 +301,7 @@ def test_without_its_checkpoint_nothing_is_begun(node, monkeypatch):
     answer = (False, False, ["node1: timed out", "node2: gone"])
     monkeypatch.setattr(node_attempts.checkpoint_transfer, "fetch", lambda *_a, **_k: answer)
     made = node.attempts()
-    made.start(4, point_of())
+    made.start(4, MEMBERS, point_of())
     report = node.await_report(made, lambda report: not report.is_running)
     assert "node1: timed out; node2: gone" in report.finding["unreachable"] and node.begun == []
     assert report.finding["lacks"] is True and report.finding["holds"] is None
@@ -310,7 +313,7 @@ def test_a_checkpoint_of_a_peer_that_lies_is_not_copied(node, monkeypatch, point
         node_attempts.checkpoint_transfer, "fetch", lambda *_a, **_k: pytest.fail("it was asked")
     )
     made = node.attempts()
-    made.start(4, point)
+    made.start(4, MEMBERS, point)
     report = node.await_report(made, lambda report: not report.is_running)
     assert report.has_failed and "the checkpoint " in report.finding["unreachable"]
 
@@ -344,8 +347,10 @@ def test_a_point_that_this_node_has_comes_first(node):
 
 
 def test_a_point_of_an_attempt_that_was_not_here(node):
+    (folder,) = json.loads(FRESH)["suite"]["checkpoints"]["folders"]
     assert node.attempts()._sources(point_of(attempt=3)) == [
-        {"source": "node1", "path": point_of()["path"]}
+        {"source": "node1", "path": point_of()["path"]},
+        {"source": "node1", "path": str(node.run / "attempt-3" / folder)},
     ]
 
 

@@ -26,7 +26,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.supervision impo
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
 from conftest import sample_plan
 from core_support import RUN, put
-from detached_support import NODES, call_of, order_of, point_of, wait_for
+from detached_support import NODES, call_of, order_of, plans_of, point_of, wait_for
 from unit.diagnosis.test_verdict import VALUE, end, node, stopped
 
 POINT = point_of(attempt=1, source="node2")
@@ -49,7 +49,7 @@ class Processes:
         state = (self.is_running, has_failed, self.is_done)
         return supervisor.Report(self.attempt, *state, self.step, self.point, self.finding)
 
-    def start(self, attempt, point):
+    def start(self, attempt, _members, point):
         self.log.append(("start", attempt, point))
         self.attempt, self.is_running, self.has_failed = attempt, True, False
         self.step, self.point, self.finding = 0, None, None
@@ -98,7 +98,8 @@ class World:
         for name in nodes:
             text = json.dumps({"ranks": sample_plan(len(nodes), 1)["ranks"]})
             order = order_of(folder, name, nodes=nodes, mesh="config" * (len(nodes) > 1))
-            put(folder / name, {orders.NAME: json.dumps(order._asdict()), orders.FRESH: text})
+            files = {orders.NAME: json.dumps(order._asdict()), orders.PLANS: plans_of(nodes, text)}
+            put(folder / name, files)
         self.programs = {name: self.begin(name) for name in nodes}
 
     def begin(self, name):
