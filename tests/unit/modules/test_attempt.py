@@ -148,7 +148,7 @@ def test_a_node_that_another_run_holds_is_refused(run_module, node, monkeypatch)
         ({"run_id": ""}, "is not a run id"),
         ({"plan": None}, "plan"),
         ({"plan": "{half"}, "Expecting"),
-        ({"state": "restarted"}, "value of state must be one of: started, stopped"),
+        ({"state": "restarted"}, "value of state must be one of: started, stopped, standby"),
     ],
 )
 def test_what_cannot_start(run_module, node, change, words):

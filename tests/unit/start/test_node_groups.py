@@ -25,6 +25,13 @@ def test_a_checkpoint_alone_is_sent_by_peers():
     assert groups == ["trainyard_needs_checkpoint", "trainyard_start_nodes"]
 
 
+def test_a_spare_is_in_no_group_of_the_nodes():
+    todo = {"code": ["node1"], "standby": ["node3", "node4"], "standby_inputs": ["node4"]}
+    groups = node_groups.list_groups({"plan": PLAN, "todo": todo})
+    assert groups["node3"] == ["trainyard_standby_nodes"]
+    assert groups["node4"] == ["trainyard_standby_nodes", "trainyard_standby_inputs"]
+
+
 def test_without_a_plan_there_are_no_groups():
     assert node_groups.list_groups({"todo": {}}) == {}
 

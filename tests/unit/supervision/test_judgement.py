@@ -75,6 +75,14 @@ def run_of(attempts=1, judged=(), point=None):
     return run
 
 
+def test_a_lost_node_has_failed_by_a_fault_of_its_own():
+    assert judge(run_of(), lost())["failed"] == ["node2"]
+
+
+def test_who_ended_by_a_fault_of_the_training_has_not(found):
+    assert judge(run_of(), found("kill"))["failed"] == []
+
+
 def judge(run, answers, **order):
     value = judgement.judge(order_of("/x", **order), PLAN, run, answers)
     assert messages.is_valid({"kind": "request", "value": value}, NODES)

@@ -346,12 +346,65 @@ def test_a_point_that_this_node_has_comes_first(node):
     assert node.attempts()._sources(other)[0]["source"] == "node1"
 
 
-def test_a_point_of_an_attempt_that_was_not_here(node):
-    (folder,) = json.loads(FRESH)["suite"]["checkpoints"]["folders"]
+def test_a_point_of_an_attempt_that_was_not_here_may_lie_where_any_plan_says(node):
+    teams = [["node1", "node2"], ["node9", "node2"]]
+    rows = []
+    for team in teams:
+        suite = {"checkpoints": {"folders": ["output", "replica/a/output"]}}
+        plan = {"suite": suite, "nodes": [{"name": name} for name in team]}
+        plan["replica"] = {"node": team[1]}
+        rows.append({"nodes": team, "fresh": json.dumps(plan), "template": ""})
+    put(node.place, {orders.PLANS: json.dumps(rows)})
+    there = node.run / "attempt-3"
     assert node.attempts()._sources(point_of(attempt=3)) == [
         {"source": "node1", "path": point_of()["path"]},
-        {"source": "node1", "path": str(node.run / "attempt-3" / folder)},
+        {"source": "node2", "path": str(there / "replica/a/output")},
+        {"source": "node1", "path": str(there / "output")},
+        {"source": "node9", "path": str(there / "output")},
     ]
+
+
+OTHER = "20261121-080103-ppyoloe-c3ae"
+
+
+@pytest.mark.parametrize(
+    "spares, owners, free",
+    [
+        (["node3"], [], True),
+        (["node3"], [{"run": RUN}], True),
+        (["node3"], [{"run": OTHER}], False),
+        (["node3"], [{"run": None}], False),
+        (["node3"], None, False),  # systemd does not answer
+        ([], [{"run": OTHER}], True),  # nobody is chosen, so nobody asks
+    ],
+)
+def test_a_node_that_another_run_holds_says_so(node, monkeypatch, spares, owners, free):
+    def list_owners(_run, base):
+        assert base == node.order.base
+        if owners is None:
+            raise attempt_dir.AttemptError("attempt.no_systemd", "no bus")
+        return owners
+
+    monkeypatch.setattr(node_attempts.ownership, "list_owners", list_owners)
+    node.order = node.order._replace(spares=spares)
+    made = node.attempts()
+    report = node.await_report(made, lambda report: report.can_join == free)
+    assert not report.is_running
+    if not free:
+        monkeypatch.setattr(node_attempts.ownership, "list_owners", lambda *_given: [])
+        node.now += node_attempts.LOOK_SECONDS
+        node.await_report(made, lambda report: report.can_join)
+
+
+@pytest.mark.parametrize("keeper, kept", [("node2", True), ("node1", False)])
+def test_the_node_that_keeps_the_replica_gets_the_replicator(node, keeper, kept):
+    plan = dict(json.loads(FRESH), replica={"node": keeper})
+    text = plan_bytes.canonical_bytes(plan).decode("ascii")
+    put(node.place, {orders.PLANS: plans_of(node.order.nodes, text), orders.REPLICATOR: "r"})
+    made = node.attempts()
+    made.start(4, MEMBERS, None)
+    node.await_report(made, lambda _report: made.starting is None)
+    assert made.problem == "" and (node.run / "attempt-4" / orders.REPLICATOR).exists() == kept
 
 
 def test_no_peer_says_where_a_checkpoint_lies_on_this_node(node):

@@ -24,9 +24,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.supervision impo
     supervisor,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.start import standby
 from conftest import sample_plan
 from core_support import RUN, put
-from detached_support import NODES, call_of, order_of, plans_of, point_of, wait_for
+from detached_support import NODES, call_of, order_of, point_of, wait_for
 from unit.diagnosis.test_verdict import VALUE, end, node, stopped
 
 POINT = point_of(attempt=1, source="node2")
@@ -40,16 +41,21 @@ class Processes:
 
     def __init__(self, _place, order):
         self.order, self.attempt, self.is_running = order, order.first, True
+        if order.node in order.spares:
+            self.attempt, self.is_running = 0, False
         self.has_failed = self.is_done = False
         self.step, self.point, self.finding = 0, None, None
         self.log = []
 
     def report(self, _now):
+        if not self.attempt:
+            return supervisor.IDLE
         has_failed = self.has_failed or not (self.is_running or self.is_done)
         state = (self.is_running, has_failed, self.is_done)
         return supervisor.Report(self.attempt, *state, self.step, self.point, self.finding)
 
-    def start(self, attempt, _members, point):
+    def start(self, attempt, members, point):
+        self.members = members
         self.log.append(("start", attempt, point))
         self.attempt, self.is_running, self.has_failed = attempt, True, False
         self.step, self.point, self.finding = 0, None, None
@@ -69,9 +75,9 @@ class Processes:
 
 
 class World:
-    """The programs of a run's nodes, which take their turns in this thread."""
+    """The programs of a run's nodes and spares, which take their turns in this thread."""
 
-    def __init__(self, folder, monkeypatch, nodes=NODES):
+    def __init__(self, folder, monkeypatch, nodes=NODES, spares=()):
         self.folder, self.nodes, self.refused, self.forgotten = folder, nodes, [], []
         monkeypatch.setattr(relay, "socket_path", lambda _run, name: str(folder / f"{name}.s"))
         monkeypatch.setattr(
@@ -95,12 +101,18 @@ class World:
             node_supervisor.mesh_credential, "release", lambda *w: self.forgotten.append(w[-1])
         )
         monkeypatch.setattr(messages, "is_valid", self.check)
-        for name in nodes:
-            text = json.dumps({"ranks": sample_plan(len(nodes), 1)["ranks"]})
-            order = order_of(folder, name, nodes=nodes, mesh="config" * (len(nodes) > 1))
-            files = {orders.NAME: json.dumps(order._asdict()), orders.PLANS: plans_of(nodes, text)}
+        rows = []
+        for team in standby.teams([{"name": n} for n in nodes], [{"name": n} for n in spares]):
+            names = [node["name"] for node in team]
+            ranks = sample_plan(len(nodes), 1)["ranks"]
+            ranks = [dict(rank, node=names[nodes.index(rank["node"])]) for rank in ranks]
+            rows.append({"nodes": names, "fresh": json.dumps({"ranks": ranks}), "template": ""})
+        for name in [*nodes, *spares]:
+            more = {"nodes": nodes, "spares": list(spares), "mesh": "config" * (len(nodes) > 1)}
+            order = order_of(folder, name, **more)
+            files = {orders.NAME: json.dumps(order._asdict()), orders.PLANS: json.dumps(rows)}
             put(folder / name, files)
-        self.programs = {name: self.begin(name) for name in nodes}
+        self.programs = {name: self.begin(name) for name in [*nodes, *spares]}
 
     def begin(self, name):
         return node_supervisor.Program(str(self.folder / name))
@@ -365,3 +377,50 @@ def test_a_single_node_keeps_its_run_alone(tmp_path, monkeypatch):
 def test_the_exit_code_keeps_systemd_from_starting_it_again(world, monkeypatch, is_installed, code):
     monkeypatch.setattr(supervisor_unit, "is_installed", lambda *_which: is_installed)
     assert world.programs["node1"]._finish() == code
+
+
+@pytest.fixture
+def pair(tmp_path, monkeypatch):
+    """Two nodes and a spare."""
+    made = World(tmp_path, monkeypatch, ["node1", "node2"], ["node3"])
+    yield made
+    for program in made.programs.values():
+        program.channel.close()
+    assert made.refused == []
+
+
+def test_a_spare_takes_the_place_of_a_lost_node(pair):
+    pair.agree()
+    assert pair.on("node3").log == []
+    pair.on("node1").step, pair.on("node1").point = STEP, POINT
+    pair.until(lambda program: program.supervisor.run.point == POINT)
+    pair.programs.pop("node2").channel.close()
+    rank = end(0, signal="SIGTERM", at=1.0)
+    pair.on("node1").finding = node("node1", rank, unit=stopped("peer", at=0.5, source="node2"))
+    pair.on("node1").is_running, pair.on("node1").has_failed = False, True
+    for program in pair.programs.values():  # the controller's own lease is long over
+        first = program.supervisor.beginning
+        program.supervisor.beginning = first._replace(until=-1000.0)
+    pair.until(begun(2))
+    assert pair.logs() == [[("start", 2, POINT)]] * 2
+    assert sorted(pair.on("node3").members) == ["node1", "node3"]
+    for name in pair.programs:
+        pair.until(lambda _program, name=name: pair.status(name)["attempt"] == 2)
+        status = pair.status(name)
+        assert sorted(status["members"]) == ["node1", "node3"]
+        assert status["verdicts"][0]["failed"] == ["node2"]
+
+
+def test_without_a_spare_that_is_free_the_run_waits(pair):
+    pair.agree()
+    pair.on("node3").report = lambda _now: supervisor.IDLE._replace(can_join=False)
+    pair.programs.pop("node2").channel.close()
+    pair.on("node1").fail(signal="SIGKILL", at=0.0)
+    for program in pair.programs.values():
+        program.supervisor.beginning = program.supervisor.beginning._replace(until=-1000.0)
+    pair.until(lambda program: program.supervisor.run.judged == 1)
+    for _turn in range(200):
+        pair.step()
+    assert [program.supervisor.run.attempt for program in pair.programs.values()] == [1, 1]
+    del pair.on("node3").report
+    pair.until(begun(2))

@@ -86,6 +86,16 @@ def test_an_older_checkpoint_stands_instead_of_a_lost_one():
     assert after(*begun, saved, over, judged({"step": 10, "point": None}))[0].step == 30
 
 
+def test_the_node_that_failed_last_is_the_last_one():
+    state, _changed = after()
+    for attempt, names in ((1, ["b"]), (2, []), (3, ["a"]), (4, ["b"])):
+        for value in (plan(attempt), {"kind": "supersede", "attempt": attempt}):
+            assert state.apply(value)
+        verdict = {"kind": "verdict", "attempt": attempt, "again": True, "delay": 0.0}
+        assert state.apply(dict(verdict, failed=names))
+    assert state.failed == ["a", "b"]
+
+
 def test_an_attempt_has_ended_when_all_its_members_say_so():
     ended = [{"kind": "ended", "attempt": 1, "node": node} for node in "ab"]
     assert not after(*FAILED, ended[0])[0].has_ended()

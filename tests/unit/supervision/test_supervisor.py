@@ -195,3 +195,43 @@ def test_a_finding_that_never_comes_holds_the_verdict_up_for_a_minute():
     assert made.run.judged == 0
     pass_time(made, 5.0 + supervisor.FINDING, 15.0 + supervisor.FINDING, FAILED)
     assert made.run.judged == 1
+
+
+def leader_of_three():
+    """Return the leader of a and b, which train, and a spare s. b does not answer any more."""
+    plan = dict(PLAN, attempt=1)
+    made = supervisor.Supervisor("a", ("a", "b", "s"), 2, None, 0.0, random.Random(1))
+    made.raft.role, made.raft.term, made.raft.leader = "leader", 1, "a"
+    made.run.apply(plan)
+    made.run.apply({"kind": "supersede", "attempt": 1})
+    made._seen = {"a": 100.0, "s": 100.0}
+    return made
+
+
+@pytest.mark.parametrize("can_join, members", [(True, ["a", "s"]), (False, None)])
+def test_a_spare_that_another_run_holds_is_not_chosen(can_join, members):
+    made = leader_of_three()
+    made._reports = {"s": supervisor.IDLE._replace(can_join=can_join)}
+    plan = made._next_plan(100.0)
+    assert (plan and plan["members"]) == members
+
+
+def test_who_trained_goes_on_whatever_still_holds_it():
+    made = leader_of_three()
+    made._seen["b"] = 100.0
+    made._reports = {"b": supervisor.IDLE._replace(can_join=False)}
+    assert made._next_plan(100.0)["members"] == ["a", "b"]
+
+
+def test_the_caller_may_choose_the_members():
+    made = leader_of_three()
+    asked = []
+
+    def choose(run, ready):
+        asked.append((run.attempt, ready))
+        return ("s", "a")
+
+    made.choose = choose
+    assert made._next_plan(100.0)["members"] == ["s", "a"] and asked == [(1, ["a", "s"])]
+    made.choose = lambda _run, _ready: ()
+    assert made._next_plan(100.0) is None
