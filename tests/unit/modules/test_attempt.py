@@ -271,3 +271,65 @@ def test_what_runs_on_nodes_needs_no_pyyaml():
         text=True,
     )
     assert done.returncode == 0, done.stdout
+
+
+# --- a run that its nodes restart themselves
+
+PLANS = [{"nodes": ["node1", "node2"], "fresh": "{}", "template": ""}]
+SUPERVISE = {"max_restarts": 3, "point": {}, "notify": [], "spares": ["node3"], "plans": PLANS}
+
+
+@pytest.fixture
+def spare(node):
+    """The arguments that make node3 ready."""
+    home = os.environ["HOME"]
+    keys = {**node.start["keys"], "node3": None}
+    keys.update(trusted(home, ["node1", "node2", "node3"], "node3"))
+    given = {key: node.start[key] for key in ("run_id", "plan", "agent")}
+    archives = dict.fromkeys(("supervisor", "replicator"), node.start["agent"])
+    more = {"state": "standby", "node": "node3", "keys": keys, "start": "t1"}
+    return {**given, **archives, **more, "supervise": json.dumps(SUPERVISE)}
+
+
+def credential(name):
+    """Return the directory of a node's credential."""
+    return os.path.join(os.environ["HOME"], ".trainyard/mesh/runs", RUN, "1", name)
+
+
+def test_a_spare_gets_a_supervisor_and_starts_nothing(run_module, node, spare):
+    result = run_module(module, spare)
+    assert (result["changed"], result["unit"]) == (True, UNIT)
+    place = os.path.join(os.path.dirname(node.place), "supervisor/node3")
+    with open(os.path.join(place, "order.json"), encoding="utf-8") as handle:
+        order = json.load(handle)
+    assert (order["nodes"], order["spares"]) == (["node1", "node2"], ["node3"])
+    assert order["mesh"] == os.path.join(credential("node3"), "config")
+    assert sorted(os.listdir(place)) == sorted(
+        ["order.json", "plans.json", "job.json", "agent.pyz", "replicator.pyz", "supervisor.pyz"]
+    )
+    assert recorded(node.bin, "systemd-run") == [] and not os.path.exists(node.place)
+    calls = "".join(recorded(node.bin, "systemctl"))
+    assert f"start yardsupervisor-{RUN}-1-node3.service" in calls
+    keys = os.path.join(os.environ["HOME"], ".ssh/authorized_keys")
+    with open(keys, encoding="utf-8") as handle:
+        lines = [line.split()[-2:] for line in handle if "trainyard-run" in line]
+    assert lines == [["node1", "node3"], ["node2", "node3"]]
+
+
+def test_a_spare_whose_supervisor_does_not_start_keeps_no_key(run_module, node, spare):
+    program(node.bin, "systemctl", "exit 1")
+    result = run_module(module, spare)
+    assert result["code"] == "attempt.supervisor_not_started"
+    assert not os.path.exists(credential("node3"))
+
+
+def test_the_nodes_of_a_run_let_its_spares_call_them(run_module, node, spare):
+    more = {"supervise": spare["supervise"], "supervisor": spare["supervisor"], "start": "t1"}
+    keys = {**spare["keys"], **node.start["keys"], "node3": spare["keys"]["node3"]}
+    given = {**node.start, **more, "replicator": spare["replicator"], "keys": keys}
+    assert run_module(module, given)["changed"]
+    with open(os.path.join(credential("node2"), "machine.json"), encoding="utf-8") as handle:
+        machine = json.load(handle)
+    assert machine["nodes"] == ["node1", "node2", "node3"] and machine["supervised"]
+    assert not os.path.exists(os.path.join(node.place, "replicator.pyz"))
+    assert os.path.exists(os.path.join(os.path.dirname(node.place), "supervisor/node2/order.json"))
