@@ -54,7 +54,7 @@ ON_CONTROLLER = {
         "attempts base environments plan records rehearsal suites",
         "base config network plan preflight report",
     ),
-    "recovery": ("attempts base", "config"),
+    "recovery": ("attempts base recovery", "config"),
     "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),
     "logsync": ("agent attempts base logs records", "agent config"),
     "drills": ("agent base", "agent base logsync"),
