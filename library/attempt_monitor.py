@@ -76,7 +76,8 @@ status:
     lost, none), lost (why a unit that is gone wrote no end), ended, started and now (unix seconds),
     exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation,
     fraction}]), endpoints_as_planned, supervised (null, or for a run whose nodes restart it
-    themselves {is_open}, whether they still do); where nothing is found of a run that was asked for, processes
+    themselves is_open, whether they still do, and teams, the nodes of each attempt in rank order);
+    where nothing is found of a run that was asked for, processes
     (pids that carry its mark all the same) and stopped (whether it was stopped here nevertheless);
     with O(gang=true) stream, null or the state of the log stream (bytes that came, restarts,
     problem, events of truncated, replaced and gone logs).

@@ -38,9 +38,7 @@ class ActionModule(ControllerAction):
         answers = {node: status for node, status in statuses.items() if isinstance(status, dict)}
         choice = run_choice.choose(runs_dir, members, statuses, arguments["run_id"]) or {}
         if arguments["in_turn"] and choice:
-            choice = attempt_in_turn.choose(
-                arguments["runs_dir"], choice, answers.values(), arguments["after"]
-            )
+            choice = attempt_in_turn.choose(runs_dir, members, choice, answers, arguments["after"])
         owners = run_choice.running_attempts(runs_dir, members, statuses)
         target = stop_target.choose_stop_target(
             arguments["run_id"], members, arguments["record"], answers.values(), choice, owners

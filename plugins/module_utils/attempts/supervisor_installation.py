@@ -115,11 +115,24 @@ def read(home, base, run, node):
 
 
 def describe(home, base, run, node):
-    """Return {is_open}, whether this node still restarts a run, None where a controller does."""
+    """Return {is_open, teams}, None where a controller restarts the run.
+
+    is_open: whether this node still does. teams: [{attempt, nodes}], the nodes in rank order.
+    """
     found = read(home, base, run, node)
     if not found:
         return None
-    return {"is_open": found["open"] and found["status"].get("is_open") is not False}
+    teams = found["status"].get("teams")
+    if not isinstance(teams, dict):  # the training could have written it
+        teams = {}
+    return {
+        "is_open": found["open"] and found["status"].get("is_open") is not False,
+        "teams": [
+            {"attempt": int(number), "nodes": nodes}
+            for number, nodes in teams.items()
+            if number.isdigit() and isinstance(nodes, list)
+        ],
+    }
 
 
 def ask_to_stop(home, base, run, node, by):

@@ -26,6 +26,9 @@ def judge(order, planned_ranks, run, found):
     found}.
     """
     verdict_found, ranks = _decide(planned_ranks, found)
+    if run.written_by == run.attempt:
+        # The log that says so may be lost with its node. All nodes know of the checkpoint.
+        ranks = [*ranks, {"last_step": {"step": run.step}, "saved_count": 1}]
     kept = {key: verdict_found.get(key) for key in _KEPT}
     decided = printable_data(kept, limit=LONGEST)
     entry = {
@@ -37,17 +40,20 @@ def judge(order, planned_ranks, run, found):
     }
     earlier = [_entry_of(value) for value in run.verdicts]
     decision = restart_policy.decide({"attempts": [*earlier, entry]}, order.max_restarts) or {}
+    instead, delay = _instead(order, run, found), _delay(decision)
+    if instead:
+        delay = 0.0  # what kept the attempt from its start is mended by the older checkpoint
     return {
         "kind": "verdict",
         "attempt": run.attempt,
         "again": bool(decision.get("again")),
-        "delay": _delay(decision),
+        "delay": delay,
         "verdict": decided,
         "decision": decision,
         "trained": restart_policy.has_trained(entry),
         "saved": restart_policy.has_saved(entry),
         "resume": entry["resume"],
-        "instead": _instead(order, run, found),
+        "instead": instead,
         "failed": sorted(machine_faults.culprits(verdict_found, run.members)),
     }
 

@@ -328,9 +328,11 @@ class NodeAttempts:
         keeper, sources = (plan.get("replica") or {}).get("node"), []
         folders = ((plan.get("suite") or {}).get("checkpoints") or {}).get("folders") or []
         for node in (keeper, plan["nodes"][0]["name"]):
+            if not node or (node == self.order.node and not os.path.isdir(attempt)):
+                continue
             for folder in folders:
                 is_slot = folder not in replica.saved_folders(folders)
-                if node and is_slot == (node == keeper):
+                if is_slot == (node == keeper):
                     sources.append({"source": node, "path": os.path.join(attempt, folder)})
         return sources
 

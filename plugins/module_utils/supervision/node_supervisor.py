@@ -183,6 +183,7 @@ class Program:
             "term": raft.term,
             "attempt": run.attempt,
             "members": list(run.members),
+            "teams": {str(number): list(nodes) for number, nodes in run.teams.items()},
             "here": self.attempts.attempt,
             "point": run.point and {key: run.point.get(key) for key in ("attempt", "name", "step")},
             "is_open": run.is_open(),
@@ -206,7 +207,7 @@ class Program:
         changed = {
             key: value
             for key, value in status.items()
-            if key != "verdicts" and value != self.status.get(key)
+            if key not in ("verdicts", "teams") and value != self.status.get(key)
         }
         print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), changed, flush=True)
         for value in status["verdicts"][len(self.status.get("verdicts", ())) :]:

@@ -33,6 +33,7 @@ class RunState:
         self.is_given_up = False  # the newest verdict permits no further attempt
         self.attempt = attempt  # the newest one, 0 before the first
         self.members: tuple[str, ...] = ()
+        self.teams: dict[int, tuple[str, ...]] = {}  # {attempt: its members}, in rank order
         self.is_superseded = True  # whether no node may train in the newest attempt
         self.ended: set[str] = set()  # members without a process of it
         self.step = step  # of the newest complete checkpoint, 0 without one
@@ -82,6 +83,7 @@ class RunState:
         )
         if fits:
             self.attempt, self.members = value["attempt"], tuple(value["members"])
+            self.teams[self.attempt] = self.members
             self.is_superseded, self.ended, self.began_from = False, set(), self.point
         return fits
 

@@ -145,7 +145,24 @@ def test_whether_the_nodes_restart_a_run_still(node, status, is_installed, is_op
     if not is_installed:
         supervisor_unit.forget(node.run, node.home, node.read()["unit"], "node2")
     found = installation.describe(node.home, node.base, RUN, "node2")
-    assert found == {"is_open": is_open}
+    assert found == {"is_open": is_open, "teams": []}
+
+
+@pytest.mark.parametrize(
+    "teams, expected",
+    [
+        ({"2": ["a", "b"], "3": ["b"]}, [(2, ["a", "b"]), (3, ["b"])]),
+        ({"x": ["a"], "-1": ["a"], "": ["a"], "4": "a"}, []),
+        ([["a"]], []),
+        ("2", []),
+        (None, []),
+    ],
+)
+def test_the_nodes_of_each_attempt_are_told_as_far_as_they_can_be_read(node, teams, expected):
+    node.install()
+    node.say(teams=teams)
+    found = installation.describe(node.home, node.base, RUN, "node2")["teams"]
+    assert [(team["attempt"], team["nodes"]) for team in found] == expected
 
 
 def test_a_stop_is_asked_for_where_it_is_installed_alone(node):

@@ -79,6 +79,16 @@ def test_a_lost_node_has_failed_by_a_fault_of_its_own():
     assert judge(run_of(), lost())["failed"] == ["node2"]
 
 
+def test_a_checkpoint_that_all_know_of_is_progress_where_its_log_is_lost():
+    judged = [judge(run_of(), lost())]
+    judged.append(judge(run_of(2, judged), lost()))
+    run = run_of(3, judged)
+    assert not judge(run, lost())["saved"] and judge(run, lost())["delay"] > 0
+    run.written_by = 3
+    value = judge(run, lost())
+    assert value["saved"] and value["trained"] and value["delay"] == 0
+
+
 def test_who_ended_by_a_fault_of_the_training_has_not(found):
     assert judge(run_of(), found("kill"))["failed"] == []
 

@@ -347,7 +347,7 @@ def test_a_point_that_this_node_has_comes_first(node):
 
 
 def test_a_point_of_an_attempt_that_was_not_here_may_lie_where_any_plan_says(node):
-    teams = [["node1", "node2"], ["node9", "node2"]]
+    teams = [["node1", "node5"], ["node9", "node5"], ["node2", "node5"]]
     rows = []
     for team in teams:
         suite = {"checkpoints": {"folders": ["output", "replica/a/output"]}}
@@ -358,7 +358,7 @@ def test_a_point_of_an_attempt_that_was_not_here_may_lie_where_any_plan_says(nod
     there = node.run / "attempt-3"
     assert node.attempts()._sources(point_of(attempt=3)) == [
         {"source": "node1", "path": point_of()["path"]},
-        {"source": "node2", "path": str(there / "replica/a/output")},
+        {"source": "node5", "path": str(there / "replica/a/output")},
         {"source": "node1", "path": str(there / "output")},
         {"source": "node9", "path": str(there / "output")},
     ]
