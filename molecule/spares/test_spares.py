@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A detached run on real nodes that loses rank 0's node, and then the spare that took its place."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import harness
+import pytest
+from harness import PROJECT, attempt_file, new_run, on, playbook, quick_job, record, runs, wait_for
+
+DETACHED = ("-e", "detach=true", "-e", "max_restarts=5")
+NODES = ("node1", "node2", "node3")
+# Seconds after the start in which the nodes believe that a lost one may train by the controller's
+# word (supervision/supervisor.py, SKEW, and supervisor_order.GRANTED_SECONDS).
+GRANTED = 240
+
+
+def container(verb, node):
+    """Let Docker do something with a node's container."""
+    subprocess.run(["docker", verb, f"trainyard-molecule-{node}"], check=True, capture_output=True)
+
+
+def state(node, run):
+    """Return what the run's supervisor on a node says, {} before it says anything."""
+    path = f".trainyard/runs/{run}/supervisor/{node}/status.json"
+    return json.loads(on(node, f"cat {path} 2>/dev/null || echo {{}}"))
+
+
+def trains_on(node, run, attempt):
+    """Return the nodes of an attempt once it has saved a checkpoint, and None before."""
+    said = state(node, run)
+    point = said.get("point") or {}
+    return said.get("attempt") == attempt and point.get("attempt") == attempt and said["members"]
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """A detached run that lost node1, and then node3, whose place node1 took again."""
+    harness.INVENTORY = PROJECT / "molecule/inventory_with_spare"
+    harness.NODES["node3"] = "198.51.100.103"
+    for verb in ("local", "provision"):
+        done = playbook(verb, *(("-e", "suite=paddledetection") if verb == "provision" else ()))
+        assert done.returncode == 0, done.stdout
+    before = runs()
+    done = playbook("train", *quick_job("saves"), *DETACHED)
+    assert done.returncode == 0, done.stdout
+    run = new_run(before)
+    try:
+        assert "node3 stands by" in done.stdout
+        wait_for(lambda: trains_on("node2", run, 1) == ["node1", "node2"], 240)
+        container("kill", "node1")
+        wait_for(lambda: trains_on("node2", run, 2) or trains_on("node2", run, 3), GRANTED + 180)
+        first = state("node2", run)
+        container("start", "node1")
+        wait_for(lambda: on("node1", "echo up", check=False) == "up", 60)
+        wait_for(lambda: state("node1", run).get("attempt") == first["attempt"], 60)
+        container("kill", "node3")
+        second = first["attempt"] + 1
+        wait_for(lambda: trains_on("node2", run, second), 180)
+        container("start", "node3")
+        wait_for(lambda: on("node3", "echo up", check=False) == "up", 60)
+        yield run, first, state("node2", run)
+    finally:
+        for node in NODES:
+            subprocess.run(["docker", "start", f"trainyard-molecule-{node}"], capture_output=True)
+        playbook("stop", "-e", f"run={run}")
+        subprocess.run(["docker", "rm", "-f", "trainyard-molecule-node3"], capture_output=True)
+
+
+def test_the_spare_takes_the_place_of_the_lost_node(kept):
+    _run, first, second = kept
+    assert first["members"] == ["node3", "node2"]
+    assert second["members"] == ["node1", "node2"]
+    assert second["teams"][str(second["attempt"])] == ["node1", "node2"]
+
+
+def test_both_losses_are_named_and_neither_is_a_restart_without_progress(kept):
+    _run, first, second = kept
+    lost = [(v["verdict"]["cause"], v["failed"]) for v in second["verdicts"]]
+    assert lost[0] == ("unreachable", ["node1"]) and lost[-1] == ("unreachable", ["node3"])
+    assert second["verdicts"][-1]["saved"] and second["verdicts"][-1]["delay"] == 0
+
+
+def test_no_step_that_a_checkpoint_holds_is_lost_twice(kept):
+    run, first, second = kept
+    plan = json.loads(attempt_file("node2", run, "plan.json", second["attempt"]))
+    assert plan["resume"]["attempt"] == first["attempt"]
+    assert plan["nodes"][0]["name"] == "node1"
+
+
+def test_a_later_command_collects_each_attempt_from_its_nodes(kept, tmp_path):
+    run, first, second = kept
+    follower = harness.background(tmp_path / "log", "follow", "-e", f"run={run}")
+    newest = f"attempt {second['attempt']}"
+    try:
+        wait_for(lambda: f"{newest}\n" in (tmp_path / "log").read_text(), 240)
+    finally:
+        follower.terminate()
+        follower.wait(30)
+    attempts = {entry["number"]: entry for entry in record(run)["attempts"]}
+    assert attempts[1]["verdict"] and attempts[first["attempt"]]["verdict"]
+    taken = attempts[first["attempt"]]
+    assert sorted(node["node"] for node in taken["nodes"]) == ["node2", "node3"]
+    assert {rank["node"] for rank in taken["ranks"]} == {"node2", "node3"}
+
+
+def test_a_stop_reaches_the_spare_as_well(kept):
+    run, _first, _second = kept
+    done = playbook("stop", "-e", f"run={run}")
+    assert done.returncode == 0, done.stdout
+    for node in NODES:
+        unit = f"yardsupervisor-{run}-1-{node}.service"
+        gone = f"ls .config/systemd/user/{unit} 2>/dev/null || true"
+        wait_for(lambda node=node, gone=gone: on(node, gone) == "", 90)
+        assert on(node, "grep -c trainyard-run .ssh/authorized_keys || true") == "0"
+        assert on(node, f"ls .trainyard/mesh/runs/{run} 2>/dev/null || true") == ""
+    assert harness.left_behind(run) == {}
