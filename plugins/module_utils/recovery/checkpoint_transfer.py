@@ -35,6 +35,8 @@ _PLACE = re.compile(
 )
 _COPY = re.compile(r"[0-9a-f]{16}\Z")
 _STAGED = re.compile(rf"{KIND}-[0-9a-f]{{16}}\Z")
+# How ssh's own message begins where it reaches no machine.
+_NO_CONNECTION = "ssh: connect to host "
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 
 
@@ -146,8 +148,10 @@ def fetch(run_command, home_dir, base, node, point, write=True, config=""):
     if problem:
         return False, False, [problem]
     deadline = time.monotonic() + MOST_SECONDS
-    problems = []
+    problems, silent = [], set()
     for index, source in enumerate(sources):
+        if source["source"] in silent:
+            continue  # each further call would wait for nothing
         # Each source has its share of the time, so that a slow one cannot take all of it.
         share = (deadline - time.monotonic()) / (len(sources) - index)
         try:
@@ -163,6 +167,8 @@ def fetch(run_command, home_dir, base, node, point, write=True, config=""):
         if problem is None:
             return True, True, problems
         problems.append(f"{source['source']}: {problem}")
+        if problem.startswith(_NO_CONNECTION):
+            silent.add(source["source"])
     if not os.listdir(staging):
         shutil.rmtree(staging, ignore_errors=True)
     return False, False, problems

@@ -82,7 +82,7 @@ def holder(tmp_path, monkeypatch):
     entries = manifest.scan(root, ["4.pdparams", "4.pdopt"])
     shell = (
         'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && {'
-        ' echo no route >&2; exit 255; }\nNODE=$1; shift\nSSH_ORIGINAL_COMMAND="$*" exec'
+        ' echo "ssh: connect to host down port 22: No route to host" >&2; exit 255; }\nNODE=$1; shift\nSSH_ORIGINAL_COMMAND="$*" exec'
         f" {sys.executable} -I {tmp_path}/$NODE/.trainyard/mesh/gate.py node1"
     )
     monkeypatch.setenv("PATH", program(tmp_path / "bin", "ssh", shell), prepend=os.pathsep)
@@ -142,6 +142,14 @@ def test_the_next_source_is_asked_where_one_is_down_or_has_other_bytes(
     down, other_bytes = found["said"]
     assert down.startswith("down: ") and other_bytes.startswith("node3: ")
     assert "4.pdopt: other content" in other_bytes and " 9 bytes" in other_bytes
+
+
+def test_a_node_that_no_call_reaches_is_called_once(run_module, holder):
+    root, point, log, _hold = holder
+    found = bring(run_module, point, ("down", root), ("down", root + "/more"), ("node2", root))
+    assert found["brought"] is True and [text[:5] for text in found["said"]] == ["down:"]
+    with open(log, encoding="utf-8") as handle:
+        assert [" down " in line for line in handle] == [True, False]
 
 
 def test_where_no_node_can_give_it_nothing_is_left(run_module, holder, tmp_path):
