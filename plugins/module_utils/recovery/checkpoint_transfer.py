@@ -148,12 +148,11 @@ def fetch(run_command, home_dir, base, node, point, write=True, config=""):
     if problem:
         return False, False, [problem]
     deadline = time.monotonic() + MOST_SECONDS
-    problems, silent = [], set()
-    for index, source in enumerate(sources):
-        if source["source"] in silent:
-            continue  # each further call would wait for nothing
+    problems = []
+    while sources:
+        source = sources.pop(0)
         # Each source has its share of the time, so that a slow one cannot take all of it.
-        share = (deadline - time.monotonic()) / (len(sources) - index)
+        share = (deadline - time.monotonic()) / (len(sources) + 1)
         try:
             arguments = source_arguments(home_dir, node, source, config)
         except ValueError as error:
@@ -167,8 +166,8 @@ def fetch(run_command, home_dir, base, node, point, write=True, config=""):
         if problem is None:
             return True, True, problems
         problems.append(f"{source['source']}: {problem}")
-        if problem.startswith(_NO_CONNECTION):
-            silent.add(source["source"])
+        if problem.startswith(_NO_CONNECTION):  # a further call would wait in vain
+            sources = [other for other in sources if other["source"] != source["source"]]
     if not os.listdir(staging):
         shutil.rmtree(staging, ignore_errors=True)
     return False, False, problems
