@@ -204,7 +204,7 @@ ASCEND = re.compile(
 
 # A reference to a reason further down, as MindSpore makes it, and Paddle of thrust.
 REFERS = re.compile(
-    r"Refer to '[\w ]+ Error Message'\.?\s*$|The details refer to '[\w ]+'\.?\s*$"
+    r"[Rr]efer to ['\"][\w ]+ (?i:error message)['\"]\.?\s*$|The details refer to '[\w ]+'\.?\s*$"
     r"|Invoke operator \S+ error\.?\s*$"
     r"|raises an? [\w:]+ exception\.(?: \[The exception content is\](?: \[:\w+:\])?)?\s*$"
     r"|system_error exception\.(?: \[The exception content is\])?\s*$"

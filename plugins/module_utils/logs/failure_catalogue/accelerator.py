@@ -65,6 +65,12 @@ EARLY = (
         "source": "NVIDIA/nccl-tests#206, openucx/ucx#6264, #8229: the limit of locked memory",
     },
     {
+        # MindSpore takes half of a device's memory and more. What is free without it, others have.
+        "cause": "device_busy",
+        "pattern": r"free memory size is less than half",
+        "source": "mindspore, ascend_memory_adapter.cc and gpu_memory_allocator.cc",
+    },
+    {
         "cause": "device_out_of_memory",
         "pattern": (
             r"(?i:cuda.{0,60}out of memory|memory isn't enough)|Out of memory!!!"
@@ -117,8 +123,13 @@ EARLY = (
             r"|Could not load library lib\w+(?!.*undefined symbol)"
             r"|CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED|Loading lib\w+\.so failed"
             r"|error code is lib\S+: cannot open shared object"
+            r"|Load dynamic library:? \S+ failed.{0,12} \S+: cannot open shared object"
         ),
-        "source": "PaddlePaddle/PaddleOCR#7300; cuDNN 8, its own loader",
+        "tagged": True,
+        "source": (
+            "PaddlePaddle/PaddleOCR#7300; cuDNN 8, its own loader; mindspore,"
+            " device_context_manager.cc"
+        ),
     },
     {
         "cause": "version_mismatch",
@@ -208,7 +219,7 @@ EARLY = (
             r"|\brdma: remote operation error|[Rr]emote access error|\bEI0013\b"
             r"|NET/OFI .{0,80}completed with error"
             r"|Endpoint timeout|PSM2? was unable to open an endpoint"
-            r"|(?i:\bcqe error\b|error cqe status|failed cqe status)"
+            r"|(?i:\bcqe err(?:or)?\b|error cqe status|failed cqe status)"
         ),
         "meaning": "A transfer by RDMA failed between two adapters, or an adapter refused it.",
         "remedy": (
