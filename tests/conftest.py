@@ -28,6 +28,15 @@ init_plugin_loader([str(ROOT / "collections")])
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 
+@pytest.fixture(autouse=True)
+def same_environment():
+    """Give the next test the environment that this one got. A module's main() may change it."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
 @pytest.fixture
 def root():
     """The project's directory."""

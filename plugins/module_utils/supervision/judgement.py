@@ -42,7 +42,7 @@ def judge(order, planned_ranks, run, found):
     decision = restart_policy.decide({"attempts": [*earlier, entry]}, order.max_restarts) or {}
     instead, delay = _instead(order, run, found), _delay(decision)
     if instead:
-        delay = 0.0  # what kept the attempt from its start is mended by the older checkpoint
+        delay = 0.0  # the older checkpoint removes what kept the attempt from its start
     return {
         "kind": "verdict",
         "attempt": run.attempt,

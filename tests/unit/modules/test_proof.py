@@ -35,7 +35,7 @@ def kept(given, folder, now=None):
     path = proof_cache.path_of(str(folder), given["kind"], key)
     return (
         proof_cache.read_proof(
-            str(folder), given["kind"], key, 1, os.path.getmtime(path) if now is None else now
+            str(folder), given["kind"], key, 1, os.path.getmtime(path) + 1 if now is None else now
         )
         if os.path.exists(path)
         else None

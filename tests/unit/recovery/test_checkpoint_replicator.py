@@ -124,7 +124,7 @@ def test_what_changed_under_the_copy_is_no_replica(two, monkeypatch):
         two.replicator().look()
     assert two.found() is None
     monkeypatch.undo()
-    os.environ["PATH"] = two.tools + os.pathsep + os.environ["PATH"]
+    monkeypatch.setenv("PATH", two.tools, prepend=os.pathsep)
     assert two.replicator().look() and two.found()[0] == "1"
 
 
