@@ -41,7 +41,9 @@ def order_of(folder, node="node1", **changes):
         "until": time.clock_gettime(time.CLOCK_BOOTTIME) + 30.0,
         "notify": [],
     }
-    return supervisor_order.Order(**dict(fields, **changes))
+    fields.update(changes)
+    fields.setdefault("voters", [*fields["nodes"], *fields["spares"]])
+    return supervisor_order.Order(**fields)
 
 
 def plans_of(nodes, fresh, template=""):

@@ -23,7 +23,15 @@ SOURCES = Path(__file__).resolve().parents[2] / "plugins/module_utils/supervisio
 MODULES = ("raft", "run_state", "supervisor")
 # The product's seconds, made shorter so that a schedule has more to tell.
 ELECTION = (1.0, 2.0)
-SECONDS = {"LEASE": 6.0, "KILL": 2.5, "ASK": 1.5, "LOST": 5.0, "SKEW": 16.0, "FINDING": 6.0}
+SECONDS = {
+    "LEASE": 6.0,
+    "KILL": 2.5,
+    "ASK": 1.5,
+    "LOST": 5.0,
+    "SKEW": 16.0,
+    "FINDING": 6.0,
+    "PATIENCE": 10.0,
+}
 # Seconds for which a controller grants the first attempt. SKEW has to be longer: a leader that was
 # started again counts from its start.
 GRANTED = 12.0
@@ -48,6 +56,8 @@ class Stress(typing.NamedTuple):
     frozen: tuple[float, ...] = (1.5, 6.0, 10.0, 30.0)
     cut: tuple[float, float] = (1.5, 30.0)  # seconds of a partition
     keeps_mail: bool = False  # whether a machine that stood still gets what was sent meanwhile
+    most_voters: int = 99  # the nodes after so many have no vote
+    may_shrink: bool = False  # whether fewer nodes may train. Some never come back then
     faults: tuple[str, ...] = (
         "crash", "crash", "freeze", "freeze", "mute", "partition",
         "partition", "one_way", "kill", "kill", "wipe", "control",
@@ -106,6 +116,23 @@ STRESSES = {
         delays=(0.05, 0.2),
         cut=(6.0, 20.0),
         faults=("split",),
+    ),
+    "learners": Stress(
+        sizes=(2, 3, 4, 7, 12),
+        every=3.0,
+        delays=(0.05, 0.2, 1.0),
+        crashed=(0.1, 8.0),
+        cut=(0.5, 12.0),
+        most_voters=3,
+    ),
+    "shrink": Stress(
+        sizes=(2, 3, 4, 5),
+        every=4.0,
+        delays=(0.05, 0.2, 1.0),
+        crashed=(0.5, 40.0),
+        cut=(1.5, 30.0),
+        faults=("crash", "crash", "crash", "partition", "one_way", "freeze", "kill", "control"),
+        may_shrink=True,
     ),
     "turns": Stress(
         sizes=(3, 4),
@@ -173,6 +200,7 @@ class Host:
         self.granted = -1e9  # until when a controller has granted the first attempt
         self.supervisor = None
         self.booted = 0.0
+        self.is_lost = False  # for good
         self.frozen_until = self.thawed = -1e9
         self.mute_until = -1e9  # the supervisor alone stands still
         self.running = 0  # the attempt whose processes run, 0 for none
@@ -213,7 +241,13 @@ class World:
         if spares is not None:
             spare = spares
         self.hosts = {f"n{i}": Host(f"n{i}") for i in range(self.size + spare)}
-        self.voters = list(self.hosts)
+        names = list(self.hosts)
+        self.first = names[: self.size]  # the nodes of the first attempt
+        self.voters = names[: self.stress.most_voters]
+        self.learners = names[self.stress.most_voters :]
+        self.least = self.size
+        if self.stress.may_shrink:
+            self.least = self.chance.randint(1, self.size)
         self.now, self.sequence, self.events = 0.0, 0, []
         self.blocked = set()
         self.loss = self.chance.choice(self.stress.losses)
@@ -237,14 +271,14 @@ class World:
         self.started[1] = self.now
         for name, host in self.hosts.items():
             host.granted = self.clock(host) + GRANTED
-            if name in self.voters[: self.size]:
+            if name in self.first:
                 host.running = host.newest = 1
                 host.granted += self.chance.uniform(0.0, SECONDS["SKEW"])
             host.supervisor.beginning = self._beginning(host)
 
     def _beginning(self, host):
         """Return the controller's word about the first attempt, as the host has it on its disk."""
-        return self.parts.Beginning(1, tuple(self.voters[: self.size]), host.granted, 0, None)
+        return self.parts.Beginning(1, tuple(self.first), host.granted, 0, None)
 
     def _judge(self, run, found):
         """Return the entry of a verdict. Every attempt that failed may be followed by another."""
@@ -280,12 +314,12 @@ class World:
         host.running, host.ending_at, host.checked, host.reported = 0, None, 0, None
         saved = host.disk and json.loads(json.dumps(host.disk))
         host.granted = self.clock(host)  # as the product does after a boot
-        more = ()
+        more = (None, None)
         if self.is_detached:
             more = (self._beginning(host), self._judge)
         host.supervisor = self.parts.Supervisor(
             host.identity, self.voters, self.size, saved, self.clock(host),
-            random.Random(self.chance.random()), *more,
+            random.Random(self.chance.random()), *more, None, self.learners, self.least,
         )  # fmt: skip
         if saved is None:
             host.disk = host.supervisor.raft.state()
@@ -399,7 +433,8 @@ class World:
             members = [h for h in self.hosts.values() if h.running == attempt]
             awake = [h for h in members if self.now >= h.frozen_until and not h.failed]
             linked = not any((a.name, b.name) in self.blocked for a in awake for b in awake)
-            if len(awake) == self.size and linked:
+            team = self.state.teams.get(attempt, self.first)
+            if len(awake) == len(team) and linked:
                 self.trained = self.now
                 for host in awake:
                     host.step += 1
@@ -421,19 +456,20 @@ class World:
         getattr(self, "_" + self.chance.choice(self.stress.faults))(host)
         self.at(self.chance.expovariate(1 / self.stress.every), self.disturb)
 
-    def _crash(self, host):
+    def _crash(self, host, for_good=False):
         host.supervisor, host.running, host.ending_at = None, 0, None
-        host.frozen_until = -1e9
+        host.frozen_until, host.is_lost = -1e9, for_good
         self.at(self.chance.uniform(*self.stress.crashed), self._return, host)
 
     def _return(self, host):
-        if host.supervisor is None:
+        if host.supervisor is None and not host.is_lost:
             self._boot(host)
 
     def _wipe(self, host):
         """Empty a host's disk. In a detached run its supervisor would be gone, too."""
         fresh = sum(other.number > 1 for other in self.hosts.values())
-        if 2 * (fresh + 1) < len(self.hosts) and not self.is_detached:
+        is_voter = host.name in self.voters
+        if 2 * (fresh + 1) < len(self.voters) and is_voter and not self.is_detached:
             self._crash(host)
             host.lose_disk(self.parts.keeps_names)
 
@@ -503,7 +539,7 @@ class World:
                 "kind": "plan",
                 "generation": self.state.generation,
                 "attempt": 1,
-                "members": self.voters[: self.size],
+                "members": self.first,
                 "step": 0,
             }
             for host in list(self.hosts.values()):
@@ -544,10 +580,14 @@ class World:
         if plan["attempt"] in self.planned:
             raise Unsafe(f"attempt {plan['attempt']} begins twice")
         self.planned.add(plan["attempt"])
+        if not self.least <= len(set(plan["members"])) <= self.size:
+            raise Unsafe(f"attempt {plan['attempt']} begins on {plan['members']}")
 
     def _check_values(self):
         """Check that nobody has changed a value in place. Logs and disks share them."""
         for host in self.hosts.values():
+            if host.supervisor is None:
+                continue
             log = host.supervisor.raft.log[: host.checked]
             if [json.dumps(entry.value) for entry in log] != self.texts[: host.checked]:
                 raise Unsafe(f"{host.identity} has changed a committed value")
@@ -587,10 +627,25 @@ class World:
         """End all faults."""
         self.blocked, self.loss, self.delay = set(), 0.0, 0.05
         for host in self.hosts.values():
+            stood = max(host.frozen_until, host.mute_until) > self.now
             host.frozen_until = min(host.frozen_until, self.now)
             host.thawed = min(host.thawed, self.now)
             host.mute_until = min(host.mute_until, self.now)
-            self._return(host)
+            if stood and host.supervisor is not None:
+                self._enter(host, host.supervisor.tick)
+        lost = self._lost_for_good()
+        for host in self.hosts.values():
+            if host in lost:
+                self._crash(host, for_good=True)
+            else:
+                self._return(host)
+
+    def _lost_for_good(self):
+        """Return hosts that never come back, so few that the others can go on without them."""
+        most = min(self.size - self.least, (len(self.voters) - 1) // 2)
+        if not most:
+            return []
+        return self.chance.sample(list(self.hosts.values()), self.chance.randint(0, most))
 
     def play(self):
         """Play one schedule. Raises Unsafe or Stuck."""

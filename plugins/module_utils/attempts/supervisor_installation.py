@@ -21,8 +21,8 @@ FINAL_SECONDS = 12.0
 def install(run_command, home, base, given, archives):
     """Give a node its order and start its supervisor. Raises AttemptError where it does not start.
 
-    given: run, site, node, nodes, spares, first, mesh, start, max_restarts, point, notify, plans
-    (see planned_attempts.py), and the text job. archives: {file name: bytes}.
+    given: run, site, node, nodes, spares, voters, first, mesh, start, max_restarts, point, notify,
+    plans (see planned_attempts.py), and the text job. archives: {file name: bytes}.
     """
     place = orders.place_of(os.path.join(base, "runs", given["run"]), given["node"])
     _forget_earlier(place)
@@ -42,6 +42,7 @@ def install(run_command, home, base, given, archives):
         home=home,
         nodes=given["nodes"],
         spares=given["spares"],
+        voters=given["voters"],
         first=given["first"],
         mesh=given["mesh"],
         max_restarts=given["max_restarts"],

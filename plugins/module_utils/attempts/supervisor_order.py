@@ -17,9 +17,11 @@ NAME, WISH, STATE, STATUS = "order.json", "wish.json", "state.json", "status.jso
 LEASE = "lease.json"
 PLANS, JOB = "plans.json", "job.json"
 AGENT, REPLICATOR, PROGRAM = "agent.pyz", "replicator.pyz", "supervisor.pyz"
-VERSION = 2
-# More voters than these were never simulated.
-MOST_NODES = 9
+VERSION = 3
+# Each voter has a connection to every other node of the run. So of many nodes only a few vote.
+MOST_VOTERS, VOTERS_OF_MANY = 9, 5
+# More nodes than these were never simulated.
+MOST_NODES = 64
 # With more spares there would be hundreds of teams, each with plans of its own.
 MOST_SPARES = 2
 # Seconds for which the first attempt trains by the controller's word alone.
@@ -37,6 +39,7 @@ class Order(typing.NamedTuple):
     home: str
     nodes: list[str]  # of the first attempt, in rank order
     spares: list[str]  # that may take the place of a lost node
+    voters: list[str]  # that agree on the run's attempts: the first ones of nodes and spares
     first: int  # the attempt that the controller has started
     mesh: str  # ssh configuration of the run's credential, '' for a single node
     max_restarts: int
@@ -47,8 +50,8 @@ class Order(typing.NamedTuple):
     notify: list[dict]  # the site's receivers that are told from the nodes
 
 
-def voters_of(order):
-    """Return the nodes of a run that agree on its attempts."""
+def nodes_of(order):
+    """Return the nodes that may come to train in a run, in rank order, then the spares."""
     return [*order.nodes, *order.spares]
 
 

@@ -19,6 +19,8 @@ CAUSES = (
     "read_only",
     "unreachable",
 )
+# Those after which a node that answers again is as good as before.
+AWAY = ("no_end_recorded", "node_lost", "unreachable")
 
 
 def culprits(verdict: Mapping[str, Any], nodes: Collection[str]) -> dict[str, str]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections between the supervisors of a run: one held SSH connection for each pair of nodes.
 
-The later node of a pair in rank order calls the earlier one. sshd there starts the gate, which
-leads to the supervisor's socket (agent/relay.py). A message is one line of JSON. What cannot be
-sent is lost, which the protocol expects.
+A pair needs none where neither of its nodes has a vote. The later node of a pair in rank order
+calls the earlier one. sshd there starts the gate, which leads to the supervisor's socket
+(agent/relay.py). A message is one line of JSON. What cannot be sent is lost, which the protocol
+expects.
 """
 
 from __future__ import annotations
@@ -183,13 +184,21 @@ class Channel:
         link.close()
 
 
-def calls_of(me: str, nodes: typing.Sequence[str], config: str, number: int) -> dict:
-    """Return {peer: command} of the peers that a node calls: those before it in rank order.
+def peers_called(me: str, nodes: typing.Sequence[str], voters: typing.Collection[str]) -> list[str]:
+    """Return the peers that a node calls: those before it in rank order, where one of both votes.
+
+    voters: the first ones of the nodes.
+    """
+    earlier = nodes[: list(nodes).index(me)]
+    return [peer for peer in earlier if peer in voters]
+
+
+def calls_of(peers: typing.Iterable[str], config: str, number: int) -> dict:
+    """Return {peer: command} of the peers that a node calls.
 
     config: the ssh configuration of the run's credential. number: the attempt that it was made for.
     """
-    earlier = nodes[: list(nodes).index(me)]
-    return {peer: ["ssh", "-F", config, peer, f"talk {number:d}"] for peer in earlier}
+    return {peer: ["ssh", "-F", config, peer, f"talk {number:d}"] for peer in peers}
 
 
 def path_of(run: str, node: str) -> str:

@@ -41,6 +41,8 @@ def judge(order, planned_ranks, run, found):
     earlier = [_entry_of(value) for value in run.verdicts]
     decision = restart_policy.decide({"attempts": [*earlier, entry]}, order.max_restarts) or {}
     instead, delay = _instead(order, run, found), _delay(decision)
+    culprits = machine_faults.culprits(verdict_found, run.members)
+    broken = [node for node, cause in culprits.items() if cause not in machine_faults.AWAY]
     if instead:
         delay = 0.0  # the older checkpoint removes what kept the attempt from its start
     return {
@@ -54,7 +56,8 @@ def judge(order, planned_ranks, run, found):
         "saved": restart_policy.has_saved(entry),
         "resume": entry["resume"],
         "instead": instead,
-        "failed": sorted(machine_faults.culprits(verdict_found, run.members)),
+        "failed": sorted(culprits),
+        "broken": sorted(broken),
     }
 
 
@@ -80,7 +83,7 @@ def _instead(order, run, found):
 
 def _is_sound(order, point):
     """Return whether a value of a peer describes a checkpoint of this run."""
-    if not isinstance(point, dict) or point.get("source") not in orders.voters_of(order):
+    if not isinstance(point, dict) or point.get("source") not in orders.nodes_of(order):
         return False
     return not point_check.point_problem(point)
 

@@ -47,7 +47,7 @@ _VALUES = {
 # Fields that may be missing.
 _OPTIONAL = {
     "checkpoint": {"point"},
-    "verdict": {"trained", "saved", "resume", "instead", "failed"},
+    "verdict": {"trained", "saved", "resume", "instead", "failed", "broken"},
 }
 _REPORT = (_COUNT, bool, bool, bool, _COUNT)
 
@@ -113,9 +113,10 @@ def _names_nodes(value: dict[str, typing.Any], nodes: typing.Collection[str]) ->
     """
     if value["kind"] == "plan" and not value["members"]:
         return False
-    if not isinstance(value.get("failed", []), list):
+    lists = [value.get(key, []) for key in ("members", "failed", "broken")]
+    if not all(isinstance(names, list) for names in lists):
         return False
-    named = [*value.get("members", ()), *value.get("failed", ())]
+    named = [name for names in lists for name in names]
     if "node" in value:
         named.append(value["node"])
     return all(isinstance(node, str) and node in nodes for node in named)

@@ -57,10 +57,10 @@ class Program:
         saved = None
         if os.path.exists(self._path(orders.STATE)):
             saved = read_json(self._path(orders.STATE))
-        self.voters = orders.voters_of(order)
+        self.nodes = orders.nodes_of(order)
         self.supervisor = Supervisor(
             order.node,
-            self.voters,
+            order.voters,
             len(order.nodes),
             saved,
             now,
@@ -68,6 +68,7 @@ class Program:
             beginning,
             self._judge,
             self._choose,
+            [name for name in self.nodes if name not in order.voters],
         )
         if saved is None:
             self._save()
@@ -76,7 +77,8 @@ class Program:
         self.teams = [plans.nodes for plans in planned_attempts.read(place)]
         calls = {}
         if order.mesh:
-            calls = channel.calls_of(order.node, self.voters, order.mesh, order.first)
+            peers = channel.peers_called(order.node, self.nodes, order.voters)
+            calls = channel.calls_of(peers, order.mesh, order.first)
         self.channel = channel.Channel(channel.path_of(order.run, order.node), calls, sys.stderr)
         self.alive_at = self.status_at = self.wish_at = -1e9
         self.heard_at, self.over_at = now, None
@@ -120,9 +122,9 @@ class Program:
         plan = planned_attempts.fresh_plan(self.place, run.members)
         return judgement.judge(self.order, plan["ranks"], run, found)
 
-    def _choose(self, run, ready):
+    def _choose(self, run, ready, may_be_fewer):
         """Return the nodes of the next attempt, () where too few are ready."""
-        return planned_attempts.choose(self.teams, run.members, ready, run.failed)
+        return planned_attempts.choose(self.teams, run, ready, may_be_fewer)
 
     def run(self):
         """Keep the run until it is over, and return the exit code."""
@@ -137,7 +139,7 @@ class Program:
         now, supervisor = clock(), self.supervisor
         supervisor.tell(self.attempts.report(now), now)
         for peer, message in received:
-            if peer in self.voters and messages.is_valid(message, self.voters):
+            if peer in self.nodes and messages.is_valid(message, self.nodes):
                 supervisor.receive(peer, message, now)
         supervisor.tick(now)
         self._wish(now)

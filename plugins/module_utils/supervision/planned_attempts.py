@@ -13,6 +13,7 @@ import typing
 
 from ..attempts import supervisor_order as orders
 from ..plan import next_plan, plan_bytes
+from .run_state import RunState
 
 Team = typing.Tuple[str, ...]
 
@@ -61,23 +62,34 @@ def plan_text(place: str, members: typing.Iterable[str], point: dict | None) -> 
 
 def choose(
     teams: typing.Sequence[Team],
-    members: typing.Collection[str],
+    run: RunState,
     ready: typing.Collection[str],
-    failed: typing.Sequence[str],
+    may_be_fewer: bool,
 ) -> Team:
     """Return the team of the next attempt, () where none is ready.
 
-    Nodes that failed by a fault of their own are left out where others are ready, or else the one
-    that failed first is taken. Then as many nodes as possible stay. Then the controller's order
-    counts. teams: the first attempt's first. members: of the attempt before. failed: the node that
-    failed last comes last.
+    The first of these rules that tells two teams apart counts:
+
+    1. A node that the newest verdict says is broken is left out.
+    2. As many nodes as possible train.
+    3. Nodes that failed by a fault of their own are left out, those that failed last before others.
+    4. As many nodes as possible stay.
+    5. The controller's order.
+
+    teams: the first attempt's first. may_be_fewer: whether nobody waits any longer for nodes that
+    are away. Where all nodes are ready, nobody does.
     """
     able = [team for team in teams if set(team) <= set(ready)]
     if not able:
         return ()
 
-    def cost(team: Team) -> tuple[int, int]:
-        worst = max((failed.index(node) + 1 for node in team if node in failed), default=0)
-        return worst, -len(set(team) & set(members))
+    def cost(team: Team) -> tuple[bool, int, int, int]:
+        places = [run.failed.index(node) + 1 for node in team if node in run.failed]
+        stay = set(team) & set(run.members)
+        return bool(set(team) & set(run.broken)), -len(team), max(places, default=0), -len(stay)
 
-    return min(able, key=cost)
+    best = min(able, key=cost)
+    are_all_ready = {node for team in teams for node in team} <= set(ready)
+    if len(best) < len(teams[0]) and not (may_be_fewer or are_all_ready):
+        return ()
+    return best

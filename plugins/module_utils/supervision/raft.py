@@ -2,8 +2,8 @@
 """Raft, to the letter.
 
 The source is figure 3.1 of Ongaro, Consensus: Bridging Theory and Practice (2014), with changes of
-one voter at a time (4.1 to 4.3), leaders that see when they are cut off (6.2), and reads that a
-round of heartbeats confirms (6.4).
+one voter at a time (4.1 to 4.3), learners that get the log and have no vote (4.2.1), leaders that
+see when they are cut off (6.2), and reads that a round of heartbeats confirms (6.4).
 
 Pure: messages and the time come in, messages go out. The caller writes `state()` to stable storage,
 with fsync, before it sends what `take_outbox()` returns, whenever `is_changed` says so. Times are
@@ -19,6 +19,7 @@ import random
 import typing
 
 HEARTBEAT = 0.5  # seconds between two rounds of a leader
+LEARN = 2.0  # seconds between two messages to a learner, where nothing is new
 ELECTION = (2.0, 4.0)  # seconds without a leader until a follower stands for election
 MOST_ENTRIES = 64  # entries of one message
 
@@ -34,7 +35,7 @@ class Entry(typing.NamedTuple):
 
 
 class Raft:
-    """One voter, or a node that only follows because the voters do not have it (any more).
+    """One voter, or a node that only follows: a learner, or one that the voters have left out.
 
     `role` is follower, candidate or leader, `leader` the one that this node follows, `commit` the
     number of entries that are committed. Entries are counted from 1.
@@ -47,12 +48,15 @@ class Raft:
         saved: Json | None,
         now: float,
         chance: random.Random,
+        learners: typing.Iterable[str] = (),
     ) -> None:
         """Begin as a follower.
 
         voters: the first ones, the same on all nodes. saved: what `state()` gave last, None on the
-        first start. chance: for the time until an election.
+        first start. chance: for the time until an election. learners: nodes that get the log and
+        never vote, the same on all nodes.
         """
+        self.learners = tuple(learners)
         self.me, self.first_voters, self.chance = me, tuple(voters), chance
         self.term, self.voted_for = 0, None
         self.log: list[Entry] = []
@@ -69,7 +73,7 @@ class Raft:
         self._round = 0
         self._rounds: dict[str, int] = {}  # the newest round that each voter has, its own as well
         self._answered: dict[str, float] = {}  # when each voter answered last
-        self._heard = now
+        self._heard = self._taught = now
         self._handlers = {
             "ask_vote": self._on_ask_vote,
             "vote": self._on_vote,
@@ -114,8 +118,11 @@ class Raft:
             return None
         self._append(Entry(self.term, value))
         self._match[self.me] = len(self.log)
-        self._broadcast(now)
+        self._tell_all(now)
+        before = self.commit
         self._advance()
+        if before < self.commit:  # a single voter is its own majority
+            self._tell_all(now)
         return len(self.log)
 
     def begin_read(self, now: float) -> int | None:
@@ -125,7 +132,7 @@ class Raft:
         """
         if self.role != "leader" or not self._has_committed_in_term():
             return None
-        self._broadcast(now)
+        self._broadcast(now, self._voters)
         return self._round
 
     def is_confirmed(self, number: int) -> bool:
@@ -141,7 +148,7 @@ class Raft:
         if now < self._due:
             return
         if self.role == "leader":
-            self._broadcast(now)
+            self._beat(now)
         elif self.me in self._voters:
             self._stand(now)
 
@@ -217,12 +224,26 @@ class Raft:
 
     # -- the log --
 
-    def _broadcast(self, now: float) -> None:
+    def _beat(self, now: float) -> None:
+        """Show that this node leads."""
+        if now - self._taught >= LEARN:
+            self._tell_all(now)
+        else:
+            self._broadcast(now, self._voters)
+
+    def _tell_all(self, now: float) -> None:
+        """Send every node what is new. Learners alone may be hundreds."""
+        self._taught = now
+        self._broadcast(now, (*self._voters, *self.learners))
+
+    def _broadcast(self, now: float, nodes: typing.Iterable[str]) -> None:
+        """Begin a round with some nodes."""
         self._due = now + HEARTBEAT
         self._round += 1
         self._rounds[self.me] = self._round
-        for voter in self._others():
-            self._append_to(voter)
+        for node in nodes:
+            if node != self.me:
+                self._append_to(node)
 
     def _append_to(self, node: str) -> None:
         before = min(self._next.get(node, len(self.log)) - 1, len(self.log))
@@ -284,7 +305,7 @@ class Raft:
         before = self.commit
         self._advance()
         if before < self.commit:
-            self._broadcast(now)  # the others learn at once what is committed
+            self._tell_all(now)  # the others learn at once what is committed
         if message["match"] < len(self.log):
             self._append_to(sender)
 

@@ -10,7 +10,8 @@ before it changes nothing, so that a late or doubled one does no harm.
     checkpoint  the attempt has written a complete one
     done        the attempt has completed the training
     verdict     why the attempt ended, whether another one may begin, which nodes failed by a fault
-                of their own, and the older checkpoint that stands instead of one that is lost
+                of their own, which of them are broken, and the older checkpoint that stands instead
+                of one that is lost
     stop        a person ends the run. Only a controller's open makes a next generation
     open        the next generation
 """
@@ -44,6 +45,7 @@ class RunState:
         self.delay = 0.0  # seconds from that verdict to the next attempt
         self.verdicts: list[Json] = []
         self.failed: list[str] = []  # nodes that failed by a fault of their own, the last one last
+        self.broken: list[str] = []  # those of the newest verdict that were not only away
 
     def is_open(self) -> bool:
         """Return whether attempts may still begin."""
@@ -120,6 +122,7 @@ class RunState:
             self.verdicts.append(value)
             failed = value.get("failed", [])
             self.failed = [node for node in self.failed if node not in failed] + failed
+            self.broken = value.get("broken", [])
             instead = value.get("instead")
             if instead and instead["step"] < self.step and self.written_by < self.attempt:
                 self.step, self.point = instead["step"], instead["point"]

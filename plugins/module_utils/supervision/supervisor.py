@@ -27,6 +27,9 @@ ASK = 3.0  # seconds between two questions
 LOST = 12.0  # seconds of silence after which the leader counts a member as lost
 SKEW = 120.0  # seconds between the first and the last member's start by a controller
 FINDING = 60.0  # seconds after an attempt's end in which its members may say what they found
+# Seconds after an attempt's end, and after a leader's election, in which a node that is away may
+# come back before the run goes on with fewer nodes.
+PATIENCE = 30.0
 
 
 class Report(typing.NamedTuple):
@@ -54,8 +57,9 @@ class Beginning(typing.NamedTuple):
 
 # Returns the entry `verdict` of an ended attempt by what its members found.
 Judge = typing.Callable[[RunState, "dict[str, Json]"], Json]
-# Returns the members of the next attempt by the run and the nodes that are ready, () for none.
-Choose = typing.Callable[[RunState, "list[str]"], typing.Sequence[str]]
+# Returns the members of the next attempt, () for none, by the run, the nodes that are ready, and
+# whether they may be fewer than those of the first attempt.
+Choose = typing.Callable[[RunState, "list[str]", bool], typing.Sequence[str]]
 IDLE = Report(0, False, False, False, 0)
 
 
@@ -90,14 +94,17 @@ class Supervisor:
         beginning: Beginning | None = None,
         judge: Judge | None = None,
         choose: Choose | None = None,
+        learners: typing.Iterable[str] = (),
+        least: int | None = None,
     ) -> None:
         """Begin without a lease.
 
-        size: how many nodes an attempt needs. saved: see Raft. Without a judge every failed attempt
-        is followed by another one. Without `choose` any nodes may train together.
+        size: how many nodes an attempt has. saved, learners: see Raft. Without a judge every failed
+        attempt is followed by another one. Without `choose` any nodes may train together, and least
+        is how many there have to be, None: size.
         """
-        self.me, self.size = me, size
-        self.raft = Raft(me, voters, saved, now, chance)
+        self.me, self.size, self.least = me, size, least or size
+        self.raft = Raft(me, voters, saved, now, chance, learners)
         self.run, self.applied = RunState(), 0
         self.beginning, self.judge = beginning, judge
         self.choose = choose or self._first_ready
@@ -112,7 +119,8 @@ class Supervisor:
         self._told = 0  # the attempt whose processes were told to end
         self._next_ask = now
         self._asked_of: str | None = None  # the leader that was asked last
-        self._nonce = 0
+        # A number of its own in each life: an answer to a question before a restart counts nothing.
+        self._nonce = int(now * 1e6)
         self._asked: dict[int, float] = {}  # {nonce: time of asking}
         self._seen: dict[str, float] = {}  # leader: {node: when it asked last}
         self._reports: dict[str, Report] = {}
@@ -371,10 +379,10 @@ class Supervisor:
         Such a node comes back under a new name (`node2#2`). Its old one loses the vote first.
         """
         voters = self.raft.voters()
-        if set(voters).issuperset(self._seen):
+        if {*voters, *self.raft.learners}.issuperset(self._seen):
             return None
         for node in self._seen:
-            if node in voters:
+            if node in voters or node in self.raft.learners:
                 continue
             same = [n for n in {*voters, *self._seen} if host_of(n) == host_of(node)]
             if any(_number_of(n) > _number_of(node) for n in same):
@@ -416,8 +424,9 @@ class Supervisor:
             return None  # whether there may be one is not decided yet
         if self.judge and now < self._judged_at + self.run.delay:
             return None
-        ready = [node for node in self.raft.voters() if self._is_ready(node, now)]
-        members = self.choose(self.run, ready)
+        nodes = (*self.raft.voters(), *self.raft.learners)
+        ready = [node for node in nodes if self._is_ready(node, now)]
+        members = self.choose(self.run, ready, now >= self._since + PATIENCE)
         if not members:
             return None
         return self._plan(self.run.attempt + 1, members)
@@ -427,11 +436,14 @@ class Supervisor:
         report = self._reports.get(node, IDLE)
         return self._is_heard(node, now) and (report.can_join or node in self.run.members)
 
-    def _first_ready(self, run: RunState, ready: list[str]) -> typing.Sequence[str]:
+    def _first_ready(
+        self, run: RunState, ready: list[str], may_be_fewer: bool
+    ) -> typing.Sequence[str]:
         """Return the nodes of the attempt before that are ready, and others for the missing."""
         stay = [node for node in run.members if node in ready]
         members = (stay + [node for node in ready if node not in stay])[: self.size]
-        if len(members) < self.size:
+        is_enough = len(members) == self.size or (may_be_fewer and len(members) >= self.least)
+        if not is_enough:
             return ()
         return sorted(members)
 

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.supervisor_order import (
@@ -33,6 +32,8 @@ from . import checkpoint_interval, code_history, pace_history, standby
 
 # What the ranks of a rehearsal run, below the product's directory.
 REHEARSED = "plugins/module_utils/agent/rehearsal_rank.py"
+# Of all plans for the attempts that nodes begin themselves.
+MOST_PLAN_BYTES = 8 << 20
 Arguments = dict[str, Any]
 Findings = list[dict[str, Any]]
 
@@ -222,20 +223,38 @@ def _detach_findings(plan: Plan, job: dict[str, Any]) -> Findings:
 
 def _supervise(plan: Plan, arguments: Arguments, spares: list[Node]) -> str:
     """Return as JSON what the nodes need for later attempts, '' where a controller begins them."""
-    job = arguments["job"]
-    if not job.get("detach") or len(plan["nodes"]) > MOST_NODES:
+    job, nodes = arguments["job"], arguments["nodes"]
+    if not job.get("detach") or len(nodes) > MOST_NODES:
         return ""
+    least = job.get("min_nodes") or len(nodes)
     given = {
         "max_restarts": job["max_restarts"],
         "point": arguments["resume"] or {},
         "notify": arguments["site"]["notify_from_nodes"],
         "spares": [node["name"] for node in spares],
-        "plans": [_plans_of(arguments["nodes"], arguments)],
+        "voters": standby.voters(nodes, spares, least),
+        "plans": list(_plans_of_teams(standby.teams(nodes, spares, least), arguments)),
     }
-    for team in standby.teams(arguments["nodes"], spares)[1:]:
-        with contextlib.suppress(compiler.PlanError):  # two spares that do not fit together
-            given["plans"].append(_plans_of(team, arguments))
     return json.dumps(given)
+
+
+def _plans_of_teams(teams: Iterable[list[Node]], arguments: Arguments) -> Iterator[dict[str, Any]]:
+    """Yield the plans of the job's own team and of the next ones, up to a length of all together.
+
+    Every node gets all of them.
+    """
+    length = 0
+    for number, team in enumerate(teams):
+        try:
+            plans = _plans_of(team, arguments)
+        except compiler.PlanError:
+            if not number:
+                raise
+            continue  # for example two spares that do not fit together
+        length += len(plans["fresh"]) + len(plans["template"])
+        if number and length > MOST_PLAN_BYTES:
+            return
+        yield plans
 
 
 def _compile_for(nodes: Sequence[Node], arguments: Arguments) -> Plan:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spares that stand by for a run whose nodes restart it themselves."""
+"""Nodes of a run that they restart themselves: the spares that stand by, the voters, the teams."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.supervisor_order import (
-    MOST_NODES,
     MOST_SPARES,
+    MOST_VOTERS,
+    VOTERS_OF_MANY,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import python_env
@@ -44,7 +45,7 @@ def most_spares(count: int) -> int:
     The nodes of the first attempt alone have more than half of the votes, so that spares that are
     away never stop a run.
     """
-    return max(0, min(MOST_SPARES, count - 1, MOST_NODES - count))
+    return max(0, min(MOST_SPARES, count - 1))
 
 
 def candidates(job: Job, site: Site, nodes: Sequence[Node]) -> list[Node]:
@@ -134,17 +135,35 @@ def _texts(items: Findings) -> list[str]:
     return [str(item["text"]) for item in items]
 
 
-def teams(nodes: Sequence[Node], standing_by: Sequence[Node]) -> list[list[Node]]:
-    """Return the nodes of each attempt that the run may come to, in rank order.
+def voters(nodes: Sequence[Node], standing_by: Sequence[Node], least: int) -> list[str]:
+    """Return the names of the nodes that vote on a run's attempts: the first nodes and spares.
 
-    The first team is the job's own. Each spare takes the place of the node that it replaces.
+    least: with so many nodes the run may go on. Of two nodes neither has more than half of the
+    votes alone. So where one may go on alone, it is the one with rank 0.
     """
-    result = []
-    for count in range(min(len(nodes), len(standing_by)) + 1):
-        for places in itertools.combinations(range(len(nodes)), count):
-            for chosen in itertools.combinations(standing_by, count):
-                team = list(nodes)
-                for place, spare in zip(places, chosen):
-                    team[place] = spare
-                result.append(team)
-    return result
+    names = [node["name"] for node in [*nodes, *standing_by]]
+    if len(names) == 2 and least == 1:
+        return names[:1]
+    if len(nodes) > MOST_VOTERS:
+        return names[:VOTERS_OF_MANY]
+    return names[:MOST_VOTERS]
+
+
+def teams(nodes: Sequence[Node], standing_by: Sequence[Node], least: int) -> Iterator[list[Node]]:
+    """Yield the nodes of each attempt that the run may come to, in rank order.
+
+    The first team is the job's own. Teams with fewer lost nodes come first. A spare takes the place
+    of a node that it replaces, other places stay empty. least: the fewest nodes of a team.
+    """
+    for lost in range(len(nodes) + 1):
+        for replaced in range(min(lost, len(standing_by)), -1, -1):
+            if len(nodes) - lost + replaced < least:
+                break
+            for places in itertools.combinations(range(len(nodes)), lost):
+                for chosen in itertools.combinations(standing_by, replaced):
+                    by_place = dict(zip(places, chosen))
+                    yield [
+                        by_place.get(place, node)
+                        for place, node in enumerate(nodes)
+                        if place in by_place or place not in places
+                    ]

@@ -34,6 +34,7 @@ GIVEN = {
     "max_restarts": 3,
     "point": point_of(),
     "spares": ["node4"],
+    "voters": ["node1", "node2", "node3"],
     "plans": [{"nodes": NODES, "fresh": '{"fresh":1}', "template": '{"template":1}'}],
     "notify": [{"index": 0}],
     "job": '{"job":1}',

@@ -276,7 +276,14 @@ def test_what_runs_on_nodes_needs_no_pyyaml():
 # --- a run that its nodes restart themselves
 
 PLANS = [{"nodes": ["node1", "node2"], "fresh": "{}", "template": ""}]
-SUPERVISE = {"max_restarts": 3, "point": {}, "notify": [], "spares": ["node3"], "plans": PLANS}
+SUPERVISE = {
+    "max_restarts": 3,
+    "point": {},
+    "notify": [],
+    "spares": ["node3"],
+    "voters": ["node1", "node2", "node3"],
+    "plans": PLANS,
+}
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     supervisor_order as orders,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import primitives
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.start import standby
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.start import job_plan, standby
 from core_support import ADDRESSES, gang, job_of, peer_key
 from unit.modules.test_plan import module_arguments
 
@@ -26,11 +26,30 @@ def site_of(count, spares, **changes):
     return {**gang()["site"], "nodes": nodes[:count], "spares": nodes[count:]}
 
 
+def named(count, spares):
+    """Return (nodes, spares) that have only their names."""
+    made = [{"name": f"n{number}"} for number in range(count + spares)]
+    return made[:count], made[count:]
+
+
 @pytest.mark.parametrize("count", range(1, 12))
 def test_the_first_nodes_alone_have_more_than_half_of_the_votes(count):
     spares = standby.most_spares(count)
-    assert count > (count + spares) / 2 and spares <= orders.MOST_SPARES
-    assert not spares or count + spares <= orders.MOST_NODES
+    nodes, standing_by = named(count, spares)
+    voters = standby.voters(nodes, standing_by, count)
+    assert spares <= orders.MOST_SPARES and len(voters) <= orders.MOST_VOTERS
+    assert len({node["name"] for node in nodes} & set(voters)) > len(voters) / 2
+
+
+def test_of_two_nodes_only_rank_0_votes_where_one_may_go_on_alone():
+    nodes, spares = named(2, 1)
+    assert standby.voters(nodes, [], 1) == ["n0"] and len(standby.voters(nodes, [], 2)) == 2
+    assert len(standby.voters(nodes, spares, 1)) == 3
+
+
+def test_of_many_nodes_few_vote():
+    nodes, spares = named(orders.MOST_VOTERS + 1, 1)
+    assert standby.voters(nodes, spares, 10) == ["n0", "n1", "n2", "n3", "n4"]
 
 
 @pytest.mark.parametrize("job, names", [(DETACHED, ["node3", "node4"]), (job_of(), [])])
@@ -53,14 +72,27 @@ def test_a_spare_that_has_a_place_already_is_no_candidate():
 
 @pytest.mark.parametrize("count, spares", [(2, 0), (2, 1), (3, 2), (7, 2)])
 def test_each_team_keeps_the_places_of_those_that_stay(count, spares):
-    names = [{"name": f"n{number}"} for number in range(count + spares)]
-    nodes, standing_by = names[:count], names[count:]
-    teams = standby.teams(nodes, standing_by)
+    nodes, standing_by = named(count, spares)
+    teams = list(standby.teams(nodes, standing_by, count))
     assert len(teams) == math.comb(count + spares, count) and teams[0] == nodes
     assert len({tuple(sorted(n["name"] for n in team)) for team in teams}) == len(teams)
     for team in teams:
         for place, node in enumerate(team):
             assert node in standing_by or node == nodes[place]
+
+
+@pytest.mark.parametrize("count, spares, least", [(2, 0, 1), (3, 1, 2), (4, 2, 2)])
+def test_each_smaller_team_keeps_the_order_of_the_ranks(count, spares, least):
+    nodes, standing_by = named(count, spares)
+    teams = list(standby.teams(nodes, standing_by, least))
+    sizes = range(least, count + 1)
+    assert len(teams) == sum(math.comb(count + spares, size) for size in sizes)
+    assert len({tuple(sorted(n["name"] for n in team)) for team in teams}) == len(teams)
+    lost = [len([node for node in nodes if node not in team]) for team in teams]
+    assert teams[0] == nodes and lost == sorted(lost)
+    for team in teams:
+        own = [node for node in team if node in nodes]
+        assert own == sorted(own, key=nodes.index) and least <= len(team) <= count
 
 
 def arguments_of(spares=1, **facts):
@@ -143,6 +175,24 @@ def test_the_next_spare_takes_the_place_of_one_that_does_not_answer(run_action):
     assert json.loads(made["supervise"])["spares"] == ["node4"]
     (finding,) = [item for item in made["findings"] if item["code"] == "spare.not_ready"]
     assert "No route to host" in finding["text"]
+
+
+def test_nodes_that_may_be_fewer_get_plans_of_smaller_teams(run_action):
+    given = arguments_of()
+    given["job"] = job_of(detach=True, max_restarts=3, min_nodes=1)
+    supervise = json.loads(run_action("plan", given)["supervise"])
+    names = [plans["nodes"] for plans in supervise["plans"]]
+    assert names[:3] == [["node1", "node2"], ["node3", "node2"], ["node1", "node3"]]
+    assert len(names) == 6 and supervise["voters"] == ["node1", "node2", "node3"]
+    alone = json.loads(supervise["plans"][names.index(["node2"])]["fresh"])
+    assert [node["name"] for node in alone["nodes"]] == ["node2"]
+    assert {rank["node"] for rank in alone["ranks"]} == {"node2"}
+
+
+def test_the_plans_of_many_teams_are_cut_off_at_a_length(run_action, monkeypatch):
+    monkeypatch.setattr(job_plan, "MOST_PLAN_BYTES", 1)
+    supervise = json.loads(run_action("plan", arguments_of())["supervise"])
+    assert [plans["nodes"] for plans in supervise["plans"]] == [["node1", "node2"]]
 
 
 def test_spares_that_the_votes_cannot_bear_are_left_out(run_action):

@@ -228,7 +228,9 @@ def test_a_command_that_cannot_be_started_is_no_error(tmp_path):
 
 
 def test_who_calls_whom():
-    calls = {node: channel.calls_of(node, ["c", "a", "b"], "/k/config", 4) for node in "abc"}
+    nodes = ["c", "a", "b"]
+    peers = {node: channel.peers_called(node, nodes, nodes) for node in nodes}
+    calls = {node: channel.calls_of(peers[node], "/k/config", 4) for node in "abc"}
     assert calls == {
         "c": {},
         "a": {"c": ["ssh", "-F", "/k/config", "c", "talk 4"]},
@@ -293,3 +295,8 @@ def test_a_caller_that_takes_the_name_of_a_called_peer_raises_nothing(pair):
     ]
     assert made._read(newer, 0.0) == [] and made.links["node1"] is newer
     assert made._read(older, 0.0) == []
+
+
+def test_nodes_without_a_vote_do_not_call_each_other():
+    calls = [channel.peers_called(node, ["a", "b", "c", "d"], ["a", "b"]) for node in "abcd"]
+    assert calls == [[], ["a"], ["a", "b"], ["a", "b"]]

@@ -76,7 +76,20 @@ def run_of(attempts=1, judged=(), point=None):
 
 
 def test_a_lost_node_has_failed_by_a_fault_of_its_own():
-    assert judge(run_of(), lost())["failed"] == ["node2"]
+    value = judge(run_of(), lost())
+    assert value["failed"] == ["node2"] and value["broken"] == []  # it may come back as it was
+
+
+def test_a_node_with_a_broken_device_is_broken():
+    ecc = {"kind": "OSError", "text": "uncorrectable ECC error encountered", "origin": "python"}
+    other = end(1, signal="SIGTERM", at=2.0)
+    found = {
+        "node1": node("node1", end(0, code=1, at=0.0, said=ecc)),
+        "node2": node("node2", other, unit=stopped("peer", at=1.0, source="node1")),
+    }
+    value = judge(run_of(), found)
+    assert value["verdict"]["cause"] == "device_error"
+    assert value["failed"] == value["broken"] == ["node1"]
 
 
 def test_a_checkpoint_that_all_know_of_is_progress_where_its_log_is_lost():

@@ -181,6 +181,13 @@ def test_an_unknown_kind_is_refused(kind):
     assert not is_valid(dict(MESSAGES["vote"], kind=kind))
 
 
+@pytest.mark.parametrize("key", ["failed", "broken"])
+def test_nodes_that_a_verdict_names_are_nodes_of_the_run(key):
+    for names in (["node9"], [1], "node1", {"node1": 1}):
+        assert not any(map(is_valid, carriers(dict(VALUES["verdict"], **{key: names}))))
+    assert all(map(is_valid, carriers(dict(VALUES["verdict"], **{key: ["node1"]}))))
+
+
 @pytest.mark.parametrize("kind", sorted(set(VALUES) - {"plan"}))
 def test_members_of_a_kind_without_any_raise_nothing(kind):
     assert not any(map(is_valid, carriers(dict(VALUES[kind], members=5))))

@@ -33,7 +33,7 @@ from unit.diagnosis.test_verdict import VALUE, end, node, stopped
 POINT = point_of(attempt=1, source="node2")
 STEP = node_attempts.order_of(POINT)
 # The product's seconds, made shorter.
-SECONDS = {"LEASE": 6.0, "KILL": 1.0, "ASK": 0.3, "LOST": 2.5, "FINDING": 2.0}
+SECONDS = {"LEASE": 6.0, "KILL": 1.0, "ASK": 0.3, "LOST": 2.5, "FINDING": 2.0, "PATIENCE": 4.0}
 
 
 class Processes:
@@ -77,14 +77,14 @@ class Processes:
 class World:
     """The programs of a run's nodes and spares, which take their turns in this thread."""
 
-    def __init__(self, folder, monkeypatch, nodes=NODES, spares=()):
+    def __init__(self, folder, monkeypatch, nodes=NODES, spares=(), least=None):
         self.folder, self.nodes, self.refused, self.forgotten = folder, nodes, [], []
         monkeypatch.setattr(relay, "socket_path", lambda _run, name: str(folder / f"{name}.s"))
         monkeypatch.setattr(
             channel,
             "calls_of",
-            lambda me, names, _config, _number: {
-                peer: call_of(folder / f"{peer}.s", me) for peer in names[: names.index(me)]
+            lambda peers, _config, _number: {
+                peer: call_of(folder / f"{peer}.s", self.calling) for peer in peers
             },
         )
         for name, value in SECONDS.items():
@@ -101,20 +101,23 @@ class World:
             node_supervisor.mesh_credential, "release", lambda *w: self.forgotten.append(w[-1])
         )
         monkeypatch.setattr(messages, "is_valid", self.check)
-        rows = []
-        for team in standby.teams([{"name": n} for n in nodes], [{"name": n} for n in spares]):
+        rows, least = [], least or len(nodes)
+        own, others = ([{"name": n} for n in names] for names in (nodes, spares))
+        for team in standby.teams(own, others, least):
             names = [node["name"] for node in team]
-            ranks = sample_plan(len(nodes), 1)["ranks"]
+            ranks = sample_plan(len(names), 1)["ranks"]
             ranks = [dict(rank, node=names[nodes.index(rank["node"])]) for rank in ranks]
             rows.append({"nodes": names, "fresh": json.dumps({"ranks": ranks}), "template": ""})
         for name in [*nodes, *spares]:
             more = {"nodes": nodes, "spares": list(spares), "mesh": "config" * (len(nodes) > 1)}
+            more["voters"] = standby.voters(own, others, least)
             order = order_of(folder, name, **more)
             files = {orders.NAME: json.dumps(order._asdict()), orders.PLANS: json.dumps(rows)}
             put(folder / name, files)
         self.programs = {name: self.begin(name) for name in [*nodes, *spares]}
 
     def begin(self, name):
+        self.calling = name
         return node_supervisor.Program(str(self.folder / name))
 
     def check(self, message, names):
@@ -424,3 +427,61 @@ def test_without_a_spare_that_is_free_the_run_waits(pair):
     assert [program.supervisor.run.attempt for program in pair.programs.values()] == [1, 1]
     del pair.on("node3").report
     pair.until(begun(2))
+
+
+def lose(world, name):
+    """Switch a node off for good, after the controller's own lease."""
+    world.programs.pop(name).channel.close()
+    for program in world.programs.values():
+        program.supervisor.beginning = program.supervisor.beginning._replace(until=-1000.0)
+
+
+@pytest.fixture
+def worlds(tmp_path, monkeypatch):
+    """Make a world by nodes, spares and the fewest nodes that may train."""
+    made = []
+
+    def make(*given):
+        made.append(World(tmp_path, monkeypatch, *given))
+        made[-1].agree()
+        return made[-1]
+
+    yield make
+    for world in made:
+        for program in world.programs.values():
+            program.channel.close()
+        assert world.refused == []
+
+
+def test_the_run_goes_on_with_fewer_nodes_where_the_job_permits(worlds):
+    world = worlds(["node1", "node2", "node3"], [], 2)
+    lose(world, "node3")
+    world.on("node1").fail(signal="SIGKILL", at=0.0)
+    world.until(begun(2))
+    assert [sorted(world.on(name).members) for name in ("node1", "node2")] == [
+        ["node1", "node2"]
+    ] * 2
+    world.programs["node3"] = world.begin("node3")
+    world.on("node3").is_running, world.on("node3").has_failed = False, True
+    world.on("node1").step, world.on("node1").point = STEP, POINT
+    world.until(lambda program: program.supervisor.run.point == POINT)
+    world.on("node2").fail(signal="SIGKILL", at=0.0)
+    world.until(begun(3))  # it has its place again
+
+
+def test_of_two_nodes_the_one_with_rank_0_goes_on_alone(worlds):
+    world = worlds(["node1", "node2"], [], 1)
+    assert world.programs["node2"].supervisor.raft.voters() == ("node1",)
+    lose(world, "node2")
+    world.on("node1").fail(signal="SIGKILL", at=0.0)
+    world.until(begun(2))
+    assert list(world.on("node1").members) == ["node1"]
+
+
+def test_of_two_nodes_the_other_one_waits_for_rank_0(worlds):
+    world = worlds(["node1", "node2"], [], 1)
+    lose(world, "node1")
+    world.on("node2").fail(signal="SIGKILL", at=0.0)
+    for _turn in range(300):
+        world.step()
+    assert world.programs["node2"].supervisor.run.attempt == 1

@@ -9,11 +9,21 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     supervisor_order as orders,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import planned_attempts
+from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import (
+    planned_attempts,
+    run_state,
+)
 from core_support import put
 
 # Two nodes with two spares, as standby.teams orders them.
 TEAMS = [("a", "b"), ("s", "b"), ("t", "b"), ("a", "s"), ("a", "t"), ("s", "t")]
+
+
+def run_of(members, failed, broken=()):
+    """Return the state of a run."""
+    run = run_state.RunState()
+    run.members, run.failed, run.broken = tuple(members), list(failed), list(broken)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -33,7 +43,29 @@ TEAMS = [("a", "b"), ("s", "b"), ("t", "b"), ("a", "s"), ("a", "t"), ("s", "t")]
     ],
 )
 def test_the_next_team(members, ready, failed, expected):
-    assert planned_attempts.choose(TEAMS, members, ready, failed) == expected
+    run = run_of(members, failed)
+    assert planned_attempts.choose(TEAMS, run, ready, False) == expected
+
+
+# Three nodes, of which two are enough.
+SMALLER = [("a", "b", "c"), ("b", "c"), ("a", "c"), ("a", "b")]
+
+
+@pytest.mark.parametrize(
+    "members, ready, broken, may_be_fewer, expected",
+    [
+        ("abc", "abc", "", True, ("a", "b", "c")),  # nobody is left out without a need
+        ("abc", "ac", "", False, ()),  # the lost one may still come back
+        ("abc", "ac", "", True, ("a", "c")),
+        ("ac", "abc", "", False, ("a", "b", "c")),  # and has its place again
+        ("abc", "abc", "b", False, ("a", "c")),  # all are ready: nobody is waited for
+        ("abc", "ab", "b", True, ("a", "b")),
+        ("abc", "a", "", True, ()),
+    ],
+)
+def test_the_next_team_may_be_smaller(members, ready, broken, may_be_fewer, expected):
+    run = run_of(members, "b", broken)
+    assert planned_attempts.choose(SMALLER, run, ready, may_be_fewer) == expected
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.supervision impo
 VOTERS = ("a", "b", "c")
 
 
-def node(me="a", log=(), term=0, voted_for=None, voters=VOTERS):
+def node(me="a", log=(), term=0, voted_for=None, voters=VOTERS, learners=()):
     """Return a node with a log of [term, value]."""
     saved = {"term": term, "voted_for": voted_for, "log": [list(entry) for entry in log]}
-    return raft.Raft(me, voters, saved, 0.0, random.Random(1))
+    return raft.Raft(me, voters, saved, 0.0, random.Random(1), learners)
 
 
 def asked(term, last_index=0, last_term=0):
@@ -26,9 +26,9 @@ def answered(term, match, number=1):
     return {"kind": "appended", "term": term, "success": True, "match": match, "round": number}
 
 
-def led(log=(), term=0, voters=VOTERS):
+def led(log=(), term=0, voters=VOTERS, learners=()):
     """Return a leader that b has voted for."""
-    made = node(log=log, term=term, voters=voters)
+    made = node(log=log, term=term, voters=voters, learners=learners)
     made.tick(10.0)
     for voter in voters[1:]:
         made.receive(voter, {"kind": "vote", "term": term + 1, "granted": True}, 10.0)
@@ -115,3 +115,48 @@ def test_who_has_no_vote_does_not_stand():
     made = node("d")
     made.tick(100.0)
     assert (made.role, made.term) == ("follower", 0)
+
+
+def receivers(made):
+    """Return the receivers of the log in an outbox."""
+    return [to for to, message in made.take_outbox() if message["kind"] == "append"]
+
+
+def test_a_learner_gets_the_log_and_counts_nowhere():
+    made = led(learners=("d", "e"))
+    made.propose({"kind": "stop", "generation": 1}, 10.0)
+    assert receivers(made) == ["b", "c", "d", "e"]
+    for learner in "de":
+        made.receive(learner, answered(1, match=2), 10.0)
+    assert made.commit == 0  # of three voters only the leader has it
+    made.receive("b", answered(1, match=2), 10.0)
+    assert made.commit == 2 and receivers(made) == ["b", "c", "d", "e"]
+
+
+def test_a_learner_is_not_asked_for_each_round_nor_for_a_read():
+    made = led(learners=("d",))
+    made.receive("b", answered(1, match=1), 10.0)
+    made.take_outbox()
+    number = made.begin_read(10.1)
+    assert receivers(made) == ["b", "c"]
+    made.receive("d", answered(1, match=1, number=number), 10.1)
+    assert not made.is_confirmed(number)
+    made.receive("b", answered(1, match=1, number=number), 10.2)
+    assert made.is_confirmed(number)
+    made.tick(10.1 + raft.HEARTBEAT)
+    assert receivers(made) == ["b", "c"]
+    made.tick(10.2 + raft.LEARN)
+    assert "d" in receivers(made)
+
+
+def test_a_learner_never_stands_for_election():
+    made = node(me="d", learners=("d",))
+    made.tick(1000.0)
+    assert made.role == "follower" and made.take_outbox() == []
+
+
+def test_a_single_voter_tells_its_learners_at_once_what_is_committed():
+    made = led(voters=("a",), learners=("d",))
+    made.propose(None, 10.0)
+    last = [m for to, m in made.take_outbox() if to == "d"][-1]
+    assert last["commit"] == made.commit == 2

@@ -96,6 +96,15 @@ def test_the_node_that_failed_last_is_the_last_one():
     assert state.failed == ["a", "b"]
 
 
+def test_a_node_is_broken_by_the_newest_verdict_alone():
+    state = RunState()
+    for number, names in enumerate((["a"], []), 1):
+        verdict = {"kind": "verdict", "attempt": number, "again": True, "delay": 0.0}
+        assert state.apply(plan(number))
+        assert state.apply({"kind": "supersede", "attempt": number})
+        assert state.apply(dict(verdict, broken=names)) and state.broken == names
+
+
 def test_an_attempt_has_ended_when_all_its_members_say_so():
     ended = [{"kind": "ended", "attempt": 1, "node": node} for node in "ab"]
     assert not after(*FAILED, ended[0])[0].has_ended()

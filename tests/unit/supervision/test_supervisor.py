@@ -227,11 +227,29 @@ def test_the_caller_may_choose_the_members():
     made = leader_of_three()
     asked = []
 
-    def choose(run, ready):
-        asked.append((run.attempt, ready))
+    def choose(run, ready, may_be_fewer):
+        asked.append((run.attempt, ready, may_be_fewer))
         return ("s", "a")
 
     made.choose = choose
-    assert made._next_plan(100.0)["members"] == ["s", "a"] and asked == [(1, ["a", "s"])]
-    made.choose = lambda _run, _ready: ()
+    assert made._next_plan(100.0)["members"] == ["s", "a"] and asked == [(1, ["a", "s"], True)]
+    made.choose = lambda *_given: ()
     assert made._next_plan(100.0) is None
+
+
+def test_fewer_nodes_than_before_begin_after_a_while():
+    made = leader_of_three()
+    made.least, made._since, made._seen = 1, 100.0, {"a": 200.0}
+    assert made._next_plan(100.0 + supervisor.PATIENCE - 0.1) is None
+    assert made._next_plan(100.0 + supervisor.PATIENCE)["members"] == ["a"]
+    made.least = 2
+    assert made._next_plan(100.0 + supervisor.PATIENCE) is None
+
+
+def test_an_answer_to_a_question_of_an_earlier_life_counts_nothing(member):
+    number, state = ask(member, AT), member.raft.state()
+    again = supervisor.Supervisor("a", ("a", "b", "c"), 2, state, AT, random.Random(2))
+    for later in range(1, 20):
+        again.tick(AT + later)
+    again.receive("b", answer(number), AT + 20.0)
+    assert again.lease[0] == 0
