@@ -13,6 +13,7 @@ from harness import (
     NODES,
     attempt_file,
     background,
+    kill_rank,
     left_behind,
     new_run,
     on,
@@ -49,16 +50,6 @@ def saved_in(run, attempt):
     """Return the checkpoint that the nodes have agreed on, once that attempt has written one."""
     points = [point for point in states(run, "point") if point and point["attempt"] == attempt]
     return len(points) == len(NODES) and points[0]
-
-
-def kill_rank(node, run, attempt):
-    """End a node's rank as the kernel does without memory."""
-    mark, local = f"TRAINYARD_ATTEMPT={run}/{attempt}", "PADDLE_TRAINER_ID="
-    on(
-        node,
-        f"for pid in $(grep -lzs '^{mark}' /proc/[0-9]*/environ | cut -d/ -f3); do"
-        f" grep -qzs '^{local}' /proc/$pid/environ && kill -KILL $pid; done; true",
-    )
 
 
 @pytest.fixture(scope="module")

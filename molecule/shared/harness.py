@@ -177,6 +177,16 @@ def senders(node):
     return found
 
 
+def kill_rank(node, run, attempt):
+    """End a node's rank as the kernel does without memory."""
+    mark, local = f"TRAINYARD_ATTEMPT={run}/{attempt}", "PADDLE_TRAINER_ID="
+    on(
+        node,
+        f"for pid in $(grep -lzs '^{mark}' /proc/[0-9]*/environ | cut -d/ -f3); do"
+        f" grep -qzs '^{local}' /proc/$pid/environ && kill -KILL $pid; done; true",
+    )
+
+
 def quick_job(name):
     """Return the words for a shared job without its rehearsal."""
     return ("-e", f"config={JOBS}/{name}.yml", "-e", "rehearse=false")

@@ -103,6 +103,7 @@ class CallbackModule(quiet_callback.QuietCallback):
         self._picture, self._summary = terminal_picture.Picture(self._display), []
         self._pid, self._following, self._secrets = os.getpid(), None, sanitize.Secrets((), ())
         self._unshown = set()  # nodes whose status could not be shown
+        self._recorded = 0  # the attempt that the summary is about, 0 for none
         interruption.at_end(self._detached)
         terminal.set_broken_pipe_handler(self._end_unread)
 
@@ -142,6 +143,7 @@ class CallbackModule(quiet_callback.QuietCallback):
         if not self._watch.add(name, status, now, time.time()):
             return
         if status.get("found"):
+            self._end_earlier(status.get("attempt"))
             self._following = None
             if self._goes_on() and RUN_ID.match(status["run"]):
                 self._following = status["run"]
@@ -195,7 +197,7 @@ class CallbackModule(quiet_callback.QuietCallback):
             return
         if _of_controller(result) and result.result.get("summary") and "verdict" in result.result:
             self._set_summary(result.result["summary"])
-            self._following = None
+            self._recorded, self._following = result.result.get("attempt") or 0, None
         if module_of(result) == "attempt":
             stopped = result.result.get("stopped")
             if isinstance(stopped, (list, tuple)) and self._following in stopped:
@@ -235,6 +237,16 @@ class CallbackModule(quiet_callback.QuietCallback):
         if module_of(result) in HOLD_SECRETS:
             result.result["_ansible_verbose_override"] = True
             result.result.pop("invocation", None)
+
+    def _end_earlier(self, attempt):
+        """Print the summary of an earlier attempt before the live view of the next one.
+
+        resume.yml collects an attempt that nobody has followed, and then starts its own.
+        """
+        if self._recorded and isinstance(attempt, int) and attempt > self._recorded:
+            for line in [*self._summary, ""]:
+                self._display.display(line)
+            self._summary, self._recorded = [], 0
 
     def _set_summary(self, lines):
         commands = this_command.command_line()

@@ -67,6 +67,7 @@ class CallbackModule(CallbackBase):
         self._record = None  # what run_record returned of an attempt that ended
         self._newest = 0  # number of the newest attempt on a node
         self._refused, self._followed, self._complete = False, False, False
+        self._starts = False  # whether this command starts the run's next attempt
         self._replacements = replacement_failures.Replacements()
 
     def v2_playbook_on_play_start(self, play):
@@ -83,8 +84,11 @@ class CallbackModule(CallbackBase):
         record = self._of(result, "run_record") or {}
         if "again" in record and "verdict" in record and RUN_ID.match(str(record.get("run"))):
             self._record = record
-        if (self._of(result, "resume_decision") or {}).get("mode") == "follow":
-            self._followed = True
+        mode = (self._of(result, "resume_decision") or {}).get("mode")
+        self._followed = self._followed or mode == "follow"
+        self._starts = self._starts or mode == "start"
+        if self._starts and self._record and self._newest > self._record["attempt"]:
+            self._record = None  # of an attempt before the one that this command has started
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         if (self._of(result, "resume_decision") or {}).get("refused"):

@@ -200,6 +200,7 @@ def project(tmp_path):
                 "library/resume_decision.py": MODULE % str(log),
                 "library/other.py": MODULE % str(log),
                 "library/plan.py": MODULE % str(log),
+                "library/attempt_monitor.py": MODULE % str(log),
                 "playbooks/train.yml": (
                     TASKS % (first[0], json.dumps(first[1]), str(first[2]).lower())
                 ),
@@ -453,6 +454,28 @@ def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
             process.kill()
     process.communicate()
     assert any("is started again" in line for line in lines) is tried, lines
+
+
+@pytest.mark.parametrize("mode, follows", [("start", False), ("follow", True)])
+def test_an_attempt_that_this_command_has_started_detached_is_not_followed(project, mode, follows):
+    """resume.yml collects the attempt that was stopped, then starts the next one."""
+    stopped = dict(ended(1, {"again": False}), detached=True)
+    known = {
+        "resume_decision": {"mode": mode},
+        "run_record": stopped,
+        "attempt_monitor": {"status": {"attempts": [1, 2]}},
+    }
+    tasks = "".join(f"    - {name}: {{say: {json.dumps(said)}}}\n" for name, said in known.items())
+    text = f"- hosts: localhost\n  gather_facts: false\n  tasks:\n{tasks}"
+    path = put(str(project.tmp.parent), {"own/resume.yml": text})
+    process = project(f"{path}/own/resume.yml", *OWN, start=True)
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "is kept by its nodes" in line:
+            process.kill()
+    process.communicate()
+    assert any("is kept by its nodes" in line for line in lines) is follows, lines
 
 
 def test_ctrl_c_ends_the_wait_and_the_restart(project):

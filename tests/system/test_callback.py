@@ -382,6 +382,15 @@ def test_the_verdict_is_the_last_line(terminal):
     assert not [char for char in "".join(lines[-3:]) if char in "\x1b\x07\u202e"]
 
 
+def test_the_verdict_of_an_earlier_attempt_comes_before_the_next_one(terminal):
+    record = {"summary": ["STOPPED: by the user"], "verdict": {"outcome": "stopped"}, "attempt": 1}
+    terminal.ok("run_record", dict(record))
+    assert "STOPPED" not in terminal.ok("attempt_monitor", {"status": dict(at(0), attempt=1)})
+    shown = terminal.ok("attempt_monitor", {"status": dict(at(1), attempt=2)})
+    assert shown.index("STOPPED") < shown.index("step 2/8")
+    assert "STOPPED" not in terminal.stats()
+
+
 def test_a_node_gives_no_verdict_and_no_command_to_copy(terminal):
     terminal.ok(
         "ansible.builtin.command",

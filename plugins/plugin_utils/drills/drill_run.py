@@ -138,16 +138,12 @@ class Drill(Steps):
             raise fault_table.DrillError(f"no run was started: {last_line(self.main.text())}")
         self.result["run"] = self.run
         self.watch = Watch(self.site.nodes, self.run, self.site.base, self.fault.get("sign", ""))
-        if not self.observer().await_value(self.find_moment, MOMENT_SECONDS, self.all_over):
-            raise fault_table.DrillError(
-                f"the training did not come to {self.fault['at']}: {last_line(self.main.text())}"
-            )
+        self.await_moment(self.fault["at"], self.all_over)
         self.result["reached"] = True
-        self.since = time.monotonic()
         steps = fault_table.largest_count(self.observer().observations(), 1, "steps")
         self.do_steps("then")
         if self.fault["at"] == "inside":
-            self.since = self.find_moment(self.observer().observations()) or self.since
+            self.since = self.fault_began(self.observer().observations()) or self.since
         if self.fault.get("goes_on"):
             self.check_progress(steps)
         else:
@@ -171,9 +167,22 @@ class Drill(Steps):
             time.sleep(0.2)
         self.run = self.run or self.new_run(known)  # of a command that has ended since
 
-    def find_moment(self, observations: Observations) -> Any:
-        """Return a true value once the fault's moment has come."""
-        kind, _space, count = self.fault["at"].partition(" ")
+    def await_moment(self, moment: str, over: Callable[[], bool] = lambda: False) -> None:
+        """Wait for a moment of the training. The fault begins then.
+
+        over: whether nothing is to be waited for any more.
+        """
+        if not self.observer().await_value(
+            lambda observations: self.find_moment(observations, moment), MOMENT_SECONDS, over
+        ):
+            raise fault_table.DrillError(
+                f"the training did not come to {moment}: {last_line(self.main.text())}"
+            )
+        self.since = time.monotonic()
+
+    def find_moment(self, observations: Observations, moment: str) -> Any:
+        """Return a true value once a moment has come."""
+        kind, _space, count = moment.partition(" ")
         if kind == "inside":
             return self.fault_began(observations)
         if kind == "run":
@@ -264,11 +273,17 @@ class Drill(Steps):
                 f"attempt {number} never made a step: {last_line(self.main.text())}",
             )
             return
+        if not self.observer().await_value(lambda _observations: self.has_ended(number - 1), 60):
+            self.add_problem("drill.no_record", f"the record lacks the end of attempt {number - 1}")
         ended = self.attempts().get(number - 1, {}).get("ended")
         self.result["resumed"] = fault_table.seconds_between(
             stepped - time.monotonic() + time.time(), ended
         )
         self.result["point"] = (self.attempts().get(number) or {}).get("resume")
+
+    def has_ended(self, number: int) -> bool:
+        """Return whether the run's record has the end of an attempt."""
+        return bool(self.attempts().get(number, {}).get("ended"))
 
     def await_commands(self, seconds: float, last: bool = True) -> None:
         """Wait for the commands' own end."""

@@ -218,7 +218,8 @@ def check_leftovers(site: Site, run: str, seconds: float = 30) -> list[DrillProb
     )
     units = (
         "export XDG_RUNTIME_DIR=/run/user/$(id -u); systemctl --user list-units --plain --no-legend"
-        f" 'trainyard-{run}-*' 'yardguard-{run}-*' 'yardreplica-{run}-*' | cut -d' ' -f1"
+        f" 'trainyard-{run}-*' 'yardguard-{run}-*' 'yardreplica-{run}-*'"
+        f" 'yardsupervisor-{run}-*' | cut -d' ' -f1"
     )
     script, end = f"{marked}; {units}", time.monotonic() + seconds
     while True:

@@ -113,8 +113,12 @@ class PlaybookResult:
     def _add_status(self, host: str, status: Mapping[str, Any]) -> None:
         reduced = reduce_status(status, self._secrets)
         self._statuses[host] = reduced
-        if reduced.get("found"):
-            self._run, self._attempt = reduced.get("run"), reduced.get("attempt")
+        if not reduced.get("found"):
+            return
+        run, attempt = reduced.get("run"), reduced.get("attempt")
+        if self._verdict and isinstance(attempt, int) and attempt > (self._attempt or 0):
+            self._verdict = self._again = self._report = None  # of an earlier attempt
+        self._run, self._attempt = run, attempt
 
     def _add_verdict(self, data: Mapping[str, Any]) -> None:
         self._run, self._attempt = data.get("run"), data.get("attempt")

@@ -22,6 +22,16 @@ def test_a_verdict_comes_with_run_and_attempt():
     assert found["verdict"]["cause"] == "killed" and found["verdict"]["rank"] is None
 
 
+def test_the_verdict_of_an_earlier_attempt_is_not_that_of_the_newest():
+    result = PlaybookResult()
+    result.add("run_record", "localhost", {"run": "r", "attempt": 1, "verdict": VERDICT})
+    result.add("attempt_monitor", "node1", {"status": dict(status("node1", rank(0)), attempt=1)})
+    assert result.as_json()["verdict"]
+    result.add("attempt_monitor", "node1", {"status": dict(status("node1", rank(0)), attempt=2)})
+    found = result.as_json()
+    assert (found["attempt"], found["verdict"], found["again"]) == (2, None, None)
+
+
 def test_a_refusal_has_its_codes():
     result = PlaybookResult()
     result.add_failure("job_config", "localhost", {"msg": "two", "codes": ["a.b", "c.d"]})
