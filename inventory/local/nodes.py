@@ -16,9 +16,7 @@ MOST = 90  # addresses .11 to .100; molecule's nodes begin at .101
 
 def wanted() -> int:
     """TRAINYARD_LOCAL_NODES, else what the last `make demo` recorded, else two."""
-    recorded = Path(
-        os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state", "trainyard/local/nodes"
-    )
+    recorded = Path.home() / ".local/state/trainyard/local/nodes"  # trainyard_state_dir
     text = os.environ.get("TRAINYARD_LOCAL_NODES") or (
         recorded.read_text() if recorded.exists() else "2"
     )

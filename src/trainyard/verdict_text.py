@@ -27,10 +27,10 @@ def show(product: Product, site: Site, run: str | None, as_json: bool) -> Exit:
     folder = _runs_dir(product, site)
     name = run or _newest(folder)
     record = _read_record(product, site, folder, name)
-    attempt = next((item for item in reversed(record["attempts"]) if item["verdict"]), None)
-    if attempt is None:
+    attempt = next(iter(record["attempts"][-1:]), None)
+    if attempt is None or not attempt["verdict"]:
         command = Invocation("follow", site, {"run": name}).shown(product)
-        raise NoVerdict(f"{name} has no verdict yet; follow it to its end: {command}")
+        raise NoVerdict(_unjudged(name, record["attempts"], command))
     end = OF_OUTCOME.get(attempt["verdict"]["outcome"], Exit.UNKNOWN)
     if as_json:
         click.echo(json.dumps(_result(folder, name, attempt, end), indent=2, ensure_ascii=False))
@@ -38,6 +38,20 @@ def show(product: Product, site: Site, run: str | None, as_json: bool) -> Exit:
         for line in _lines(product, site, folder, name, attempt):
             click.echo(line)
     return end
+
+
+def _unjudged(name: str, attempts: list[dict[str, Any]], command: str) -> str:
+    """Return what is known of a run whose newest attempt has no verdict."""
+    which = name
+    if attempts:
+        which = f"attempt {attempts[-1]['number']} of {name}"
+    lines = [f"{which} has no verdict: it goes on, or nobody has followed it to its end"]
+    lines += [
+        f"attempt {item['number']} before it: {item['verdict']['text']}"
+        for item in attempts[:-1]
+        if item["verdict"]
+    ]
+    return "\n".join([*lines, f"follow it: {command}"])
 
 
 def _result(folder: Path, name: str, attempt: dict[str, Any], end: Exit) -> dict[str, Any]:

@@ -182,6 +182,18 @@ def test_why_reads_the_record_alone(type_in, site):
     assert type_in("why", "20200101-000000-none-0000").returncode == 20
 
 
+def test_why_takes_no_earlier_attempt_for_the_newest(type_in, site):
+    run = report_support.bring(Path("runs").absolute(), "raised")
+    path = Path("runs", run, "run.json")
+    record = json.loads(path.read_text())
+    newest = record["attempts"][-1]
+    record["attempts"].append({**newest, "number": newest["number"] + 1, "verdict": None})
+    path.write_text(json.dumps(record))
+    done = type_in("why")
+    assert done.returncode == 20 and f"attempt {newest['number'] + 1} of {run}" in done.stderr
+    assert newest["verdict"]["text"][:60] in done.stderr and "playbooks/follow.yml" in done.stderr
+
+
 def test_the_answer_of_a_question_is_all_that_is_printed(type_in, site):
     run = report_support.bring(Path("runs").absolute(), "raised")
     done = type_in("report", run)

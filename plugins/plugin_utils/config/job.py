@@ -71,7 +71,7 @@ SITE_VARIABLES = (
 )
 # The options that give the suites' scripts their config file and its overrides.
 OWN_OPTIONS = ("-c", "--config", "-o", "--opt", "--opts")
-JOB_DEFAULTS = {
+JOB_DEFAULTS: dict[str, Any] = {
     "arguments": [],
     "overrides": {},
     "nodes": "all",
@@ -81,6 +81,8 @@ JOB_DEFAULTS = {
     "scaling": "advise",
     "max_restarts": 0,
 }
+# Restarts of a run that its nodes restart, where neither job nor command line says how many.
+DETACHED_RESTARTS = 3
 
 
 # An option may be cut short as long as it is the only one that begins so (argparse, allow_abbrev).
@@ -239,10 +241,19 @@ def read_partial_job(path: str, shown: str) -> tuple[Job | None, list[Problem]]:
     wrong = _top_keys(problems) - {"suite", "launcher"}
     job = dict(JOB_DEFAULTS, config="")
     job.update({key: item for key, item in value.items() if key not in wrong})
+    if "max_restarts" not in value:
+        job["max_restarts"] = _default_restarts(job.get("detach") is True)
     job["name"] = os.path.basename(path)[:-4]
     job["file"] = shown
     job["lines"] = {yaml_source.dotted_key(key): line for key, line in lines.items() if key}
     return job, problems
+
+
+def _default_restarts(is_detached: bool) -> int:
+    """Return the number of restarts of a run for which nobody has given one."""
+    if is_detached:
+        return DETACHED_RESTARTS
+    return JOB_DEFAULTS["max_restarts"]
 
 
 def _top_keys(problems: Sequence[Problem]) -> set[str]:
@@ -535,10 +546,12 @@ def apply_command_line(job: Job, extra: Mapping[str, Any], problems: list[Proble
             job[name] = parse_count(name, extra[name], problems)
     if "min_nodes" in extra:
         job["min_nodes"] = parse_count("min_nodes", extra["min_nodes"], problems, allow_all=False)
-    if "max_restarts" in extra:
-        job["max_restarts"] = _read_max_restarts(extra["max_restarts"], problems)
     if "detach" in extra:
         job["detach"] = parse_switch(extra["detach"]) is True
+        if "max_restarts" not in (job.get("lines") or {}):
+            job["max_restarts"] = _default_restarts(job["detach"])
+    if "max_restarts" in extra:
+        job["max_restarts"] = _read_max_restarts(extra["max_restarts"], problems)
     if "checkpoint_every" in extra:
         job["checkpoint_every"] = extra["checkpoint_every"]  # extra_vars has checked it
     if "start_port" in extra:

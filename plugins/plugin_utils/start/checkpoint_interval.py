@@ -78,23 +78,30 @@ def _round_down(count: int) -> int:
 
 def describe_cost(
     suite: Mapping[str, Any],
-    save_interval: int | None,
+    config: Mapping[str, Any],
     pace: Pace | None,
     fault_hours: float,
     devices: int,
 ) -> list[str]:
     """Return lines that say what a fault costs and which interval is best.
 
-    save_interval: between two saves, in the suite's unit. fault_hours: hours of one device between
-    two faults. devices: of the job.
+    config: what the suite's config says, as suite_table.settings gives it. fault_hours: hours of
+    one device between two faults. devices: of the job.
     """
-    unit = suite["checkpoints"].get("interval")
-    length = seconds_of(unit, pace)
-    if not pace or not length:
-        return []
+    unit, save_interval = suite["checkpoints"].get("interval"), config.get("save_interval")
     if not _name_of_key(suite):
         save_interval = 1
     if not save_interval or save_interval < 1:
+        return []
+    total = config.get({EPOCH: "epochs", ITERATION: "iterations"}.get(unit or "", ""))
+    if total and save_interval >= total:
+        return [
+            f"checkpoints: only at the end, after {total} {unit}s; a stop or a fault before costs"
+            " all of the training. checkpoint_every in the job, or -e checkpoint_every=15m, sets"
+            " an interval"
+        ]
+    length = seconds_of(unit, pace)
+    if not pace or not length:
         return []
     seconds = save_interval * length
     line = (

@@ -175,7 +175,7 @@ def _complete(
             *(arguments["inputs"].get("remarks") or []),
             *checkpoint_interval.describe_cost(
                 arguments["suite"],
-                arguments["inputs"]["config"].get("save_interval"),
+                arguments["inputs"]["config"],
                 pace,
                 arguments["site"]["fault_hours"],
                 len(plan["ranks"]),

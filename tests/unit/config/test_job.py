@@ -337,6 +337,24 @@ def test_a_recorded_job_is_held_against_the_schema_again(tmp_path, changes, word
     ]
 
 
+@pytest.mark.parametrize(
+    "text, extra, expected",
+    [
+        ("", {}, 0),
+        ("detach: true\n", {}, 3),
+        ("detach: true\nmax_restarts: 0\n", {}, 0),
+        ("detach: true\n", {"detach": "false"}, 0),
+        ("", {"detach": "true"}, 3),
+        ("", {"detach": "true", "max_restarts": "1"}, 1),
+        ("max_restarts: 5\n", {"detach": "true"}, 5),
+        ("max_restarts: 0\n", {"detach": "true"}, 0),
+    ],
+)
+def test_a_run_that_its_nodes_restart_is_restarted_three_times(tmp_path, text, extra, expected):
+    job, _problems = read(tmp_path, GOOD + text)
+    assert jobs.apply_command_line(job, extra, [])["max_restarts"] == expected
+
+
 @pytest.mark.parametrize("value", ["-1", "1.5", "x", "", True, "08"])
 def test_restarts_are_counted_in_whole_numbers(value):
     problems = []

@@ -159,13 +159,16 @@ def test_what_cannot_be_computed_changes_nothing(name, pace_known):
 # --- the cost of a fault
 
 
+NINE = {"save_interval": 9, "epochs": 300}
+
+
 def best_seconds(lines):
     return next(line for line in lines if "best about every" in line)
 
 
 def test_the_best_interval_follows_young():
     suite = suite_file.load("paddledetection")
-    lines = checkpoint_interval.describe_cost(suite, 9, PACE, 8000.0, 32)
+    lines = checkpoint_interval.describe_cost(suite, NINE, PACE, 8000.0, 32)
     assert "every 30 min" in lines[0] and "15 min" in lines[0] and "30 s to the next" in lines[0]
     minutes = int(math.sqrt(2 * 5.0 * 8000 * 3600 / 32) / 60)
     assert f"every {minutes} min" in best_seconds(lines)
@@ -173,14 +176,25 @@ def test_the_best_interval_follows_young():
 
 def test_no_interval_is_shorter_than_the_suite_can_save():
     suite = suite_file.load("paddledetection")
-    lines = checkpoint_interval.describe_cost(suite, 9, PACE._replace(save=0.001), 1.0, 512)
+    lines = checkpoint_interval.describe_cost(suite, NINE, PACE._replace(save=0.001), 1.0, 512)
     assert "every 3 min" in best_seconds(lines)
+
+
+@pytest.mark.parametrize("pace", [None, PACE])
+def test_a_training_that_saves_only_at_its_end_is_named(pace):
+    suite = suite_file.load("paddledetection")
+    for interval, said in ((8, True), (9, True), (7, False)):
+        config = {"save_interval": interval, "epochs": 8}
+        lines = checkpoint_interval.describe_cost(suite, config, pace, 8000.0, 2)
+        assert any("checkpoint_every" in line for line in lines) is said
 
 
 def test_what_is_not_known_is_not_said():
     suite = suite_file.load("paddledetection")
-    assert checkpoint_interval.describe_cost(suite, 9, None, 8000.0, 2) == []
-    assert checkpoint_interval.describe_cost(suite, None, PACE, 8000.0, 2) == []
-    assert len(checkpoint_interval.describe_cost(suite, 9, PACE._replace(save=None), 8e3, 2)) == 1
+    assert checkpoint_interval.describe_cost(suite, NINE, None, 8000.0, 2) == []
+    assert checkpoint_interval.describe_cost(suite, {}, PACE, 8000.0, 2) == []
+    assert (
+        len(checkpoint_interval.describe_cost(suite, NINE, PACE._replace(save=None), 8e3, 2)) == 1
+    )
     # one that saves after every epoch has no key to read
-    assert checkpoint_interval.describe_cost(suite_file.load("mindocr"), None, PACE, 8e3, 2)
+    assert checkpoint_interval.describe_cost(suite_file.load("mindocr"), {}, PACE, 8e3, 2)
