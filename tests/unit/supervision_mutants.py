@@ -201,7 +201,7 @@ MUTANTS = (
         "(may_be_fewer and len(members) >= self.least)",
         "may_be_fewer",
         stress="shrink",
-        seed=0,
+        seed=15,
     ),
     Mutant(
         "raft",
@@ -209,7 +209,16 @@ MUTANTS = (
         "elif self.me in self._voters:",
         "else:",
         stress="learners",
-        seed=0,
+        seed=3,
+    ),
+    Mutant(
+        "raft",
+        "reads keep news from a learner",
+        "        self._beat(now)\n        return self._round",
+        "        self._broadcast(now, self._voters)\n        return self._round",
+        seed=286,
+        is_detached=True,
+        stress="learners",
     ),
     Mutant(
         "raft",

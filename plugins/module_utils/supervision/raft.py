@@ -132,7 +132,7 @@ class Raft:
         """
         if self.role != "leader" or not self._has_committed_in_term():
             return None
-        self._broadcast(now, self._voters)
+        self._beat(now)
         return self._round
 
     def is_confirmed(self, number: int) -> bool:
@@ -225,7 +225,7 @@ class Raft:
     # -- the log --
 
     def _beat(self, now: float) -> None:
-        """Show that this node leads."""
+        """Begin a round with the voters, and with the learners where it is time for them."""
         if now - self._taught >= LEARN:
             self._tell_all(now)
         else:

@@ -145,8 +145,18 @@ def test_a_learner_is_not_asked_for_each_round_nor_for_a_read():
     assert made.is_confirmed(number)
     made.tick(10.1 + raft.HEARTBEAT)
     assert receivers(made) == ["b", "c"]
-    made.tick(10.2 + raft.LEARN)
-    assert "d" in receivers(made)
+
+
+def test_reads_that_never_end_keep_no_news_from_a_learner():
+    made = led(learners=("d",))
+    made.receive("b", answered(1, match=1), 10.0)
+    made.take_outbox()
+    told = []
+    for tenth in range(1, 50):
+        made.begin_read(10.0 + tenth / 10)
+        made.tick(10.0 + tenth / 10)
+        told += receivers(made)
+    assert told.count("d") == 2
 
 
 def test_a_learner_never_stands_for_election():
