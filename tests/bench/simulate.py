@@ -4,7 +4,7 @@
 with each of its guards left out.
 
     python tests/bench/simulate.py [--schedules 20000] [--first 0] [--mutant-schedules 3000]
-                                   [--processes N] [--detached] [--stress all]
+                                   [--processes N] [--detached] [--stress all] [--compiled]
 
 A failure is printed with its seed as soon as it is known. The last lines have k of n. Some guards
 the tests of tests/unit/supervision notice alone. Exit code 1: a rule did not hold, or a mutant that
@@ -22,12 +22,22 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
+import compiled_protocol
 import supervision_support as simulator
 from supervision_mutants import MUTANTS
 
 CHUNK = 50  # schedules of one task
 SHOWN = 1000  # schedules between two lines of progress
-load = functools.lru_cache(maxsize=1)(simulator.load)  # compiling takes as long as a schedule
+COMPARED = 20  # schedules that are played with the compiled protocol and with the plain one
+_load = functools.lru_cache(maxsize=1)(simulator.load)  # compiling takes as long as a schedule
+_compiled = []  # the parts of the protocol as machine code, where it was compiled
+
+
+def load(mutant=None):
+    """Return the parts of the protocol, with a Mutant's change or without."""
+    if _compiled and not mutant:
+        return _compiled[0]
+    return _load(mutant)
 
 
 def play(first, last, is_detached=False, stress="all", mutant=None):
@@ -49,6 +59,15 @@ def play(first, last, is_detached=False, stress="all", mutant=None):
 def play_chunk(task):
     """Play the schedules of one task: (first, last, is_detached, stress)."""
     return play(*task)
+
+
+def use_compiled():
+    """Let the schedules of the whole protocol play with the compiled one."""
+    compiled = compiled_protocol.compile_protocol()
+    for seed in range(COMPARED):
+        ends = [compiled_protocol.end_of(seed, parts) for parts in (compiled, simulator.load())]
+        assert ends[0] == ends[1], f"schedule {seed} ends otherwise with the compiled protocol"
+    _compiled.append(compiled)
 
 
 def search(task):
@@ -103,7 +122,12 @@ def main():
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: all cores")
     parser.add_argument("--stress", choices=list(simulator.STRESSES), default="all")
     parser.add_argument("--detached", action="store_true", help="of runs that a controller began")
+    parser.add_argument(
+        "--compiled", action="store_true", help="the protocol is compiled first; needs a C compiler"
+    )
     options = parser.parse_args()
+    if options.compiled:
+        use_compiled()
     started, run_tasks, missed, noticed = time.monotonic(), map, 0, ""
     if options.processes > 1:
         run_tasks = multiprocessing.get_context("fork").Pool(options.processes).imap

@@ -41,6 +41,8 @@ SLACK = 2 * TICK  # in which a node that thawed notices it
 TARGET = 300  # steps of the training
 CHECKPOINT = 10  # steps between two checkpoints
 TWICE = ((0,), (0,), (0,), (0,), (0, 1))  # the copies of one message, by chance
+# Of the run's state, what the rules about a plan need.
+KNOWN_BEFORE = ("attempt", "generation", "is_stopped", "is_done", "is_superseded")
 FLAT = {"ask_vote", "vote", "appended", "lease"}  # messages in which nothing is the sender's
 
 
@@ -599,7 +601,7 @@ class World:
         before = self.state.step
         was_stopped = self.state.is_stopped
         if value.get("kind") == "plan":
-            earlier = vars(self.state).copy()
+            earlier = {name: getattr(self.state, name) for name in KNOWN_BEFORE}
         changed = self.state.apply(entry.value)
         if changed and value.get("kind") == "plan":
             self._check_plan(value, earlier)

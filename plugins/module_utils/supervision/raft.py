@@ -58,13 +58,15 @@ class Raft:
         """
         self.learners = tuple(learners)
         self.me, self.first_voters, self.chance = me, tuple(voters), chance
-        self.term, self.voted_for = 0, None
+        self.term = 0
+        self.voted_for: str | None = None
         self.log: list[Entry] = []
         if saved:
             self.term, self.voted_for = saved["term"], saved["voted_for"]
             self.log = [Entry(*entry) for entry in saved["log"]]
         self._voters = self._find_voters()
-        self.role, self.leader, self.commit = "follower", None, 0
+        self.role, self.commit = "follower", 0
+        self.leader: str | None = None
         self.is_changed = False
         self._outbox: list[tuple[str, Json]] = []
         self._votes: set[str] = set()
