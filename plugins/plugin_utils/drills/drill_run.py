@@ -273,6 +273,8 @@ class Drill(Steps):
                 f"attempt {number} never made a step: {last_line(self.main.text())}",
             )
             return
+        seconds = fault_table.seconds_between(stepped, self.since)
+        self.add_note(f"the next step came {seconds} s after the fault")
         if not self.observer().await_value(lambda _observations: self.has_ended(number - 1), 60):
             self.add_problem("drill.no_record", f"the record lacks the end of attempt {number - 1}")
         ended = self.attempts().get(number - 1, {}).get("ended")
@@ -400,9 +402,12 @@ class Drill(Steps):
                 return
             time.sleep(0.2)
         self.result["fenced"] = fault_table.seconds_between(time.monotonic(), self.healed)
-        self.result["note"] = (
-            f"the node that came back ended its part after {self.result['fenced']:.1f} s"
-        )
+        self.add_note(f"the node that came back ended its part after {self.result['fenced']} s")
+
+    def add_note(self, text: str) -> None:
+        """Add an observation to the result."""
+        earlier = self.result.get("note")
+        self.result["note"] = "; ".join([*filter(None, [earlier]), text])
 
     def last_rank(self) -> int | None:
         """Return the first rank of the last node in the plan, None without a plan.

@@ -61,6 +61,10 @@ LATE = [
 ]
 CASES = {
     "kill": (dict(KILL, expect=KILLED, heal=HEALED), {}),
+    "later": (
+        {"at": "ranks", "then": [{"moment": "step 2"}, *KILL["then"]], "expect": KILLED},
+        {},
+    ),
     "slow": (dict(KILL, expect=KILLED, budget={"stop": -1, "detect": -1}), {}),
     "inside": (
         dict(
@@ -241,9 +245,9 @@ def test_a_faults_moment(tmp_path, at, count, come):
         "ranks": [{"rank": 0, "alive": True}],
     }
     looks = [{"t": 1, "node": node, "attempts": {"1": seen}} for node in ("node1", "node2")]
-    assert bool(made.find_moment(looks)) is come
+    assert bool(made.find_moment(looks, at)) is come
     # The other node has none yet.
-    assert at != "ranks" or not made.find_moment(looks[:1])
+    assert at != "ranks" or not made.find_moment(looks[:1], at)
 
 
 def test_seconds_begin_with_the_fault_and_where_nothing_may_happen_with_the_stop(drilled):
@@ -255,9 +259,16 @@ def test_seconds_begin_with_the_fault_and_where_nothing_may_happen_with_the_stop
     )
     made = drilled["inside"][1]
     assert (
-        made.since == made.find_moment(made.watch.observed)
+        made.since == made.fault_began(made.watch.observed)
         and drilled["inside"][0]["detected"] is not None
     )
+
+
+def test_a_fault_may_begin_at_a_later_moment(drilled):
+    result, made = drilled["later"]
+    assert result["verdict"] == "right"
+    looks = [look for look in made.watch.observed if look["t"] < made.since]
+    assert fault_table.largest_count(looks, 1, "steps") >= 2
 
 
 def test_another_controller_follows_from_a_place_of_its_own(drilled):
@@ -285,6 +296,7 @@ def test_what_a_fault_cannot_show_is_not_said(drilled):
     assert drilled["goes on"][0].get("detected") is None and drilled["no run"][0]["reached"] is None
     assert (
         drilled["a restart"][0]["resumed"] is not None
+        and "after the fault" in drilled["a restart"][0]["note"]
         and drilled["unknown elsewhere"][0]["promises"]["N5"] is False
     )
 
