@@ -12,8 +12,8 @@ from harness import attempt_file, new_run, on, playbook, quick_job, runs, wait_f
 
 ALLOWED = ("-e", "detach=true", "-e", "max_restarts=5", "-e", "min_nodes=1")
 # Seconds after the start in which node1 believes that a lost node2 may train by the controller's
-# word (supervision/supervisor.py, SKEW, and supervisor_order.GRANTED_SECONDS).
-GRANTED = 240
+# word (supervisor_order.GRANTED_SECONDS).
+GRANTED = 120
 
 
 def container(verb):

@@ -13,8 +13,8 @@ from harness import PROJECT, attempt_file, new_run, on, playbook, quick_job, rec
 DETACHED = ("-e", "detach=true", "-e", "max_restarts=5")
 NODES = ("node1", "node2", "node3")
 # Seconds after the start in which the nodes believe that a lost one may train by the controller's
-# word (supervision/supervisor.py, SKEW, and supervisor_order.GRANTED_SECONDS).
-GRANTED = 240
+# word (supervisor_order.GRANTED_SECONDS).
+GRANTED = 120
 
 
 def container(verb, node):

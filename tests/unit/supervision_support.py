@@ -28,13 +28,12 @@ SECONDS = {
     "KILL": 2.5,
     "ASK": 1.5,
     "LOST": 5.0,
-    "SKEW": 16.0,
     "FINDING": 6.0,
+    "SKEW": 16.0,
     "PATIENCE": 10.0,
 }
-# Seconds for which a controller grants the first attempt. SKEW has to be longer: a leader that was
-# started again counts from its start.
-GRANTED = 12.0
+# Seconds for which a controller grants the first attempt: longer than a lease and what comes after.
+GRANTED = 20.0
 TICK = 0.5
 FAULTY, QUIET = 70.0, 55.0  # seconds with faults, and without them at the end
 SLACK = 2 * TICK  # in which a node that thawed notices it
@@ -203,6 +202,8 @@ class Host:
         self.supervisor = None
         self.booted = 0.0
         self.is_lost = False  # for good
+        self.unaware_at = -1e9  # when it trained by the controller's word and knew of no stop
+        self.is_installed = False  # whether a detached run's supervisor has come to it
         self.frozen_until = self.thawed = -1e9
         self.mute_until = -1e9  # the supervisor alone stands still
         self.running = 0  # the attempt whose processes run, 0 for none
@@ -264,23 +265,25 @@ class World:
         self.started = {}  # {attempt: time}
         self.trained = 0.0
         for host in self.hosts.values():
-            self._boot(host)
+            if is_detached:
+                self.at(self.chance.uniform(0.0, SECONDS["SKEW"]), self._install, host)
+            else:
+                self._boot(host)
         if is_detached:
-            self._begin_detached()
+            self.started[1] = self.now
 
-    def _begin_detached(self):
-        """Begin the first attempt as a controller does, on one node after the other."""
-        self.started[1] = self.now
-        for name, host in self.hosts.items():
-            host.granted = self.clock(host) + GRANTED
-            if name in self.first:
-                host.running = host.newest = 1
-                host.granted += self.chance.uniform(0.0, SECONDS["SKEW"])
-            host.supervisor.beginning = self._beginning(host)
+    def _install(self, host):
+        """Begin the first attempt on a host as a controller does, with a supervisor."""
+        host.is_installed = True
+        self._boot(host)
+        host.granted = self.clock(host) + GRANTED
+        host.supervisor.beginning = self._beginning(host)
+        if host.name in self.first:
+            host.running = host.newest = 1
 
     def _beginning(self, host):
         """Return the controller's word about the first attempt, as the host has it on its disk."""
-        return self.parts.Beginning(1, tuple(self.first), host.granted, 0, None)
+        return self.parts.Beginning(1, tuple(self.first), host.granted, 0, None, GRANTED)
 
     def _judge(self, run, found):
         """Return the entry of a verdict. Every attempt that failed may be followed by another."""
@@ -464,7 +467,8 @@ class World:
         self.at(self.chance.uniform(*self.stress.crashed), self._return, host)
 
     def _return(self, host):
-        if host.supervisor is None and not host.is_lost:
+        is_there = host.is_installed or not self.is_detached
+        if host.supervisor is None and is_there and not host.is_lost:
             self._boot(host)
 
     def _wipe(self, host):
@@ -627,10 +631,15 @@ class World:
         self.at(1.0, self.check_overlap)
 
     def _is_granted(self, host):
-        """Return whether a host that cannot know of a stop trains by the controller's word."""
+        """Return whether a host trains by the controller's word and cannot know of a stop.
+
+        Once it knows of it, it has KILL seconds.
+        """
         is_first = self.is_detached and host.running == 1
         is_unaware = host.supervisor is not None and host.supervisor.run.is_open()
-        return is_first and is_unaware and self.clock(host) < host.granted + self.parts.KILL
+        if is_first and is_unaware and self.clock(host) < host.granted:
+            host.unaware_at = self.now
+        return self.now < host.unaware_at + self.parts.KILL + SLACK + 1.0
 
     def calm(self):
         """End all faults."""

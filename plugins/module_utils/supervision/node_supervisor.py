@@ -53,7 +53,8 @@ class Program:
         step = 0
         if order.point:
             step = node_attempts.order_of(order.point)
-        beginning = Beginning(order.first, tuple(order.nodes), until, step, order.point)
+        granted = orders.GRANTED_SECONDS
+        beginning = Beginning(order.first, tuple(order.nodes), until, step, order.point, granted)
         saved = None
         if os.path.exists(self._path(orders.STATE)):
             saved = read_json(self._path(orders.STATE))

@@ -25,7 +25,7 @@ LEASE = 15.0  # seconds that a member may train after it asked
 KILL = 5.0  # seconds in which a node ends all processes of an attempt
 ASK = 3.0  # seconds between two questions
 LOST = 12.0  # seconds of silence after which the leader counts a member as lost
-SKEW = 120.0  # seconds between the first and the last member's start by a controller
+SKEW = 120.0  # seconds between the first and the last member's start by a controller, at most
 FINDING = 60.0  # seconds after an attempt's end in which its members may say what they found
 # Seconds after an attempt's end, and after a leader's election, in which a node that is away may
 # come back before the run goes on with fewer nodes.
@@ -53,6 +53,7 @@ class Beginning(typing.NamedTuple):
     until: float  # the controller's own lease
     step: int  # of the checkpoint that it began from, 0 without one
     point: Json | None
+    granted: float  # seconds that this lease lasts from the start of each member's supervisor
 
 
 # Returns the entry `verdict` of an ended attempt by what its members found.
@@ -111,6 +112,7 @@ class Supervisor:
         if beginning:
             self.run = RunState(beginning.attempt - 1, beginning.step, beginning.point)
         self._judged_at = now
+        self._planned_at: float | None = None  # when this node learned of the plan of `beginning`
         self.report = IDLE
         self.lease = (0, now)  # the attempt that this node may train in, and until when
         self.actions: list[Json] = []
@@ -200,6 +202,8 @@ class Supervisor:
                 self._since = now
             if judged != self.run.judged:
                 self._judged_at = now
+            if self.beginning and self.run.attempt == self.beginning.attempt:
+                self._planned_at = self._planned_at or now
             self._next_ask = now  # the leader learns at once that this node has learned it
 
     def _obey(self, now: float) -> None:
@@ -310,7 +314,7 @@ class Supervisor:
         """Return the entry that begins the next attempt or ends a failed one, or None."""
         run = self.run
         if self.beginning and run.attempt < self.beginning.attempt:
-            return self._first_plan(self.beginning)
+            return self._first_plan(self.beginning, now)
         if not run.attempt:
             return None
         if not run.is_superseded and self._has_failed(now):
@@ -364,9 +368,12 @@ class Supervisor:
             return None
         return self.judge(run, found)
 
-    def _first_plan(self, first: Beginning) -> Json | None:
-        """Return the plan of the controller's attempt, once all its members have asked."""
-        if not set(first.members) <= set(self._seen):
+    def _first_plan(self, first: Beginning, now: float) -> Json | None:
+        """Return the plan of the controller's attempt, once all its members have asked.
+
+        One that has not asked is lost, or its start is still to come, for a while.
+        """
+        if not set(first.members) <= set(self._seen) and now < first.until + SKEW:
             return None
         return self._plan(first.attempt, first.members)
 
@@ -412,11 +419,16 @@ class Supervisor:
         return now >= self._since + LEASE + KILL and self._is_agreed(now)
 
     def _is_agreed(self, now: float) -> bool:
-        """Return whether no member trains by the controller's lease any more."""
+        """Return whether no member trains by the controller's lease any more.
+
+        All supervisors had begun when the plan of the controller's attempt was committed.
+        """
         first = self.beginning
         if not first or self.run.attempt > first.attempt:
             return True
-        return now >= first.until + SKEW + KILL
+        if self._planned_at is None:
+            return False
+        return now >= self._planned_at + first.granted + KILL
 
     def _next_plan(self, now: float) -> Json | None:
         """Return the next attempt's plan, None without enough nodes or before its time."""

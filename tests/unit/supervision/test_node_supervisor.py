@@ -403,7 +403,7 @@ def test_a_spare_takes_the_place_of_a_lost_node(pair):
     pair.on("node1").is_running, pair.on("node1").has_failed = False, True
     for program in pair.programs.values():  # the controller's own lease is long over
         first = program.supervisor.beginning
-        program.supervisor.beginning = first._replace(until=-1000.0)
+        program.supervisor.beginning = first._replace(until=-1000.0, granted=-1000.0)
     pair.until(begun(2))
     assert pair.logs() == [[("start", 2, POINT)]] * 2
     assert sorted(pair.on("node3").members) == ["node1", "node3"]
@@ -420,7 +420,9 @@ def test_without_a_spare_that_is_free_the_run_waits(pair):
     pair.programs.pop("node2").channel.close()
     pair.on("node1").fail(signal="SIGKILL", at=0.0)
     for program in pair.programs.values():
-        program.supervisor.beginning = program.supervisor.beginning._replace(until=-1000.0)
+        program.supervisor.beginning = program.supervisor.beginning._replace(
+            until=-1000.0, granted=-1000.0
+        )
     pair.until(lambda program: program.supervisor.run.judged == 1)
     for _turn in range(200):
         pair.step()
@@ -433,7 +435,9 @@ def lose(world, name):
     """Switch a node off for good, after the controller's own lease."""
     world.programs.pop(name).channel.close()
     for program in world.programs.values():
-        program.supervisor.beginning = program.supervisor.beginning._replace(until=-1000.0)
+        program.supervisor.beginning = program.supervisor.beginning._replace(
+            until=-1000.0, granted=-1000.0
+        )
 
 
 @pytest.fixture

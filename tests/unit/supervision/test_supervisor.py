@@ -157,7 +157,7 @@ def alone(again, delay=0.0, expected=WHY):
         entry = {"kind": "verdict", "attempt": run.attempt, "again": again, "delay": delay}
         return dict(entry, verdict={}, decision={})
 
-    first = supervisor.Beginning(1, ("a",), 90.0, 0, None)
+    first = supervisor.Beginning(1, ("a",), 90.0, 0, None, 90.0)
     made = supervisor.Supervisor("a", ("a",), 1, None, 0.0, random.Random(1), first, judge)
     pass_time(made, 0.0, 10.0, supervisor.Report(1, True, False, False, 0))
     assert made.run.attempt == 1 and made.take_actions() == []
@@ -235,6 +235,33 @@ def test_the_caller_may_choose_the_members():
     assert made._next_plan(100.0)["members"] == ["s", "a"] and asked == [(1, ["a", "s"], True)]
     made.choose = lambda *_given: ()
     assert made._next_plan(100.0) is None
+
+
+def first_of_two():
+    """Return the leader of a and b, which a controller has started. Its own lease ends at 90 s."""
+    first = supervisor.Beginning(1, ("a", "b"), 90.0, 0, None, 90.0)
+    made = supervisor.Supervisor("a", ("a", "b", "c"), 2, None, 0.0, random.Random(1), first)
+    return made, first
+
+
+def test_a_controllers_attempt_is_agreed_on_once_all_its_nodes_have_asked():
+    made, first = first_of_two()
+    made._seen = {"a": 10.0}
+    assert made._first_plan(first, 10.0) is None
+    assert made._first_plan(first, 90.0 + supervisor.SKEW)["members"] == ["a", "b"]
+    made._seen["b"] = 10.0
+    assert made._first_plan(first, 10.0)["members"] == ["a", "b"]
+
+
+def test_a_lost_node_trains_by_the_controllers_lease_no_longer_than_it_was_granted():
+    made, _first = first_of_two()
+    made.run.attempt = 1
+    assert not made._is_agreed(1000.0)
+    made._planned_at = 20.0
+    assert not made._is_agreed(20.0 + 90.0 + supervisor.KILL - 0.1)
+    assert made._is_agreed(20.0 + 90.0 + supervisor.KILL)
+    made.run.attempt = 2
+    assert made._is_agreed(0.0)
 
 
 def test_fewer_nodes_than_before_begin_after_a_while():
