@@ -625,7 +625,8 @@ class World:
         if len({host.running for host in awake}) > 1:
             raise Unsafe("two attempts train: " + str({h.name: h.running for h in awake}))
         limit = self.parts.LEASE + self.parts.KILL + SLACK
-        late = [host for host in awake if not self._is_granted(host)]
+        granted = [host.name for host in self.hosts.values() if self._is_granted(host)]
+        late = [host for host in awake if host.name not in granted]
         if self.stopped_at is not None and late and self.now > self.stopped_at + limit:
             raise Unsafe("processes run on after a stop")
         self.at(1.0, self.check_overlap)
