@@ -81,6 +81,10 @@ class CallbackModule(CallbackBase):
             self._replacements.note_start()
             status = self._of(result, "attempt_monitor").get("status") or {}
             self._newest = max(self._newest, *status.get("attempts") or (0,))
+        self._note_record(result)
+
+    def _note_record(self, result):
+        """Note the attempt that has ended, unless this command has started a later one."""
         record = self._of(result, "run_record") or {}
         if "again" in record and "verdict" in record and RUN_ID.match(str(record.get("run"))):
             self._record = record

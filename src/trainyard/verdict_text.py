@@ -41,13 +41,15 @@ def show(product: Product, site: Site, run: str | None, as_json: bool) -> Exit:
 
 
 def _unjudged(name: str, attempts: list[dict[str, Any]], command: str) -> str:
-    """Return what is known of a run whose newest attempt has no verdict."""
+    """Return what is known of a run whose newest attempt has no verdict. It is safe to print."""
+    from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+
     which = name
     if attempts:
         which = f"attempt {attempts[-1]['number']} of {name}"
     lines = [f"{which} has no verdict: it goes on, or nobody has followed it to its end"]
     lines += [
-        f"attempt {item['number']} before it: {item['verdict']['text']}"
+        printable(f"attempt {item['number']} before it: {item['verdict']['text']}", limit=4000)
         for item in attempts[:-1]
         if item["verdict"]
     ]

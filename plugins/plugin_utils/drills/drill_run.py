@@ -23,7 +23,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.files impor
 from . import fault_table, invariants
 from .drill_site import Watch, last_line
 from .drill_steps import RUN_SECONDS, STOP_SECONDS, Steps
-from .fault_table import DrillProblem, Observations, Result, Verdict
+from .fault_table import DrillProblem, Observations, Result, Step, Verdict
 from .invariants import Digests
 
 # Seconds: until a training has come to a moment, until it has ended after a fault.
@@ -166,6 +166,13 @@ class Drill(Steps):
             self.run = self.new_run(known)
             time.sleep(0.2)
         self.run = self.run or self.new_run(known)  # of a command that has ended since
+
+    def do_step(self, step: Step, number: int = 1) -> None:
+        """Do one step of the fault. A step `moment` waits for one of the training."""
+        if "moment" in step:
+            self.await_moment(step["moment"])
+        else:
+            super().do_step(step, number)
 
     def await_moment(self, moment: str, over: Callable[[], bool] = lambda: False) -> None:
         """Wait for a moment of the training. The fault begins then.

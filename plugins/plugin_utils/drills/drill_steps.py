@@ -108,8 +108,6 @@ class Steps:
             site.run_docker(step["docker"])
         elif "up" in step:
             site.places[step["up"]].await_login()
-        elif "moment" in step:
-            self.await_moment(step["moment"])
         elif "control" in step:
             self.main.signal(step["control"])
             if self.main.wait(SIGNAL_SECONDS) is None:
@@ -130,10 +128,6 @@ class Steps:
             site.run_fault_line(site.places[step["root"]], self.run, number, step["do"], True)
         else:
             site.run_fault_line(site.places[step["user"]], self.run, number, step["do"], False)
-
-    def await_moment(self, moment: str) -> None:
-        """Wait for a moment of the training. The fault begins then."""
-        raise NotImplementedError
 
     def check_lost(self, command: Command, says: str) -> None:
         """Check that the second of two commands for the same nodes started nothing.

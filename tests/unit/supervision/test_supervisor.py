@@ -276,7 +276,8 @@ def test_fewer_nodes_than_before_begin_after_a_while():
 def test_an_answer_to_a_question_of_an_earlier_life_counts_nothing(member):
     number, state = ask(member, AT), member.raft.state()
     again = supervisor.Supervisor("a", ("a", "b", "c"), 2, state, AT, random.Random(2))
-    for later in range(1, 20):
-        again.tick(AT + later)
-    again.receive("b", answer(number), AT + 20.0)
+    for turn in range(number):  # as many questions as the earlier life had asked
+        again.tick(AT + turn * supervisor.ASK)
+    assert number * supervisor.ASK < supervisor.LEASE
+    again.receive("b", answer(number), AT + number * supervisor.ASK)
     assert again.lease[0] == 0
