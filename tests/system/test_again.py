@@ -244,6 +244,17 @@ def project(tmp_path):
     return call
 
 
+def lines_until(process, words):
+    """Return the lines of a command, which is ended once a line has these words."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if words in line:
+            process.kill()
+    process.communicate()
+    return lines
+
+
 def left(project):
     """Return the temporary directories that Ansible has left."""
     return os.listdir(project.tmp) if project.tmp.exists() else []
@@ -447,12 +458,7 @@ def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
         },
     )
     process = project(f"{path}/own/resume.yml", *OWN, start=True)
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "is started again" in line:
-            process.kill()
-    process.communicate()
+    lines = lines_until(process, "is started again")
     assert any("is started again" in line for line in lines) is tried, lines
 
 
@@ -469,12 +475,7 @@ def test_an_attempt_that_this_command_has_started_detached_is_not_followed(proje
     text = f"- hosts: localhost\n  gather_facts: false\n  tasks:\n{tasks}"
     path = put(str(project.tmp.parent), {"own/resume.yml": text})
     process = project(f"{path}/own/resume.yml", *OWN, start=True)
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "is kept by its nodes" in line:
-            process.kill()
-    process.communicate()
+    lines = lines_until(process, "is kept by its nodes")
     assert any("is kept by its nodes" in line for line in lines) is follows, lines
 
 
