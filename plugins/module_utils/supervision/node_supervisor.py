@@ -12,6 +12,7 @@ decisions are supervisor.py's; here are the clock, the disk, the peers and the p
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import random
 import sys
@@ -157,7 +158,7 @@ class Program:
 
     def _act(self, action):
         """Begin or end an attempt."""
-        print(f"{action['do']} attempt {action['attempt']}", flush=True)
+        self._print(f"{action['do']} attempt {action['attempt']}")
         if action["do"] == "end":
             self.attempts.end(action["attempt"])
         elif not os.path.exists(self._path(orders.WISH)):
@@ -212,9 +213,15 @@ class Program:
             for key, value in status.items()
             if key not in ("verdicts", "teams") and value != self.status.get(key)
         }
-        print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), changed, flush=True)
+        self._print(changed)
         for value in status["verdicts"][len(self.status.get("verdicts", ())) :]:
             print(value["verdict"].get("text"), value["decision"].get("why"), flush=True)
+
+    @staticmethod
+    def _print(words):
+        """Print a line for a person, with the time."""
+        now = datetime.datetime.now(datetime.timezone.utc)
+        print(f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z", words, flush=True)
 
     def _is_over(self, now):
         """Return whether nothing is left to do."""
