@@ -139,7 +139,7 @@ def fetch(run_command, home_dir, base, node, point, write=True, config=""):
         if write:
             os.utime(final)
         return False, True, []
-    sources = _order_sources(point["sources"], node)
+    sources = _order_sources(point["sources"], node, files)
     if not write:
         return bool(sources), bool(sources), []
     remove_old_copies(lambda argv: run_command(argv, None), base, time.time())
@@ -173,11 +173,26 @@ def fetch(run_command, home_dir, base, node, point, write=True, config=""):
     return False, False, problems
 
 
-def _order_sources(sources, node):
-    """Return the sources that a node can ask, its own first."""
+def _order_sources(sources, node, files):
+    """Return the sources that a node can ask, its own first.
+
+    Of its own, only those that hold the files: a call of rsync in vain takes 0.3 s.
+    """
     local = [source for source in sources if source["source"] == node]
+    local = [source for source in local if _holds(source["path"], files)]
     others = [source for source in sources if source["source"] not in (node, finder.CONTROLLER)]
     return local + others
+
+
+def _holds(folder, files):
+    """Return whether a directory of this node has all files, by their names and sizes."""
+    for path, (_kind, size, _digest) in files.items():
+        try:
+            if os.stat(os.path.join(folder, path)).st_size != size:
+                return False
+        except OSError:
+            return False
+    return True
 
 
 def _switch_in(base, digest, files):

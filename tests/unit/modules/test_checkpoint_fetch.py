@@ -127,6 +127,20 @@ def test_its_own_attempt_comes_first(run_module, holder, tmp_path):
     assert not os.path.exists(log)
 
 
+@pytest.mark.parametrize("size", [None, 3])
+def test_its_own_folder_is_passed_over_where_a_file_is_missing_or_of_another_size(
+    run_module, holder, tmp_path, size
+):
+    root, point, _log, _hold = holder
+    own = tmp_path / "own"
+    own.mkdir()
+    shutil.copy2(Path(root) / "4.pdparams", own)
+    if size:
+        (own / "4.pdopt").write_text("x" * size)
+    found = bring(run_module, point, ("node1", str(own)), ("node2", root))
+    assert (found["brought"], found["said"]) == (True, [])
+
+
 def test_the_next_source_is_asked_where_one_is_down_or_has_other_bytes(
     run_module, holder, tmp_path
 ):
