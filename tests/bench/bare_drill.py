@@ -67,7 +67,7 @@ rank() { for one in /proc/[0-9]*; do [ "$(readlink $one/cwd)" = %(folder)s ] && 
 EYE = """import os, select, sys
 def is_rank(pid):
     try:
-        if os.readlink("/proc/%s/cwd" % pid) != sys.argv[1]:
+        if not os.readlink("/proc/%s/cwd" % pid).startswith(sys.argv[1]):
             return False
         with open("/proc/%s/environ" % pid, "rb") as handle:
             return b"\\0PADDLE_TRAINER_ID=" in b"\\0" + handle.read()
@@ -208,8 +208,9 @@ class Site(bare_faults.Site):
         for node in self.nodes:
             self.on(node, f"rm -rf {FOLDER}/log {FOLDER}/output")
 
-    def eyes(self):
-        return {node: Eye(self.container(node), FOLDER) for node in self.nodes}
+    def eyes(self, folder=FOLDER):
+        """Return {node: Eye} for ranks whose working directory begins with a path."""
+        return {node: Eye(self.container(node), folder) for node in self.nodes}
 
     def log(self):
         """Return rank 0's log; '' while its node does not answer."""

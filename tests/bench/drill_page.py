@@ -13,6 +13,7 @@ import argparse
 import datetime
 import json
 import os
+import statistics
 import sys
 from pathlib import Path
 
@@ -41,15 +42,14 @@ LOG_HEAD = [
 ]
 WAY_HEAD = [
     "way",
-    "wall time",
     "steps",
-    "seconds a step",
-    "goodput",
     "first to last step",
     "goodput of that",
+    "goodput from the command",
     "faults that it met",
     "came to its end",
 ]
+RECOVERY_HEAD = ["fault", "way", "no rank left after", "ranks again after", "next step after"]
 
 
 def read(path):
@@ -99,19 +99,43 @@ def bare_rows(ours, bare):
         ]
 
 
-def way_rows(ways):
-    for way, found in ways.items():
+def spread(values, form="{:.2f}"):
+    """Return the median of the values that are known, with the least and the most, as text."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    texts = [form.format(value) for value in (statistics.median(known), min(known), max(known))]
+    return texts[0] if len(known) == 1 else "{} ({} to {})".format(*texts)
+
+
+def way_rows(rounds):
+    """Yield the row of each way. rounds: [{way: result}]."""
+    for way in rounds[0]:
+        found = [results[way] for results in rounds if way in results]
         yield [
             way,
-            shown(found["wall"]),
-            found["steps"],
-            "–" if found["pace"] is None else found["pace"],
-            "–" if found["goodput"] is None else found["goodput"],
-            shown(found.get("stretch")),
-            found.get("between") or "–",
-            ", ".join(found["faults"]) or "none",
-            "yes" if found["completed"] else "no",
+            found[0]["steps"],
+            spread([one["stretch"] for one in found], "{:.1f}") + " s",
+            spread([one["between"] for one in found]),
+            spread([one["goodput"] for one in found]),
+            ", ".join(found[0]["faults"]) or "none",
+            "%d of %d" % (sum(one["completed"] for one in found), len(found)),
         ]
+
+
+def recovery_rows(rounds):
+    """Yield the seconds of each fault in parts, a row for each way."""
+    by_fault = {}
+    for results in rounds:
+        for way, found in results.items():
+            for row in found["recoveries"]:
+                by_fault.setdefault((row["kind"], way), []).append(row)
+    for (kind, way), rows in sorted(by_fault.items()):
+        parts = [
+            spread([row.get(part) for row in rows], "{:.1f}")
+            for part in ("ended", "started", "step")
+        ]
+        yield [kind, way, *(f"{part} s" for part in parts)]
 
 
 def log_rows(cases):
@@ -162,7 +186,10 @@ def main():
         )
     }
     parts["bare"] = lines(BARE_HEAD, bare_rows(ours, bare)) if bare else None
-    parts["goodput"] = lines(WAY_HEAD, way_rows(ways)) if ways else None
+    parts["goodput"] = None
+    if ways:
+        recoveries = lines(RECOVERY_HEAD, recovery_rows(ways))
+        parts["goodput"] = lines(WAY_HEAD, way_rows(ways)) + "\n" + recoveries
     parts["logs"] = lines(LOG_HEAD, log_rows(logs)) if logs else None
     text = asked.page.read_text(encoding="utf-8")
     for name, part in parts.items():

@@ -7,19 +7,23 @@ Not part of CI and nothing is asserted: the figures depend on the machine. The s
 Docker nodes as `make drill` leaves it; for mpirun both need Open MPI (playbooks/provision.yml -e
 suite=mindocr brings it).
 
-.venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 40] [--faults
-3] [--ways quiet ours detached bare mpirun]
+.venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 56] [--faults
+3] [--rounds 1] [--ways quiet ours detached bare mpirun]
 
 The training saves after every epoch. Useful are the steps that had to be made, each once, at the
-pace of the way `quiet` (no fault); wall time is from the command to the last step, `whole` to the
-end of the command. The schedule (which fault, how many seconds of training after the one before) is
-the same for all; its clock stands still while nothing trains. `stretch` is from the first step to
-the last: what comes before and after is of the start and of the end. Ours is `train.yml` with
-max_restarts, and `detached` the same with detach=true, so that nothing follows it. Bare Paddle and mpirun are restarted by this script, as fast as it can: it looks every
-half second for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does,
-ends what is left, waits for the node, copies the newest checkpoint of rank 0 to the other node (the
-one before, where a start from it made no step), and starts again with the suite's own -r. No person
-would be as quick.
+pace of the way `quiet`, bare Paddle without a fault; wall time is from the command to the last
+step, `whole` to the end of the command. The schedule (which fault, how many seconds of training
+after the one before) is the same for all; its clock stands still while nothing trains. `stretch` is
+from the first step to the last: what comes before and after is of the start and of the end. Ours is
+`train.yml` with max_restarts, and `detached` the same with detach=true, so that nothing follows it.
+Bare Paddle and mpirun are restarted by this script, as fast as it can: it looks every half second
+for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does, ends what is
+left, waits for the node, copies the newest checkpoint of rank 0 to the other node (the one before,
+where a start from it made no step), and starts again with the suite's own -r. No person would be as
+quick.
+
+`recoveries` has for each fault the seconds from it until no rank was left, until each node had a
+rank again, and until the next step. A node is looked at twice a second.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ KINDS = ("kill", "hang", "reboot")
 SILENCE = 20
 # Seconds that a start gets for its first step.
 START = 90
+RUNS = "/home/trainer/.trainyard/runs/"
 STEP = re.compile(r"Epoch: \[(\d+)\] \[\s*(\d+)/(\d+)\]")
 # A shell's words for one rank of an mpirun: what Paddle's launcher would have put into its
 # environment (controllers/collective.py of 2.6.2).
@@ -98,26 +103,46 @@ class Steps:
             self.made.update(found)
 
 
+class Recoveries:
+    """What became of each fault: [{kind, ended, started, step}], in seconds from the fault."""
+
+    def __init__(self, eyes, steps):
+        self.eyes, self.steps, self.rows, self.since = eyes, steps, [], 0.0
+
+    def begin(self, kind, at):
+        """Note a fault."""
+        self.rows.append({"kind": kind})
+        self.since = at
+
+    def look(self, now):
+        """See how far the newest fault's recovery has come."""
+        if not self.rows:
+            return
+        row, ranks = self.rows[-1], [bool(eye.rank) for eye in self.eyes.values()]
+        if "ended" not in row:
+            if not any(ranks):
+                row["ended"] = round(now - self.since, 1)
+        elif "started" not in row:
+            if all(ranks):
+                row["started"] = round(now - self.since, 1)
+        elif "step" not in row and self.steps.last > self.since + row["started"]:
+            row["step"] = round(self.steps.last - self.since, 1)
+
+
 class Faults:
     """The schedule on its way: a fault is due after so many seconds in which the training made
     steps.
     """
 
-    def __init__(self, site, plan, do):
-        self.site, self.plan, self.do, self.done, self.since, self.trained = (
-            site,
-            list(plan),
-            do,
-            [],
-            None,
-            0.0,
-        )
+    def __init__(self, plan, do, recoveries):
+        self.plan, self.do, self.recoveries = list(plan), do, recoveries
+        self.done, self.trained = [], 0.0
 
     def tick(self, trains, passed):
         """passed: seconds since the last call; trains: whether it trained meanwhile."""
         self.trained += passed if trains else 0
         if self.plan and trains and self.trained >= self.plan[0][0]:
-            kind = self.plan[0][1]
+            kind, at = self.plan[0][1], time.monotonic()
             try:
                 self.do(kind)
             except (
@@ -129,6 +154,13 @@ class Faults:
             self.trained = 0.0
             self.plan.pop(0)
             self.done.append(kind)
+            self.recoveries.begin(kind, at)
+
+
+def close(eyes):
+    """End the looks at the nodes."""
+    for eye in eyes.values():
+        eye.close()
 
 
 def watch_out(site, steps, faults, over, limit, idle=lambda: None):
@@ -142,6 +174,7 @@ def watch_out(site, steps, faults, over, limit, idle=lambda: None):
         steps.read(text)
         faults.tick(now - steps.last < 3, now - before)
         before = now
+        faults.recoveries.look(now)
         if over(text):
             return True
         idle()
@@ -165,8 +198,10 @@ class Ours(bare_drill.Site):
         argv += self.options
         environment = dict(os.environ, ANSIBLE_CONFIG=str(PROJECT / "ansible.cfg"))
         self.others, self.run = set(self.runs()), None
-        steps, faults, begun = Steps(), Faults(self, plan, self.fault), time.monotonic()
-        with open(out / (f"{self.name}.txt" if plan else "quiet.txt"), "wb") as log:
+        eyes, steps = self.eyes(RUNS), Steps()
+        faults = Faults(plan, self.fault, Recoveries(eyes, steps))
+        begun = time.monotonic()
+        with open(out / f"{self.name}.txt", "wb") as log:
             process = subprocess.Popen(
                 argv,
                 cwd=PROJECT,
@@ -181,6 +216,7 @@ class Ours(bare_drill.Site):
             watch_out(self, steps, faults, lambda text: self.has_ended(process, text), limit)
             whole, done = time.monotonic() - begun, self.at_end(self.training_log())
         finally:
+            close(eyes)
             runs_on = process.poll() is None
             if runs_on:
                 os.killpg(process.pid, signal.SIGINT)
@@ -267,20 +303,20 @@ class Bare(Ours):
 
     def train(self, job, plan, out, limit):
         self.job, self.out, self.since, self.there = job, out, 0.0, False
-        self.steps, faults = Steps(), Faults(self, plan, self.fault)
+        self.steps, self.eye = Steps(), self.eyes()
+        faults = Faults(plan, self.fault, Recoveries(self.eye, self.steps))
         # skipped: how many of the newest checkpoints did not do, since a start from them made no
         # step.
         self.kept, self.text, self.terminals, self.skipped = "", "", [], 0
         self.prepare()
-        self.eye, begun = self.eyes(), time.monotonic()
+        begun = time.monotonic()
         self.start()
         try:
             done = watch_out(self, self.steps, faults, self.over, limit, self.look)
             whole = time.monotonic() - begun
         finally:
             self.end()
-            for eye in self.eye.values():
-                eye.close()
+            close(self.eye)
         return self.steps, faults, begun, whole, done
 
     def training_log(self):
@@ -405,27 +441,45 @@ class Mpirun(Bare):
         return [bare_faults.Terminal("node1", argv, time.monotonic())]
 
 
-WAYS = {"quiet": Ours, "ours": Ours, "detached": Detached, "bare": Bare, "mpirun": Mpirun}
+WAYS = {"quiet": Bare, "ours": Ours, "detached": Detached, "bare": Bare, "mpirun": Mpirun}
 
 
-def main():
-    asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    asked.add_argument("-i", "--inventory", default=str(PROJECT / "molecule" / "inventory"))
-    asked.add_argument("--out", type=Path)
-    asked.add_argument("--seed", type=int, default=6)
-    asked.add_argument("--epochs", type=int, default=40)
-    asked.add_argument("--faults", type=int, default=3)
-    asked.add_argument(
-        "--limit", type=float, default=1500, help="seconds that a way gets (default 1500)"
+def describe(found, plan, pace):
+    """Return the result of one way.
+
+    found: what `train` returned. pace: seconds of a step without a fault, None for the way's own.
+    """
+    steps, faults, begun, whole, done = found
+    count, times = len(steps.made), steps.times
+    wall = times[-1] - begun if done and times else whole
+    result = {
+        "whole": round(whole, 1),
+        "steps": count,
+        "completed": done,
+        "faults": faults.done,
+        "plan": plan,
+        "recoveries": faults.recoveries.rows,
+        "wall": round(wall, 1),
+    }
+    if count < 2:
+        return dict(result, pace=None, stretch=None, goodput=None, between=None)
+    stretch = times[-1] - times[0]
+    # From the first step to the last, so with what a checkpoint takes.
+    own = stretch / (count - 1)
+    pace = pace or own
+    return dict(
+        result,
+        pace=round(own, 3),
+        stretch=round(stretch, 1),
+        goodput=round(count * pace / wall, 3),
+        between=round((count - 1) * pace / stretch, 3),
     )
-    asked.add_argument("--ways", nargs="*", default=list(WAYS))
-    asked = asked.parse_args()
-    os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
-    out = asked.out or Path(tempfile.mkdtemp(prefix="goodput-"))
+
+
+def play_round(asked, out, plan):
+    """Train once in each way and return {way: result}."""
     out.mkdir(parents=True, exist_ok=True)
-    bare_drill.left_in(bare_drill.FOLDER)
-    kept, plan = out / "goodput.json", schedule(asked.seed, asked.faults)
-    results = json.loads(kept.read_text()) if kept.exists() else {}
+    results = {}
     for way in asked.ways:
         site = WAYS[way](asked.inventory)
         if way == "mpirun" and not all(
@@ -434,33 +488,35 @@ def main():
             print("mpirun: left out, Open MPI is not on the nodes")
             continue
         print(way, flush=True)
-        steps, faults, begun, whole, done = site.train(
-            job_of(asked.epochs), [] if way == "quiet" else plan, out, asked.limit
-        )
-        results[way] = {
-            "whole": round(whole, 1),
-            "steps": len(steps.made),
-            "completed": done,
-            "faults": faults.done,
-            "plan": plan,
-        }
-        wall = steps.times[-1] - begun if done and steps.times else whole
-        results[way]["wall"] = round(wall, 1)
-        # From the first step to the last, so with what a checkpoint takes.
-        results[way]["pace"] = (
-            round((steps.times[-1] - steps.times[0]) / max(1, len(steps.made) - 1), 3)
-            if steps.times
-            else None
-        )
-        stretch = steps.times[-1] - steps.times[0] if steps.times else None
-        results[way]["stretch"] = round(stretch, 1) if stretch else None
+        given = [] if way == "quiet" else plan
+        found = site.train(job_of(asked.epochs), given, out, asked.limit)
         pace = results.get("quiet", {}).get("pace")
-        results[way]["goodput"] = round(len(steps.made) * pace / wall, 3) if pace else None
-        results[way]["between"] = (
-            round((len(steps.made) - 1) * pace / stretch, 3) if pace and stretch else None
-        )
-        kept.write_text(json.dumps(results, indent=1))
+        results[way] = describe(found, given, pace)
         print(json.dumps(results[way]), flush=True)
+    return results
+
+
+def main():
+    asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    asked.add_argument("-i", "--inventory", default=str(PROJECT / "molecule" / "inventory"))
+    asked.add_argument("--out", type=Path)
+    asked.add_argument("--seed", type=int, default=6)
+    asked.add_argument("--epochs", type=int, default=56)
+    asked.add_argument("--faults", type=int, default=3)
+    asked.add_argument("--rounds", type=int, default=1)
+    asked.add_argument(
+        "--limit", type=float, default=1500, help="seconds that a way gets (default 1500)"
+    )
+    asked.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    asked = asked.parse_args()
+    os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
+    out = asked.out or Path(tempfile.mkdtemp(prefix="goodput-"))
+    bare_drill.left_in(bare_drill.FOLDER)
+    plan, rounds = schedule(asked.seed, asked.faults), []
+    kept = out / "goodput.json"
+    for number in range(asked.rounds):
+        rounds.append(play_round(asked, out / f"round-{number + 1}", plan))
+        kept.write_text(json.dumps(rounds, indent=1))
     print(kept)
 
 
