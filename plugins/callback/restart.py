@@ -197,7 +197,7 @@ class CallbackModule(CallbackBase):
         """
         record = self._record or {}
         again = (record.get("again") or {}).get("again")
-        return bool(record.get("detached")) and bool(again or self._newest > record["attempt"])
+        return bool(record.get("supervised")) and bool(again or self._newest > record["attempt"])
 
     def _follow(self, run, after):
         """Become the command that follows the next attempt of a run."""

@@ -16,6 +16,8 @@ step, `whole` to the end of the command. The schedule (which fault, how many sec
 after the one before) is the same for all; its clock stands still while nothing trains. `stretch` is
 from the first step to the last: what comes before and after is of the start and of the end. Ours is
 `train.yml` with max_restarts, and `detached` the same with detach=true, so that nothing follows it.
+Its processes on this machine have the lowest priority, since a controller of a real site shares no
+processor with a node. What it does on the nodes has the usual one.
 Bare Paddle and mpirun are restarted by this script, as fast as it can: it looks every half second
 for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does, ends what is
 left, waits for the node, copies the newest checkpoint of rank 0 to the other node (the one before,
@@ -157,6 +159,16 @@ class Faults:
             self.recoveries.begin(kind, at)
 
 
+def yield_processors(pid):
+    """Give a session of processes the lowest priority: a controller shares no processor with nodes.
+
+    pid: of its first process. A kernel without autogroups has no such file.
+    """
+    path = Path(f"/proc/{pid}/autogroup")
+    if path.exists():
+        path.write_text("19", encoding="ascii")
+
+
 def close(eyes):
     """End the looks at the nodes."""
     for eye in eyes.values():
@@ -185,7 +197,7 @@ def watch_out(site, steps, faults, over, limit, idle=lambda: None):
 class Ours(bare_drill.Site):
     """train.yml with max_restarts."""
 
-    name, options, is_detached = "ours", (), False
+    way, options, is_detached = "ours", (), False
 
     def train(self, job, plan, out, limit):
         self.job = job
@@ -201,7 +213,7 @@ class Ours(bare_drill.Site):
         eyes, steps = self.eyes(RUNS), Steps()
         faults = Faults(plan, self.fault, Recoveries(eyes, steps))
         begun = time.monotonic()
-        with open(out / f"{self.name}.txt", "wb") as log:
+        with open(out / f"{self.way}.txt", "wb") as log:
             process = subprocess.Popen(
                 argv,
                 cwd=PROJECT,
@@ -211,6 +223,7 @@ class Ours(bare_drill.Site):
                 stderr=log,
                 start_new_session=True,
             )
+        yield_processors(process.pid)
         whole = None
         try:
             watch_out(self, steps, faults, lambda text: self.has_ended(process, text), limit)
@@ -295,7 +308,7 @@ class Ours(bare_drill.Site):
 class Detached(Ours):
     """train.yml with detach=true: its nodes restart the run, and nothing follows it."""
 
-    name, options, is_detached = "detached", ("-e", "detach=true"), True
+    way, options, is_detached = "detached", ("-e", "detach=true"), True
 
 
 class Bare(Ours):

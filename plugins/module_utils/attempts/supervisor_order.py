@@ -20,8 +20,6 @@ AGENT, REPLICATOR, PROGRAM = "agent.pyz", "replicator.pyz", "supervisor.pyz"
 VERSION = 3
 # Each voter has a connection to every other node of the run. So of many nodes only a few vote.
 MOST_VOTERS, VOTERS_OF_MANY = 9, 5
-# More nodes than these were never simulated.
-MOST_NODES = 64
 # With more spares there would be hundreds of teams, each with plans of its own.
 MOST_SPARES = 2
 # Seconds for which the first attempt trains by the controller's word alone.

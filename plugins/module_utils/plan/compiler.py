@@ -19,7 +19,7 @@ from ..suites import (
     suite_table,
     watchdog_budgets,
 )
-from . import rank_table, resume_inputs
+from . import rank_table, resume_inputs, supervised
 from .plan_bytes import canonical_bytes, sha256
 from .plan_types import Plan
 
@@ -373,6 +373,8 @@ def compile_plan(job, site, nodes, facts, inputs) -> Plan:
         "watchdog": watchdog_budgets.budgets(job.get("watchdog"), suite),
     }
     _add_replica(plan, site)
+    if supervised.is_supervised(job, len(nodes)):
+        plan["supervised"] = True
     return plan
 
 

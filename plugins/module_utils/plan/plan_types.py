@@ -117,3 +117,4 @@ class Plan(_PlanBase, total=False):
     """What every node executes. Its canonical bytes have the digest that names it."""
 
     replica: dict[str, Any]  # {node, rate in bytes a second} of the checkpoints' replica
+    supervised: bool  # true where the nodes restart the run themselves

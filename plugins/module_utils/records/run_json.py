@@ -261,9 +261,13 @@ def read_restart_limit(run_dir):
     return 0
 
 
-def is_detached(run_dir):
-    """Return whether the run's nodes restart it themselves."""
-    return read_mapping(os.path.join(run_dir, "job.json")).get("detach") is True
+def is_supervised(run_dir, plan):
+    """Return whether the nodes restart a run themselves. plan: of its newest attempt.
+
+    Plans of an earlier release do not say it. Then only detached runs were restarted so.
+    """
+    job = read_mapping(os.path.join(run_dir, "job.json"))
+    return plan.get("supervised") is True or job.get("detach") is True
 
 
 def resume_entry(point):

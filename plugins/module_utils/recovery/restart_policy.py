@@ -42,7 +42,7 @@ class RestartDecision(typing.TypedDict):
     """The decision about a restart, as run.json keeps it."""
 
     again: bool
-    by: str  # who starts it again: controller, or nodes in a detached run
+    by: str  # who starts it again: controller, or the run's nodes
     reason: str | None  # None where the run is started again
     why: str
     code: str
@@ -296,10 +296,10 @@ def is_pending(record, now):
     )
 
 
-def describe(decision, run, detached=False):
+def describe(decision, run, supervised=False):
     """Return the sentence about a decision, '' where the job wants no restarts.
 
-    decision: as run.json keeps it. One of an earlier version has no code. detached: whether the
+    decision: as run.json keeps it. One of an earlier version has no code. supervised: whether the
     nodes restart the run themselves.
     """
     if not decision or not decision.get("of"):
@@ -307,7 +307,7 @@ def describe(decision, run, detached=False):
     why = decision.get("why")
     if decision.get("again"):
         number, limit, delay = (decision.get(key) for key in ("number", "of", "delay"))
-        if detached:
+        if supervised:
             return f"{number} of {limit} by its nodes, because {why}"
         return f"{number} of {limit} in {delay} s, because {why}"
     code = ""

@@ -25,7 +25,9 @@ from ..recovery import checkpoint_transfer
 from . import planned_attempts
 from .supervisor import IDLE, Report
 
-LOOK_SECONDS = 5.0  # between two looks for a new checkpoint
+# Between two looks for a new checkpoint. What was saved since the last look before a fault is lost.
+SAVED_SECONDS = 1.0
+OTHERS_SECONDS = 5.0  # between two looks for another run that holds this node
 COMMAND_SECONDS = 90
 _ATTEMPT = re.compile(r"attempt-([0-9]{1,5})\Z")
 # Of the evidence, what no verdict needs.
@@ -142,7 +144,7 @@ class NodeAttempts:
         if self.freeing is not None:
             if self.freeing.done():
                 self.is_free, self.freeing = self.freeing.result(), None
-        elif now - self.freed_at >= LOOK_SECONDS:
+        elif now - self.freed_at >= OTHERS_SECONDS:
             self.freed_at = now
             self.freeing = self.pool.submit(self._is_free)
 
@@ -159,7 +161,7 @@ class NodeAttempts:
             if self.saving.done():
                 self.point = self.saving.result() or self.point
                 self.saving = None
-        elif now - self.saved_at >= LOOK_SECONDS:
+        elif now - self.saved_at >= SAVED_SECONDS:
             self.saved_at = now
             listed = self._list_checkpoints()
             if listed and listed != self.seen:

@@ -182,12 +182,12 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     entry, again, problem = _write_end(run_dir, params, plan, end, check_mode)
     note = entry["model"].get("note") or ""
     final = entry["verdict"]
-    detached = run_json.is_detached(run_dir)
-    goes_on = detached and bool((again or {}).get("again"))
+    supervised = run_json.is_supervised(run_dir, plan)
+    goes_on = supervised and bool((again or {}).get("again"))
     lines = summarize(
         final, entry["ranks"], plan["ranks"], nodes, shown_dir, saved, plan, note, goes_on
     )
-    lines[-1:-1] = _restart_lines(params["run_id"], plan, entry, again, detached)
+    lines[-1:-1] = _restart_lines(params["run_id"], plan, entry, again, supervised)
     lines[-1:-1] = _remark_lines(decided, final, problem, params["run_id"])
     return {
         "run_dir": run_dir,
@@ -196,7 +196,7 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         "verdict": final,
         "summary": lines,
         "again": again,
-        "detached": detached,
+        "supervised": supervised,
     }
 
 
@@ -299,7 +299,7 @@ def _update_end(
             limit = run_json.read_restart_limit(run_dir)
             again = restart_policy.decide(run_json.merge_entry(record, entry), limit, followed)
             # a look at an end of long ago takes back nothing that was decided when it was new
-            if again and run_json.is_detached(run_dir):
+            if again and run_json.is_supervised(run_dir, plan):
                 again["by"] = "nodes"
             if followed or not entry["again"]:
                 entry["again"] = again
@@ -334,12 +334,12 @@ def _end_entry(known: Json, end: Json) -> dict[str, Any]:
 
 
 def _restart_lines(
-    run_id: str, plan: Json, entry: Json, again: dict[str, Any] | None, detached: bool
+    run_id: str, plan: Json, entry: Json, again: dict[str, Any] | None, supervised: bool
 ) -> list[str]:
     """Return the summary's lines about the resume point and the restart of an attempt."""
     sentences = {
         "resumed": run_json.describe_resume(entry["resume"], entry["number"]),
-        "restart": restart_policy.describe(again, run_id, detached),
+        "restart": restart_policy.describe(again, run_id, supervised),
     }
     return [
         printable(f"{name:<11}  {text}", *secrets_of(plan))

@@ -9,9 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.supervisor_order import (
-    MOST_NODES,
-)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import python_env
@@ -19,6 +16,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     compiler,
     next_plan,
     resume_inputs,
+    supervised,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 from ansible_collections.trainyard.cluster.plugins.module_utils.rehearsal import outcome
@@ -212,11 +210,11 @@ def _complete(
 
 def _detach_findings(plan: Plan, job: dict[str, Any]) -> Findings:
     """Return the warning that nobody restarts a run on so many nodes while nobody follows it."""
-    if not job.get("detach") or len(plan["nodes"]) <= MOST_NODES:
+    if not supervised.is_wanted(job) or plan.get("supervised"):
         return []
     text = (
-        f"detach: {len(plan['nodes'])} nodes do not agree on restarts themselves, since more than"
-        f" {MOST_NODES} were never tried; the run is restarted only while a command follows it"
+        f"{len(plan['nodes'])} nodes do not agree on restarts themselves, since more than"
+        f" {supervised.MOST_NODES} were never tried; the run is restarted only while a command follows it"
     )
     return [findings.finding("job.too_many_to_detach", text, level="warn")]
 
@@ -224,7 +222,7 @@ def _detach_findings(plan: Plan, job: dict[str, Any]) -> Findings:
 def _supervise(plan: Plan, arguments: Arguments, spares: list[Node]) -> str:
     """Return as JSON what the nodes need for later attempts, '' where a controller begins them."""
     job, nodes = arguments["job"], arguments["nodes"]
-    if not job.get("detach") or len(nodes) > MOST_NODES:
+    if not supervised.is_supervised(job, len(nodes)):
         return ""
     least = job.get("min_nodes") or len(nodes)
     given = {

@@ -14,7 +14,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.supervi
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import findings
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import python_env
-from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
+from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
+    compiler,
+    supervised,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan.plan_types import Plan
 
 from ..config import spares
@@ -51,9 +54,9 @@ def most_spares(count: int) -> int:
 def candidates(job: Job, site: Site, nodes: Sequence[Node]) -> list[Node]:
     """Return the site's spares that could take a place in a job, with the devices it takes.
 
-    nodes: the job's. A job that is not detached takes none: resume.yml chooses its nodes.
+    nodes: the job's. A run that a controller restarts takes none: resume.yml chooses its nodes.
     """
-    if not job.get("detach") or not most_spares(len(nodes)):
+    if not supervised.is_wanted(job) or not most_spares(len(nodes)):
         return []
     members = [node["name"] for node in nodes]
     known = {node["name"]: node for node in site["nodes"] + site["spares"]}

@@ -392,7 +392,7 @@ def test_a_node_that_another_run_holds_says_so(node, monkeypatch, spares, owners
     assert not report.is_running
     if not free:
         monkeypatch.setattr(node_attempts.ownership, "list_owners", lambda *_given: [])
-        node.now += node_attempts.LOOK_SECONDS
+        node.now += node_attempts.SAVED_SECONDS
         node.await_report(made, lambda report: report.can_join)
 
 
