@@ -81,6 +81,11 @@ options:
     type: list
     elements: list
     default: []
+  lost:
+    description: Nodes that will not come back, so that the stop of a run which its nodes restart does not wait for them (C(stopped) only).
+    type: list
+    elements: str
+    default: []
 attributes:
   check_mode: {support: full, description: Reports whether it would change anything.}
 author: Trainyard
@@ -333,6 +338,7 @@ ARGUMENTS = {
     "reason": {"type": "str", "choices": ["user", "peer"], "default": "user"},
     "by": {"type": "str", "default": "the user"},
     "also": {"type": "list", "elements": "list", "default": []},
+    "lost": {"type": "list", "elements": "str", "default": []},
 }
 
 

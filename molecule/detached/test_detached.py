@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detached run on real nodes: they restart it, a later command collects every attempt, and a stop
-is final in the middle of a restart.
+"""A run that its nodes restart, on real nodes: a later command collects every attempt of a detached
+one, a stop is final in the middle of a restart, and a command that follows shows each attempt.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from harness import (
     NODES,
     attempt_file,
     background,
+    begin,
     kill_rank,
     left_behind,
     new_run,
@@ -136,3 +137,20 @@ def test_a_stop_in_the_middle_of_a_restart_is_final(kept):
         assert on(node, f"ls .config/systemd/user/{unit(kept, node)} 2>/dev/null || true") == ""
     time.sleep(2)
     assert states(kept, "attempt") == newest and left_behind(kept) == {}
+
+
+def test_a_command_that_follows_shows_the_attempts_that_the_nodes_begin(tmp_path):
+    controller, run = begin(tmp_path / "log", "saves", "-e", "max_restarts=3")
+    try:
+        wait_for(lambda: saved_in(run, 1), 120)
+        kill_rank("node2", run, 1)
+        wait_for(lambda: saved_in(run, 2), 120)
+        wait_for(lambda: "attempt 2" in (tmp_path / "log").read_text(), 60)
+        (first,) = record(run)["attempts"]
+        assert (first["verdict"]["cause"], first["again"]["by"]) == ("killed", "nodes")
+        assert first["by"] == "controller" and first["checkpoint"]
+    finally:
+        playbook("stop", "-e", f"run={run}")
+    assert controller.wait(120) != 0
+    assert [attempt["by"] for attempt in record(run)["attempts"]] == ["controller", "nodes"]
+    assert record(run)["outcome"] == "stopped" and left_behind(run) == {}

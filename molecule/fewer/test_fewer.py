@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A detached run of two nodes, of which one may train alone, loses the other one for a while."""
+"""A run of two nodes that its nodes restart loses one: for a while where the other one may train
+alone, and for good where it may not.
+"""
 
 from __future__ import annotations
 
@@ -83,3 +85,31 @@ def test_a_stop_by_the_only_voter_is_final_on_both(kept):
         gone = f"ls .config/systemd/user/{unit} 2>/dev/null || true"
         wait_for(lambda node=node, gone=gone: on(node, gone) == "", 90)
     assert harness.left_behind(run) == {}
+
+
+def test_a_run_that_lost_a_node_for_good_is_stopped_and_goes_on_without_it():
+    known = runs()
+    done = playbook("train", *quick_job("saves"), "-e", "detach=true")
+    assert done.returncode == 0, done.stdout
+    run = new_run(known)
+    try:
+        wait_for(lambda: trains_after(run, 0), 240)
+        container("kill")
+        named = ("-e", f"run={run}")
+        done = playbook("stop", *named)
+        assert done.returncode != 0 and "NOT FINAL" in harness.last_line(done.stdout)
+        assert "resume.supervised" in playbook("resume", *named, "-e", "min_nodes=1").stdout
+        done = playbook("stop", *named, "-e", "lost=node2")
+        assert done.returncode == 0, done.stdout
+        done = playbook("resume", *named, "-e", "min_nodes=1", "-e", "detach=true")
+        assert done.returncode == 0, done.stdout
+        said = wait_for(lambda: trains_after(run, 1), 120)
+        assert said["members"] == ["node1"]
+    finally:
+        subprocess.run(["docker", "start", "trainyard-molecule-node2"], capture_output=True)
+        wait_for(lambda: on("node2", "echo up", check=False) == "up", 60)
+        playbook("stop", *named)
+    unit = f"yardsupervisor-{run}-1-node2.service"
+    assert unit in on("node2", "ls .config/systemd/user")
+    playbook("stop", *named, "-e", "lost=node1")
+    assert unit not in on("node2", "ls .config/systemd/user")

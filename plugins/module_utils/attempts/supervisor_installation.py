@@ -161,6 +161,23 @@ def await_final(home, base, run, node, seconds=FINAL_SECONDS):
         time.sleep(0.3)
 
 
+def leave(run_command, home, base, run, node, lost):
+    """Remove this node's supervisor where the lost nodes can decide nothing without it.
+
+    Return whether that is so: at most half of the voters are lost, and every other node leaves, too.
+    A lost node that still trains ends when its lease does. lost: names of nodes.
+    """
+    found = read(home, base, run, node)
+    if not found:
+        return False
+    voters = read_mapping(os.path.join(found["place"], orders.NAME)).get("voters") or []
+    gone = [voter for voter in voters if voter in lost]
+    if not gone or 2 * len(gone) > len(voters):
+        return False
+    supervisor_unit.remove(run_command, home, found["unit"], node)
+    return True
+
+
 def remove(run_command, home, base, run, node, start):
     """Remove the supervisor that a start of this token has installed here."""
     found = read(home, base, run, node)

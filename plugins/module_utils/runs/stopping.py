@@ -148,13 +148,21 @@ def _end_attempt(run_command, base, params, attempt, is_active, result):
     ended = processes.end(run_id, marked)
     result["ended"] += ended
     result["left"] += processes.of_run(run_id, marked)
-    if is_asked and not supervisor_installation.await_final(home, base, run_id, params["node"]):
+    if is_asked and not _is_final(run_command, home, base, run_id, params):
         result["unconfirmed"].append(run_id)
     if was_running or ended or is_asked:
         result["stopped"].append(run_id)
         result["occupied"] += find_occupied(
             run_command, base, run_id, attempt.number, params["node"]
         )
+
+
+def _is_final(run_command, home, base, run_id, params):
+    """Return whether the run's nodes can begin no attempt of it any more."""
+    node, lost = params["node"], params.get("lost") or ()
+    if supervisor_installation.await_final(home, base, run_id, node):
+        return True
+    return supervisor_installation.leave(run_command, home, base, run_id, node, lost)
 
 
 def find_occupied(run, base, run_id, number, node, settle=SETTLE_S):

@@ -93,6 +93,8 @@ def value_problem(name: str, value: Any) -> str | None:
         return f"must be one of {allowed}; got {abbreviate(value)}{suggest(value, CHOICES[name])}"
     if name in NODE_VARIABLES and not (isinstance(value, str) and NODE_NAME.match(value)):
         return f"must be a node's name; got {abbreviate(value)}"
+    if name == "lost" and not all(map(NODE_NAME.match, str(value).split(","))):
+        return f"must be names of nodes, with commas between them; got {abbreviate(value)}"
     if name in ("again", "again_try") and not str(value).isdigit():
         return f"is set by a restart and must be a whole number; got {abbreviate(value)}"
     if name == "most" and not re.match(r"[1-9][0-9]{0,3}\Z", str(value)):

@@ -159,7 +159,7 @@ def _complete(
             for node, text in wrong
         ]
     all_findings = all_findings + remembered
-    all_findings += _detach_findings(plan, arguments["job"])
+    all_findings += _size_findings(plan, arguments["job"])
     spares = standby.choose(plan, arguments, now, lambda nodes: _compile_for(nodes, arguments))
     all_findings += spares.findings
     if spares.nodes:
@@ -208,7 +208,7 @@ def _complete(
     }
 
 
-def _detach_findings(plan: Plan, job: dict[str, Any]) -> Findings:
+def _size_findings(plan: Plan, job: dict[str, Any]) -> Findings:
     """Return the warning that nobody restarts a run on so many nodes while nobody follows it."""
     if not supervised.is_wanted(job) or plan.get("supervised"):
         return []
@@ -216,7 +216,7 @@ def _detach_findings(plan: Plan, job: dict[str, Any]) -> Findings:
         f"{len(plan['nodes'])} nodes do not agree on restarts themselves, since more than"
         f" {supervised.MOST_NODES} were never tried; the run is restarted only while a command follows it"
     )
-    return [findings.finding("job.too_many_to_detach", text, level="warn")]
+    return [findings.finding("job.too_many_to_supervise", text, level="warn")]
 
 
 def _supervise(plan: Plan, arguments: Arguments, spares: list[Node]) -> str:

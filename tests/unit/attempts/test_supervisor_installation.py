@@ -200,6 +200,24 @@ def test_a_stop_is_waited_for(node, monkeypatch):
     assert installation.await_final(node.home, node.base, RUN, "node2") is True and len(naps) == 3
 
 
+@pytest.mark.parametrize(
+    "voters, lost, expected",
+    [
+        (["node1", "node2"], ["node1"], True),
+        (["node1", "node2", "node3"], ["node1"], True),
+        (["node1", "node2", "node3"], ["node1", "node3"], False),
+        (["node1", "node2"], ["node9"], False),
+        (["node1", "node2"], [], False),
+    ],
+)
+def test_a_supervisor_is_removed_where_the_lost_nodes_decide_nothing_alone(
+    node, voters, lost, expected
+):
+    node.install(voters=voters)
+    assert installation.leave(node.run, node.home, node.base, RUN, "node2", lost) is expected
+    assert node.read()["open"] is not expected
+
+
 @pytest.mark.parametrize("start, is_removed", [("token", True), ("another", False)])
 def test_a_start_removes_its_own_supervisor_alone(node, start, is_removed):
     node.install()
@@ -210,5 +228,6 @@ def test_a_start_removes_its_own_supervisor_alone(node, start, is_removed):
 
 
 def test_nothing_is_removed_where_nothing_is(node):
+    assert not installation.leave(node.run, node.home, node.base, RUN, "node2", ["node1"])
     installation.remove(node.run, node.home, node.base, RUN, "node2", "token")
     assert node.calls == []

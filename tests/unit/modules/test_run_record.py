@@ -421,11 +421,17 @@ def test_nobody_else_reads_what_came_with_a_generous_mode(run_action, started):
     } == {} and os.stat("/etc/passwd").st_mode == before
 
 
-def test_the_record_says_who_began_an_attempt_and_who_restarts_it(run_action, started):
+# A plan of an earlier release does not say who restarts its run.
+@pytest.mark.parametrize(
+    "planned, detach, decider", [(True, False, "nodes"), (None, True, "nodes"), (None, False, "controller")]
+)
+def test_the_record_says_who_began_an_attempt_and_who_restarts_it(
+    run_action, started, planned, detach, decider
+):
     runs, arguments = started
     job = os.path.join(runs, RUN, "job.json")
     with open(job, "w", encoding="utf-8") as handle:
-        json.dump({"name": "ppyoloe", "detach": True, "max_restarts": 3}, handle)
+        json.dump({"name": "ppyoloe", "detach": detach, "max_restarts": 3}, handle)
     killed = rank(1, exit_code=None, signal="SIGKILL", state="killed", last_step=STEP)
     ends = [("node1", rank(0)), ("node2", killed)]
     nodes = [node(*end, by_nodes=True) for end in ends]
@@ -433,10 +439,10 @@ def test_the_record_says_who_began_an_attempt_and_who_restarts_it(run_action, st
     plan = os.path.join(runs, RUN, "attempt-2")
     os.mkdir(plan)
     with open(os.path.join(plan, "plan.json"), "wb") as handle:
-        handle.write(plans.canonical_bytes(MADE))
+        handle.write(plans.canonical_bytes({**MADE, "supervised": planned}))
     for by_nodes, number in (([True, True], 2), ([True, False], 3)):
         nodes = [node(*end, by_nodes=by) for end, by in zip(ends, by_nodes)]
         run_action("run_record", dict(arguments, number=number, nodes=nodes))
     attempts = json.loads(read(runs, "run.json"))["attempts"]
     assert [attempt["by"] for attempt in attempts] == ["controller", "nodes", "controller"]
-    assert attempts[-1]["again"]["again"] and attempts[-1]["again"]["by"] == "nodes"
+    assert attempts[-1]["again"]["again"] and attempts[-1]["again"]["by"] == decider

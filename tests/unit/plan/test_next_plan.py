@@ -12,6 +12,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.plan import (
     compiler,
     next_plan,
     plan_bytes,
+    supervised,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.plan import resume_config
@@ -134,6 +135,22 @@ def test_the_controller_gives_the_nodes_both_plans(run_action):
         filled = fill(json.loads(plans["template"]), point).decode("ascii")
         assert filled == resumed["text"]
         assert json.loads(resumed["supervise"]) == dict(supervise, point=point)
+
+
+@pytest.mark.parametrize(
+    "job, expected", [({"detach": True}, True), ({"max_restarts": 1}, True), ({}, False)]
+)
+def test_the_nodes_restart_a_run_that_wants_restarts(run_action, job, expected):
+    made = run_action("plan", module_arguments(job=job_of(**job)))
+    assert bool(made["supervise"]) is expected
+    assert made["plan"].get("supervised", False) is expected
+
+
+def test_more_nodes_than_agree_on_a_restart_are_named(run_action, monkeypatch):
+    monkeypatch.setattr(supervised, "MOST_NODES", 1)
+    made = run_action("plan", module_arguments(job=job_of(max_restarts=1)))
+    codes = [finding["code"] for finding in made["findings"]]
+    assert "job.too_many_to_supervise" in codes and not made["supervise"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spares that stand by for a detached run."""
+"""Spares that stand by for a run."""
 
 from __future__ import annotations
 
@@ -52,8 +52,15 @@ def test_of_many_nodes_few_vote():
     assert standby.voters(nodes, spares, 10) == ["n0", "n1", "n2", "n3", "n4"]
 
 
-@pytest.mark.parametrize("job, names", [(DETACHED, ["node3", "node4"]), (job_of(), [])])
-def test_only_a_detached_job_takes_spares(job, names):
+@pytest.mark.parametrize(
+    "job, names",
+    [
+        (DETACHED, ["node3", "node4"]),
+        (job_of(max_restarts=1), ["node3", "node4"]),
+        (job_of(), []),
+    ],
+)
+def test_only_a_job_that_its_nodes_restart_takes_spares(job, names):
     site = site_of(2, 2)
     assert [node["name"] for node in standby.candidates(job, site, site["nodes"])] == names
 
