@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+import yaml
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import (
     failed_nodes,
     node_replacement,
@@ -477,6 +479,17 @@ def test_an_attempt_before_the_one_that_this_command_has_started_is_not_followed
     process = project(f"{path}/own/resume.yml", *OWN, start=True)
     lines = lines_until(process, "is kept by its nodes")
     assert any("is kept by its nodes" in line for line in lines) is follows, lines
+
+
+def test_a_command_that_goes_on_as_follow_yml_may_have_every_option_of_a_start():
+    follow, preflight = (
+        yaml.safe_load((ROOT / path).read_text())
+        for path in ("playbooks/follow.yml", "roles/preflight/vars/main.yml")
+    )
+    ignored = follow[0]["tasks"][0]["vars"]["start_options"]
+    listed = re.findall(r"'(\w+)'", preflight["__preflight_extra"])
+    options = {"config", *preflight["__preflight_words"], *listed} - {"run"}
+    assert options == set(ignored)
 
 
 def test_ctrl_c_ends_the_wait_and_the_restart(project):
