@@ -465,7 +465,9 @@ def test_what_is_followed_again_has_its_own_decision(project, followed, tried):
 
 
 @pytest.mark.parametrize("mode, follows", [("start", False), ("follow", True)])
-def test_an_attempt_before_the_one_that_this_command_has_started_is_not_followed(project, mode, follows):
+def test_an_attempt_before_the_one_that_this_command_has_started_is_not_followed(
+    project, mode, follows
+):
     """resume.yml collects the attempt that was stopped, then starts the next one."""
     stopped = dict(ended(1, {"again": False}), supervised=True)
     known = {

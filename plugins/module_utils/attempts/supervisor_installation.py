@@ -164,8 +164,8 @@ def await_final(home, base, run, node, seconds=FINAL_SECONDS):
 def leave(run_command, home, base, run, node, lost):
     """Remove this node's supervisor where the lost nodes can decide nothing without it.
 
-    Return whether that is so: at most half of the voters are lost, and every other node leaves, too.
-    A lost node that still trains ends when its lease does. lost: names of nodes.
+    Return whether that is so: at most half of the voters are lost, and every other node leaves,
+    too. A lost node that still trains ends when its lease does. lost: names of nodes.
     """
     found = read(home, base, run, node)
     if not found:

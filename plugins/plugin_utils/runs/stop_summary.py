@@ -48,8 +48,9 @@ def summarize_stop(
     if unconfirmed:
         text = (
             f"NOT FINAL for {', '.join(unconfirmed)}: its nodes restart it themselves, and more"
-            f" than half of them have to know of the stop; those that answer train no more. Repeat it"
-            f" when more of them answer; if a node will not come back: {command} -e lost=NODE; {text}"
+            " than half of them have to know of the stop; those that answer train no more. Repeat"
+            " it when more of them answer; if a node will not come back:"
+            f" {command} -e lost=NODE; {text}"
         )
     outcome = "nothing"
     if problems or silent or unconfirmed:

@@ -423,7 +423,8 @@ def test_nobody_else_reads_what_came_with_a_generous_mode(run_action, started):
 
 # A plan of an earlier release does not say who restarts its run.
 @pytest.mark.parametrize(
-    "planned, detach, decider", [(True, False, "nodes"), (None, True, "nodes"), (None, False, "controller")]
+    "planned, detach, decider",
+    [(True, False, "nodes"), (None, True, "nodes"), (None, False, "controller")],
 )
 def test_the_record_says_who_began_an_attempt_and_who_restarts_it(
     run_action, started, planned, detach, decider
