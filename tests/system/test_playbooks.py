@@ -167,7 +167,7 @@ REFUSED = {
 }
 # Verbs without a job; without this, a misspelt `run` would stop every run, and a misspelt group
 # would end in silence with exit code 0.
-for verb, names in {"stop": "run", "status": "run", "follow": "after, run"}.items():
+for verb, names in {"stop": "lost, run", "status": "run", "follow": "after, run"}.items():
     REFUSED[f"{verb}, misspelt variable"] = (
         ["-e", "rn=x"],
         {"verb": verb},
