@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Restart of a run after its end, where its record says so.
+"""What comes after an attempt that has ended: the next one, where the run's record says so.
 
-The callback waits and then replaces this process by resume.yml.
+The callback replaces this process by follow.yml where the run's nodes have begun the next attempt,
+else by resume.yml after a wait.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ type: aggregate
 short_description: Starts a run again after a failure of a machine or a network
 description:
   - Notes what C(run_record) decided on a run's restart (job key C(max_restarts)). At the end of the
-    playbook it waits and then becomes C(ansible-playbook playbooks/resume.yml) of that run with the
-    options of this command, so the exit code is the last attempt's.
+    playbook it becomes C(ansible-playbook playbooks/follow.yml) of that run with the options of
+    this command, so the exit code is the last attempt's. Where the run's nodes do not restart it
+    themselves, it waits and becomes C(playbooks/resume.yml).
   - A restart whose preparation fails, since a node still boots, is tried again some times. Ctrl-C
     ends the wait, and with it the restarts.
   - "Remembers a node that was to stand in for a lost one and was not ready (its preflight, what had
