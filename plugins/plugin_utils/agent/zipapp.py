@@ -77,8 +77,8 @@ def closure(program: str) -> list[Path]:
     waiting = {SOURCES.joinpath(*program.split(".")).with_suffix(".py")}
     while waiting:
         path = waiting.pop()
-        reached |= {path, path.with_name("__init__.py")}
-        waiting |= set(_imports_of(path)) - reached
+        reached.add(path)
+        waiting |= {path.with_name("__init__.py"), *_imports_of(path)} - reached
     return sorted(reached)
 
 

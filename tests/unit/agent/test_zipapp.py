@@ -14,10 +14,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
-from core_support import ROOT, agent_archive
+from core_support import ROOT, agent_archive, put
 
 # The nine files of a start, as they travelled before there was an archive (release 0.1).
 PEER_BYTES = 140246
@@ -84,6 +85,19 @@ def test_the_archive_is_the_closure_of_its_imports_and_nothing_else(program):
 
 def in_tree(entry):
     return (ROOT / "plugins/module_utils" / entry.partition("/")[2]).is_file()
+
+
+def test_what_a_package_imports_travels_with_each_of_its_modules(monkeypatch, tmp_path):
+    files = {
+        "main.py": "from .package.one import name\n",
+        "__init__.py": "",
+        "package/__init__.py": "from .two import name\n",
+        "package/one.py": "name = 1\n",
+        "package/two.py": "name = 2\n",
+    }
+    monkeypatch.setattr(zipapp, "SOURCES", Path(put(tmp_path / "sources", files)))
+    found = {str(path.relative_to(zipapp.SOURCES)) for path in zipapp.closure("main")}
+    assert found == set(files)
 
 
 def test_every_program_of_a_run_travels():
