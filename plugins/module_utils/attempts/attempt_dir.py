@@ -345,7 +345,7 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
         f"StandardError=append:{console}",
     ]
     if release:
-        properties.append("ExecStopPost=-" + " ".join(_quote_spaces(word) for word in release))
+        properties.append("ExecStopPost=-" + " ".join(_quote(word) for word in release))
     properties.append("ExecStopPost=" + " ".join(end_argv))
     if plan["stop"].get("limit"):
         # A rehearsal ends even where the controller that started it is gone.
@@ -365,9 +365,9 @@ def start_argv(attempt, plan, node, unit, description, mesh="", release=()):
     )
 
 
-def _quote_spaces(word):
-    """Return a word of ExecStopPost, in quotes where it has a space."""
-    if " " in word:
+def _quote(word):
+    """Return a word of ExecStopPost, in quotes where it has a space or a quote."""
+    if set(" '") & set(word):
         return f'"{word}"'
     return word
 

