@@ -123,7 +123,7 @@ class Recoveries:
         row, ranks = self.rows[-1], [bool(eye.rank) for eye in self.eyes.values()]
         if "ended" not in row:
             if not any(ranks):
-                row["ended"] = round(now - self.since, 1)
+                row["ended"] = max(0.0, round(now - self.since, 1))
         elif "started" not in row:
             if all(ranks):
                 row["started"] = round(now - self.since, 1)
