@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What comes after an attempt that has ended: the next one, where the run's record says so.
+"""Next attempt after one that has ended, where the run's record says so.
 
 The callback replaces this process by follow.yml where the run's nodes have begun the next attempt,
 else by resume.yml after a wait.

@@ -223,6 +223,16 @@ REFUSED["stop, half a gang"] = (
     {"verb": "stop"},
     "--limit cuts node2 off; a run is stopped on all nodes or on none",
 )
+REFUSED["stop, a lost node that the inventory lacks"] = (
+    ["-e", "lost=node2,node9"],
+    {"verb": "stop"},
+    "lost: the inventory has no node9; it has node1, node2",
+)
+REFUSED["stop, no name of a node"] = (
+    ["-e", "lost=node2,"],
+    {"verb": "stop"},
+    "command line lost: must be names of nodes, with commas between them",
+)
 REFUSED["stop, no run id"] = (
     ["-e", '{"run": ""}'],
     {"verb": "stop"},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which runs their nodes restart themselves."""
+"""Runs that their nodes restart themselves."""
 
 from __future__ import annotations
 

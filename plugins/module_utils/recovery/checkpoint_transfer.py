@@ -147,6 +147,18 @@ def fetch(run_command, home_dir, base, node, point, write=True, config=""):
     problem = bounded_rsync.space_problem(base, staging, files)
     if problem:
         return False, False, [problem]
+    is_here, problems = _copy_from(sources, home_dir, node, config, base, digest, files)
+    if not is_here and not os.listdir(staging):
+        shutil.rmtree(staging, ignore_errors=True)
+    return is_here, is_here, problems
+
+
+def _copy_from(sources, home_dir, node, config, base, digest, files):
+    """Copy a checkpoint from the first source that gives it.
+
+    Return (whether one has, [the reasons of those that have not]).
+    """
+    staging = tree_install.tree_paths(base, KIND, digest)[1]
     deadline = time.monotonic() + MOST_SECONDS
     problems = []
     while sources:
@@ -164,13 +176,11 @@ def fetch(run_command, home_dir, base, node, point, write=True, config=""):
         if problem is None:
             problem = _switch_in(base, digest, files)
         if problem is None:
-            return True, True, problems
+            return True, problems
         problems.append(f"{source['source']}: {problem}")
         if problem.startswith(_NO_CONNECTION):  # a further call would wait in vain
             sources = [other for other in sources if other["source"] != source["source"]]
-    if not os.listdir(staging):
-        shutil.rmtree(staging, ignore_errors=True)
-    return False, False, problems
+    return False, problems
 
 
 def _order_sources(sources, node, files):

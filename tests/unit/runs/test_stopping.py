@@ -123,6 +123,21 @@ def test_a_node_that_has_no_part_in_the_run_gets_no_note(run_module, node):
     ] is False and not os.path.exists(node.base)
 
 
+@pytest.mark.parametrize("lost, unconfirmed", [([], [RUN]), (["node1"], [])])
+def test_a_stop_without_a_majority_is_final_where_the_lost_nodes_are_named(
+    run_module, node, monkeypatch, lost, unconfirmed
+):
+    supervisors = stopping.supervisor_installation
+    order = {"first": 1, "voters": ["node1", "node2"]}
+    place = os.path.join(node.base, "runs", RUN, "supervisor", "node2")
+    unit = supervisors.supervisor_unit.unit_path(os.environ["HOME"], UNIT, "node2")
+    put(place, {"order.json": json.dumps(order)})
+    put(os.path.dirname(unit), {os.path.basename(unit): ""})
+    monkeypatch.setattr(supervisors, "await_final", lambda *_which: False)
+    assert stop(run_module, run_id=RUN, lost=lost)["unconfirmed"] == unconfirmed
+    assert os.path.exists(unit) is bool(unconfirmed)
+
+
 def test_what_holds_another_node_is_stopped_here_as_well_and_may_not_come(run_module, node):
     node.hold(OTHER)
     result = stop(run_module, also=[[OTHER, 1, ["node1", "node2"]], [RUN, 2, ["node1", "node2"]]])
