@@ -91,10 +91,8 @@ def value_problem(name: str, value: Any) -> str | None:
     if name in CHOICES and value not in CHOICES[name]:
         allowed = ", ".join(CHOICES[name])
         return f"must be one of {allowed}; got {abbreviate(value)}{suggest(value, CHOICES[name])}"
-    if name in NODE_VARIABLES and not (isinstance(value, str) and NODE_NAME.match(value)):
-        return f"must be a node's name; got {abbreviate(value)}"
-    if name == "lost" and not all(map(NODE_NAME.match, str(value).split(","))):
-        return f"must be names of nodes, with commas between them; got {abbreviate(value)}"
+    if name in NODE_VARIABLES or name == "lost":
+        return _node_problem(name, value)
     if name in ("again", "again_try") and not str(value).isdigit():
         return f"is set by a restart and must be a whole number; got {abbreviate(value)}"
     if name == "most" and not re.match(r"[1-9][0-9]{0,3}\Z", str(value)):
@@ -102,6 +100,16 @@ def value_problem(name: str, value: Any) -> str | None:
     if name in TIMES:
         return TIMES[name](value)
     return logs_options.value_problem(name, value) or prune_rules.value_problem(name, value)
+
+
+def _node_problem(name: str, value: Any) -> str | None:
+    """Say why a value names no node, or return None. Only `lost` may name several."""
+    if name == "lost":
+        if not all(map(NODE_NAME.match, str(value).split(","))):
+            return f"must be names of nodes, with commas between them; got {abbreviate(value)}"
+    elif not (isinstance(value, str) and NODE_NAME.match(value)):
+        return f"must be a node's name; got {abbreviate(value)}"
+    return None
 
 
 def conflicts(extra: Mapping[str, Any], verb: str, check_mode: bool) -> list[Problem]:
