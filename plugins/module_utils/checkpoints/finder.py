@@ -381,14 +381,16 @@ def sort_key(point):
 # --- one machine
 
 
-def find_in_run(run_dir, rule, on_controller=False):
+def find_in_run(run_dir, rule, on_controller=False, attempt=None):
     """Return {'point': best point of a run on one machine, or None, 'skipped': [...]}.
 
     Every byte of that point is read, for its digest. run_dir: runs/<run id>. on_controller:
     whether that is the controller's, where a checkpoint lies in attempt-N/checkpoint. rule: the
-    suite table's `resume`. With {} it is that of the attempts' own plans.
+    suite table's `resume`. With {} it is that of the attempts' own plans. attempt: the number of
+    the only one that is read, None for all.
     """
-    points, skipped = _run_points(run_dir, rule, on_controller)
+    numbers = [number for number in _numbers(run_dir) if attempt in (None, number)]
+    points, skipped = _run_points(run_dir, numbers, rule, on_controller)
     for point in sorted(points, key=sort_key, reverse=True):
         try:
             files = _describe_files(point["path"], point.pop("paths"))
@@ -405,10 +407,12 @@ def find_in_run(run_dir, rule, on_controller=False):
     return {"point": None, "skipped": sort_skipped(skipped)}
 
 
-def _run_points(run_dir, rule, on_controller):
-    """Return (the best point of each attempt, skipped) of a run on one machine."""
+def _run_points(run_dir, numbers, rule, on_controller):
+    """Return (the best point of each attempt, skipped) of a run on one machine.
+
+    numbers: the attempts', the newest first.
+    """
     points, skipped = [], []
-    numbers = _numbers(run_dir)
     if len(numbers) > MOST_ATTEMPTS:
         why = f"{len(numbers) - MOST_ATTEMPTS} older attempts are not looked at"
         skipped.append(describe_skipped("checkpoint.not_read", numbers[MOST_ATTEMPTS], why))

@@ -185,11 +185,11 @@ class NodeAttempts:
         return rows
 
     def _find_point(self, attempt):
-        """Return the newest complete checkpoint of an attempt, or None."""
-        point = self._held()
-        if point and point["attempt"] == attempt:
-            return point
-        return None
+        """Return the newest complete checkpoint of an attempt, or None.
+
+        Those of earlier attempts are not read again.
+        """
+        return self._held(attempt)
 
     def _read_evidence(self):
         """Read what the attempt's end left here, once."""
@@ -208,10 +208,10 @@ class NodeAttempts:
         kept = {key: value for key, value in found.items() if key not in _LEFT_OUT}
         return dict(kept, holds=self._held())
 
-    def _held(self):
-        """Return the newest complete checkpoint of the run on this node, or None."""
+    def _held(self, attempt=None):
+        """Return the newest complete checkpoint of the run, or of one attempt, on this node."""
         with contextlib.suppress(OSError, ValueError, model_collector.CheckpointError):
-            point = finder.find_in_run(self.run_dir, {})["point"]
+            point = finder.find_in_run(self.run_dir, {}, attempt=attempt)["point"]
             if point and not point_check.point_problem(point):
                 return dict(point, source=self.order.node)
         return None

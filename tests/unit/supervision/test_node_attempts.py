@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -194,6 +195,20 @@ def test_a_checkpoint_of_an_earlier_attempt_is_not_reported(node):
         time.sleep(0.01)
 
 
+def test_while_an_attempt_trains_no_earlier_ones_checkpoint_is_read(node, monkeypatch):
+    save(str(node.lay_out(2) / "output"), detection(3))
+    save(str(node.lay_out(3) / "output"), detection(2))
+    read, examine = [], node_attempts.finder.find_in_attempt
+
+    def note(directory, *which):
+        read.append(os.path.basename(directory))
+        return examine(directory, *which)
+
+    monkeypatch.setattr(node_attempts.finder, "find_in_attempt", note)
+    report = node.await_report(node.attempts(), lambda report: report.point)
+    assert report.point["attempt"] == 3 and set(read) == {"attempt-3"}
+
+
 # --- the begin
 
 
@@ -248,7 +263,7 @@ def test_no_checkpoint_is_read_in_the_supervisors_own_thread(node, monkeypatch):
     monkeypatch.setattr(
         node_attempts.finder,
         "find_in_run",
-        lambda *_which: readers.append(threading.current_thread()) or {"point": None},
+        lambda *_which, **_more: readers.append(threading.current_thread()) or {"point": None},
     )
     monkeypatch.setattr(node_attempts.ownership, "run_when_free", lambda *_which: 1 / 0)
     made = node.attempts()
