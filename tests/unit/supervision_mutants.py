@@ -216,9 +216,16 @@ MUTANTS = (
         "raft",
         "a learner stands for election",
         "elif self.me in self._voters:",
-        "else:",
+        "elif True:",
         stress="learners",
         seed=3,
+    ),
+    Mutant(
+        "raft",
+        "a node without a vote asks a leader of long ago for ever",
+        "elif now - self._heard > ELECTION[1] + LEARN:",
+        "elif False:",
+        seed=133556,
     ),
     Mutant(
         "raft",
