@@ -85,13 +85,10 @@ status:
   returned: success
 """
 
-import os
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
-    status,
-    supervisor_installation,
+    status_reader,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
@@ -114,19 +111,9 @@ def main():
     )
     params = module.params
 
-    run = command_runner(module)
+    which = (params["base"], params["run_id"], params["number"], params["node"])
     try:
-        base = os.path.join(os.path.expanduser("~"), params["base"])
-        which = (run, base, params["run_id"], params["number"], params["node"])
-        if params["wait"] > 0 and params["run_id"] and params["number"]:
-            found = status.await_end(*which, params["wait"])
-        else:
-            found = status.read_status(*which)
-        if found["found"]:
-            home = os.path.expanduser("~")
-            found["supervised"] = supervisor_installation.describe(
-                home, base, found["run"], params["node"]
-            )
+        found = status_reader.look(command_runner(module), *which, params["wait"])
         module.exit_json(changed=False, status=found)
     except (attempt_dir.AttemptError, OSError) as error:
         module.fail_json(**describe_failure(error))

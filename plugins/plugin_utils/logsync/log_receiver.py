@@ -35,6 +35,7 @@ __all__ = ["Busy", "Receiver", "StreamError", "ssh_argv", "ssh_command", "start_
 
 MOST = 1 << 20  # bytes of one frame
 LINE = 64 << 10  # bytes of a line that are passed on; the file gets all
+VERB = "send-logs"  # of agent.pyz
 STALL_SECONDS = 30.0  # the sender is never silent for so long
 _RANK = re.compile(r"^rank-(\d{1,9})\.")
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -377,20 +378,20 @@ def _text(word: str | bytes) -> str:
     return word
 
 
-def ssh_argv(connection: Any, interpreter: str = "python3") -> list[str]:
-    """Return the argv that starts the sender on a node.
+def ssh_argv(connection: Any, interpreter: str = "python3", verb: str = VERB) -> list[str]:
+    """Return the argv that starts a program on a node, the sender where nothing else is said.
 
-    connection: Ansible's own connection plugin of type ssh.
+    connection: Ansible's own connection plugin of type ssh. verb: the program's first argument.
     """
     if getattr(connection, "transport", "") == "local":
-        return sender_argv(interpreter)
+        return sender_argv(interpreter, verb)
     argv, host = ssh_command(connection)
-    return [*argv, host, " ".join(map(shlex.quote, sender_argv(interpreter)))]
+    return [*argv, host, " ".join(map(shlex.quote, sender_argv(interpreter, verb)))]
 
 
-def sender_argv(interpreter: str) -> list[str]:
-    """Return the argv of the sender on the machine where it runs."""
-    return [interpreter, "-I", "-c", zipapp.BOOT, "send-logs"]
+def sender_argv(interpreter: str, verb: str = VERB) -> list[str]:
+    """Return the argv of the sender, or of another program, on the machine where it runs."""
+    return [interpreter, "-I", "-c", zipapp.BOOT, verb]
 
 
 def start_sender(

@@ -19,6 +19,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     ownership,
     status,
+    status_reader,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import live_warnings, model
 from core_support import RUN, attempt_files, compiled, program, put, raises_code
@@ -413,6 +414,134 @@ def test_paths_and_stops_bear_the_inventorys_name(action, tmp_path):
     assert action("node2", "running", False, node="; rm -rf /")[1][0]["node"] == "node2"
 
 
+# --- a connection that stays open
+
+
+@pytest.fixture
+def follow(load_plugin, tmp_path, monkeypatch):
+    """The action plugin that follows an attempt of this machine, whose unit is active. Call it for
+    one look. `modules` counts the looks by a module.
+    """
+    plugin = load_plugin("action", "attempt_monitor")
+    monkeypatch.setattr(plugin.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    program(tmp_path / "bin", "systemctl", "echo active")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    attempt = attempt_files(tmp_path / "base", compiled(count=2, devices=2), "node1")
+    put(attempt, {"log/workerlog.0": LINE, "ranks.jsonl": json.dumps(start(0)) + "\n"})
+    connection = SimpleNamespace(
+        transport="ssh", become=None, _shell=SimpleNamespace(tmpdir="/tmp")
+    )
+
+    def call(**more):
+        args = {"gang": True, "run_id": RUN, "number": 1, "node": "node1"}
+        args.update({"base": str(tmp_path / "base"), "wait": 0.1}, **more)
+        task = SimpleNamespace(args=args, async_val=0, check_mode=False, action="attempt_monitor")
+        one = plugin.ActionModule(task, connection, None, None, None)
+
+        def execute(**_arguments):
+            call.modules += 1
+            told = status_reader.look(
+                systemctl(), args["base"], args["run_id"], args["number"], args["node"]
+            )
+            return {"status": told}
+
+        monkeypatch.setattr(one, "_execute_module", execute)
+        return one.run(task_vars={"inventory_hostname": "node1"})
+
+    def begin_reader(script):
+        """Let a script be the program on the node, after the archive and the first line."""
+        argv = [sys.executable, "-c", READ_ALL + script]
+        monkeypatch.setattr(plugin.log_receiver, "ssh_argv", lambda *_which: argv)
+
+    monkeypatch.setattr(
+        plugin.log_receiver,
+        "ssh_argv",
+        lambda _connection, _python, verb: plugin.log_receiver.sender_argv(sys.executable, verb),
+    )
+    call.modules, call.attempt, call.plugin = 0, attempt, plugin
+    call.begin_reader = begin_reader
+    yield call
+    for held in plugin._HELD.values():
+        held.close()
+
+
+# Reads what comes before the first question, as agent/stdin_boot.py does.
+READ_ALL = """
+import json, sys, time
+for _part in range(2):
+    sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+sys.stdin.buffer.readline()
+"""
+
+
+def test_later_looks_need_no_module_and_say_the_same(follow):
+    first, second = follow()["status"], follow()["status"]
+    assert follow.modules == 1 and first["state"] == second["state"] == "running"
+    for told in (first, second):
+        for key in ("asked", "now", "disk", "started"):
+            told.pop(key)
+    assert first == second and first["ranks"][0]["step"]["step"] == 2
+    put(follow.attempt, {"log/workerlog.0": LINE.replace("[2/8]", "[3/8]")})
+    assert follow()["status"]["ranks"][0]["step"]["step"] == 3 and follow.modules == 1
+
+
+def test_the_end_is_known_before_the_wait_is_over(follow, tmp_path):
+    follow()
+    put(follow.attempt, {"exit.json": exit_of()})
+    program(tmp_path / "bin", "systemctl", "echo inactive")
+    began = time.monotonic()
+    status = follow(wait=60)["status"]
+    assert status["ended"] and time.monotonic() - began < 30 and follow.modules == 1
+
+
+def test_the_module_looks_where_the_connection_breaks(follow):
+    follow()
+    for breaks in range(follow.plugin.MOST_BREAKS):
+        for held in follow.plugin._HELD.values():
+            held._process.kill()
+        assert follow()["status"]["found"] and follow.modules == 2 + breaks
+    follow()
+    assert not follow.plugin._HELD  # and so do all later ones
+    assert follow.modules == 3 + breaks
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "time.sleep(600)",
+        "print('no JSON', flush=True); time.sleep(600)",
+        "print('[' * 100000, flush=True); time.sleep(600)",
+        "print('[]', flush=True); time.sleep(600)",
+        "while True: print('x' * 10**6, end='')",
+        "print(json.dumps({'problem': 'no systemd'}), flush=True); time.sleep(600)",
+    ],
+)
+def test_the_module_looks_where_the_node_answers_otherwise(follow, monkeypatch, script):
+    monkeypatch.setattr(follow.plugin, "LOOK_SECONDS", 2)
+    follow.begin_reader(script)
+    follow()
+    assert follow()["status"]["found"] and follow.modules == 2
+
+
+@pytest.mark.parametrize("lie", [*LYING, {"ranks": "x"}, {"more": 1}])
+def test_an_answer_over_the_connection_passes_the_same_gate(follow, lie):
+    told = dict(follow()["status"], **lie)
+    told.pop("asked")
+    follow.plugin._HELD.popitem()[1].close()
+    line = json.dumps({"status": told})
+    follow.begin_reader(f"print({line!r}, flush=True); time.sleep(600)")
+    follow()
+    looks = follow.modules
+    result = follow()
+    assert result["failed"] and result["code"] == "answer.invalid" and follow.modules == looks
+
+
+@pytest.mark.parametrize("more", [{"gang": False}, {"run_id": "", "gang": False}])
+def test_a_single_look_opens_no_connection(follow, more):
+    follow(**more)
+    assert follow.modules == 1 and not follow.plugin._HELD
+
+
 # --- logs that are fetched to the controller while a run is followed
 
 
@@ -426,11 +555,12 @@ def streaming_action(load_plugin, tmp_path, monkeypatch, make_attempt):
     monkeypatch.setattr(
         plugin.log_receiver,
         "ssh_argv",
-        lambda _connection, _python: plugin.log_receiver.sender_argv(sys.executable),
+        lambda _connection, _python, verb: plugin.log_receiver.sender_argv(sys.executable, verb),
     )
     monkeypatch.setattr(
         plugin, "REST_SECONDS", 60
     )  # a slow machine may take longer than a follow waits
+    monkeypatch.setattr(plugin, "MOST_BREAKS", 0)  # the module looks
     place = tmp_path / "base" / "runs" / RUN
     place.mkdir(parents=True)
     make_attempt("node1", logs={0: "zero\n"}).rename(place / "attempt-1")
