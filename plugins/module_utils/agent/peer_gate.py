@@ -40,11 +40,10 @@ from ..mesh.mesh_gate import (
     serve,
     split,
 )
-from . import attempt_files, heartbeat, openmpi, peers, relay
+from . import attempt_files, heartbeat, openmpi, peers, priority, relay
 
 REASONS = ("peer", "lost", "hang")
 PLAN_SECONDS = 60
-LOWEST_PRIORITY = 19
 
 
 def own_machine(credential, run, number):
@@ -132,7 +131,7 @@ def pull(base, run, attempt_number, folder):
     path = folder_in_attempt(base, run, attempt_number, match(FOLDER, folder, "a folder"))
     if not path:
         raise Refused("no such folder of checkpoints is here")
-    os.nice(LOWEST_PRIORITY)
+    priority.lower()
     return serve(path)
 
 

@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 
-from ..agent import attempt_files
+from ..agent import attempt_files, priority
 from ..checkpoints import finder, replica
 from . import bounded_rsync
 
@@ -132,6 +132,7 @@ def main(arguments):
     """Run the replicator of an attempt's directory."""
     if len(arguments) != 1:
         raise SystemExit(__doc__)
+    priority.lower()
     replicate(arguments[0])
 
 

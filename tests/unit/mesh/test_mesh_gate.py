@@ -129,7 +129,7 @@ def test_the_verbs(home):
 def test_a_run_serves_its_own_checkpoints(home, monkeypatch):
     served = []
     monkeypatch.setattr(peer_gate, "serve", lambda path: served.append(path) or 0)
-    monkeypatch.setattr(peer_gate.os, "nice", served.append)
+    monkeypatch.setattr(peer_gate.priority, "lower", lambda: served.append("lower"))
     monkeypatch.setenv("PATH", home.tools + ":/usr/bin:/bin")
 
     def call(words):
@@ -138,7 +138,7 @@ def test_a_run_serves_its_own_checkpoints(home, monkeypatch):
 
     folder = str(home.base / "runs" / RUN / "attempt-1/output")
     assert call("pull 1 output --server --daemon .") == 0
-    assert served == [peer_gate.LOWEST_PRIORITY, folder]
+    assert served == ["lower", folder]
     for words in (
         "pull 1 work --server --daemon .",
         "pull 1 output/.. --server --daemon .",

@@ -161,7 +161,8 @@ def test_the_rate_is_that_of_the_plan(two, monkeypatch):
 
 
 def test_it_ends_with_the_attempt_and_goes_on_after_a_problem(two, monkeypatch, capsys):
-    looks = []
+    looks, lowered = [], []
+    monkeypatch.setattr(checkpoint_replicator.priority, "lower", lambda: lowered.append(1))
 
     def look(_self):
         looks.append(1)
@@ -173,6 +174,7 @@ def test_it_ends_with_the_attempt_and_goes_on_after_a_problem(two, monkeypatch, 
     monkeypatch.setattr(checkpoint_replicator, "LOOK_SECONDS", 0)
     checkpoint_replicator.main([str(two.mine)])
     assert len(looks) == 2 and "a first problem" in capsys.readouterr().out
+    assert lowered == [1]
 
 
 # --- what a lying node lists

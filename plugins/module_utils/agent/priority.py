@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Priority of a program beside a training: it has the processors last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+LOWEST = 19
+# A kernel that groups processes by their sessions (sched_autogroup_enabled, sched(7)) divides the
+# processors between the groups. There a process's own niceness counts only within its session.
+GROUP = "/proc/self/autogroup"
+
+
+def lower():
+    """Give this process, as a session of its own, and its children the lowest priority."""
+    with contextlib.suppress(PermissionError):  # it is one already
+        os.setsid()
+    os.nice(LOWEST)
+    with contextlib.suppress(OSError), open(GROUP, "w", encoding="ascii") as handle:
+        handle.write(str(LOWEST))
