@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import time
 
 from ..agent import heartbeat
 from ..attempts import attempt_dir, evidence, ownership
@@ -26,7 +27,9 @@ from . import planned_attempts
 from .supervisor import IDLE, Report
 
 # Between two looks for a new checkpoint. What was saved since the last look before a fault is lost.
-SAVED_SECONDS = 1.0
+# A look takes at most this share of the time, however many files there are.
+SAVED_SECONDS = 0.25
+SAVED_SHARE = 0.02
 OTHERS_SECONDS = 5.0  # between two looks for another run that holds this node
 COMMAND_SECONDS = 90
 _ATTEMPT = re.compile(r"attempt-([0-9]{1,5})\Z")
@@ -63,7 +66,7 @@ class NodeAttempts:
         self.attempt = self._newest()
         self.unit = None
         self.beat = {"state": "unknown", "holds": True, "ended": None}
-        self.looked_at = self.saved_at = -1e9
+        self.looked_at = self.saved_from = -1e9
         self.starting = self.ending = self.reading = self.saving = None
         self.finding, self.seen, self.point = None, None, None
         self.problem = ""
@@ -161,9 +164,11 @@ class NodeAttempts:
             if self.saving.done():
                 self.point = self.saving.result() or self.point
                 self.saving = None
-        elif now - self.saved_at >= SAVED_SECONDS:
-            self.saved_at = now
+        elif now >= self.saved_from:
+            began = time.monotonic()
             listed = self._list_checkpoints()
+            spent = time.monotonic() - began
+            self.saved_from = now + max(SAVED_SECONDS, spent / SAVED_SHARE)
             if listed and listed != self.seen:
                 self.seen = listed
                 self.saving = self.pool.submit(self._find_point, self.attempt)

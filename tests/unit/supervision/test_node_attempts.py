@@ -179,6 +179,21 @@ def test_a_new_checkpoint_is_reported_once_it_is_complete(node):
     assert messages.is_valid(json.loads(json.dumps(message)), NODES)
 
 
+def test_a_look_that_takes_long_is_made_seldom(node, monkeypatch):
+    node.lay_out(3)
+    made, looks = node.attempts(), []
+
+    def look():
+        looks.append(node.now)
+        time.sleep(0.02)
+        return []
+
+    monkeypatch.setattr(made, "_list_checkpoints", look)
+    for tenth in range(100):
+        made.report(tenth / 10)
+    assert 1 < len(looks) <= 10  # 2 % of ten seconds
+
+
 def test_a_report_has_the_step_of_its_point(node):
     save(str(node.lay_out(3) / "output"), detection(2))
     report = node.await_report(node.attempts(), lambda report: report.point)
