@@ -523,6 +523,17 @@ def test_the_module_looks_where_the_node_answers_otherwise(follow, monkeypatch, 
     assert follow()["status"]["found"] and follow.modules == 2
 
 
+@pytest.mark.parametrize(
+    "argv", [[sys.executable, "-c", "import time; time.sleep(600)"], ["/nowhere/ssh"]]
+)
+def test_a_node_that_takes_no_program_is_looked_at_by_modules(follow, monkeypatch, argv):
+    monkeypatch.setattr(follow.plugin.held_program, "START_SECONDS", 0.5)
+    monkeypatch.setattr(follow.plugin.log_receiver, "ssh_argv", lambda *_which: argv)
+    for looks in range(1, 6):
+        assert follow()["status"]["found"] and follow.modules == looks
+    assert list(follow.plugin._BREAKS.values()) == [follow.plugin.MOST_BREAKS]
+
+
 @pytest.mark.parametrize("lie", [*LYING, {"ranks": "x"}, {"more": 1}])
 def test_an_answer_over_the_connection_passes_the_same_gate(follow, lie):
     told = dict(follow()["status"], **lie)
