@@ -54,13 +54,14 @@ MESH_SECONDS = 6
 REST_SECONDS = 5
 # The program of module_utils that answers, and the seconds that it has for one look.
 READER = "attempts.status_reader"
-LOOK_SECONDS = 20
+LOOK_SECONDS = 10
 MOST_BREAKS = 3  # of the connections to one node, after which modules look
 NUMBERS = range(10**6)
 _PARENTS: dict[int, int] = {}
 _STREAMS: dict[Asked, log_stream.Stream] = {}
 _HELD: dict[Asked, held_program.HeldProgram] = {}
 _BREAKS: dict[Asked, int] = {}
+_PYTHONS: dict[Asked, str] = {}
 _WARNED: set[str] = set()
 
 
@@ -106,6 +107,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
             result["stopped_by_controller"] = stopped
         status["stream"] = self._stream(question, status["ended"])
         self._warn_of_stream(question, status["stream"])
+        if question not in _HELD and not status["ended"]:
+            self._hold(question)
         return result
 
     def _look(self, question: Asked) -> Result:
@@ -115,6 +118,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
             try:
                 answer = held.ask(self._waited(), self._waited() + LOOK_SECONDS)
                 if isinstance(answer, dict) and "status" in answer:
+                    _BREAKS.pop(question, None)
                     return self._validated({"changed": False, "status": answer["status"]}, question)
             except held_program.HeldError:
                 pass  # the module says why
@@ -123,8 +127,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
         result = self._execute_module(
             module_name="trainyard.cluster.attempt_monitor", task_vars=self._vars
         )
-        if not result.get("failed") and not (result.get("status") or {}).get("ended", True):
-            self._hold(question)
+        # Only a module's look finds the node's Python, and each look is made by a new object.
+        if self._used_interpreter:
+            _PYTHONS[question] = self._used_interpreter.lstrip("#!").split()[0]
         return result
 
     def _validated(self, answer: Result, question: Asked) -> Result:
@@ -135,9 +140,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
             return answer_gate.refusal("attempt_monitor", question.node, error)
 
     def _hold(self, question: Asked) -> None:
-        """Open the connection for the next looks, where this task follows and a login is one."""
-        is_followed = self._task.args.get("gang", False) and not self._task.check_mode
-        if not (is_followed and question.run and question.number and self._is_ssh()):
+        """Open the connection for the next looks, where plain SSH leads to the node."""
+        if self._task.check_mode or not self._is_ssh():
             return
         if _BREAKS.get(question, 0) >= MOST_BREAKS:
             return
@@ -148,7 +152,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
             "node": question.node,
         }
         try:
-            argv = log_receiver.ssh_argv(self._connection, self._python(), "status")
+            python = _PYTHONS.get(question, "python3")
+            argv = log_receiver.ssh_argv(self._connection, python, "status")
             _HELD[question] = held_program.HeldProgram(argv, READER, spec)
         except (held_program.HeldError, OSError):
             _BREAKS[question] = _BREAKS.get(question, 0) + 1
@@ -157,10 +162,6 @@ class ActionModule(answer_gate.Gated, ActionBase):
         """Return whether Ansible's own login reaches the node as its training user."""
         is_ssh = getattr(self._connection, "transport", None) == "ssh"
         return is_ssh and self._connection.become is None
-
-    def _python(self) -> str:
-        """Return the node's Python that the module ran under."""
-        return (self._used_interpreter or "python3").lstrip("#!").split()[0]
 
     def _waited(self) -> float:
         """Return the seconds that a node waits before it looks at an attempt that goes on."""
@@ -267,7 +268,8 @@ class ActionModule(answer_gate.Gated, ActionBase):
         home = os.path.join(logs_dir, run, f"attempt-{number}")
         if os.path.islink(home) or os.path.islink(os.path.dirname(home)):
             raise OSError(f"{home} is a link, and not a directory of a run")
-        argv = log_receiver.ssh_argv(self._connection, self._python(), log_receiver.VERB)
+        python = _PYTHONS.get(Asked(run, number, node), "python3")
+        argv = log_receiver.ssh_argv(self._connection, python, log_receiver.VERB)
         stream = log_stream.Stream(argv, spec, home, node, bounds)
         stream.start()
         return stream

@@ -12,10 +12,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
 from ..base.commands import run_program, user_environment
 from . import attempt_dir, status, supervisor_installation
+
+# A program of systemd answers within these. The controller waits longer (LOOK_SECONDS there).
+COMMAND_SECONDS = 5
+# Without a question for so long, the controller is gone.
+IDLE_SECONDS = 600
 
 
 def look(run_command, base, run_id, number, node, wait=0.0):
@@ -35,15 +41,34 @@ def look(run_command, base, run_id, number, node, wait=0.0):
     return found
 
 
+def run_command(argv):
+    """Run a program and return (0, stdout, stderr).
+
+    Raises OSError for one that failed: what it did not say must not count as an ended attempt.
+    """
+    code, out, err = run_program(argv, COMMAND_SECONDS)
+    if code != 0:
+        raise OSError(f"{argv[0]} gave no answer: exit code {code}, {err.strip()[:200]}")
+    return code, out, err
+
+
 def answer(asked, wait):
     """Return the answer to one line. asked: the first line's mapping."""
     try:
         found = look(
-            run_program, asked["base"], asked["run_id"], asked["number"], asked["node"], wait
+            run_command, asked["base"], asked["run_id"], asked["number"], asked["node"], wait
         )
     except (attempt_dir.AttemptError, OSError) as error:
         return {"problem": str(error)}
     return {"status": found}
+
+
+def _read_question():
+    """Return the next line of standard input. SIGALRM ends the program where none comes."""
+    signal.alarm(IDLE_SECONDS)
+    line = sys.stdin.buffer.readline()
+    signal.alarm(0)
+    return line
 
 
 def main(_arguments):
@@ -51,7 +76,7 @@ def main(_arguments):
     asked = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     os.environ.update(user_environment(os.getuid()))
     try:
-        for line in iter(sys.stdin.buffer.readline, b""):
+        for line in iter(_read_question, b""):
             sys.stdout.write(json.dumps(answer(asked, float(json.loads(line)))) + "\n")
             sys.stdout.flush()
     except BrokenPipeError:

@@ -27,9 +27,12 @@ from . import planned_attempts
 from .supervisor import IDLE, Report
 
 # Between two looks for a new checkpoint. What was saved since the last look before a fault is lost.
-# A look takes at most this share of the time, however many files there are.
+# Looks take at most this share of the time, however many files there are, unless that would be more
+# seconds than the last.
 SAVED_SECONDS = 0.25
 SAVED_SHARE = 0.02
+MOST_SAVED_SECONDS = 5.0
+MOST_CHANGES = 4  # looks in a row that find other files, until they are read all the same
 OTHERS_SECONDS = 5.0  # between two looks for another run that holds this node
 COMMAND_SECONDS = 90
 _ATTEMPT = re.compile(r"attempt-([0-9]{1,5})\Z")
@@ -69,6 +72,7 @@ class NodeAttempts:
         self.looked_at = self.saved_from = -1e9
         self.starting = self.ending = self.reading = self.saving = None
         self.finding, self.seen, self.point = None, None, None
+        self.listed, self.changes = None, 0
         self.problem = ""
         self.is_free, self.freed_at, self.freeing = True, -1e9, None
 
@@ -168,10 +172,23 @@ class NodeAttempts:
             began = time.monotonic()
             listed = self._list_checkpoints()
             spent = time.monotonic() - began
-            self.saved_from = now + max(SAVED_SECONDS, spent / SAVED_SHARE)
-            if listed and listed != self.seen:
+            pause = max(SAVED_SECONDS, spent / SAVED_SHARE)
+            self.saved_from = now + min(pause, MOST_SAVED_SECONDS)
+            if listed and listed != self.seen and self._is_worth_reading(listed):
                 self.seen = listed
                 self.saving = self.pool.submit(self._find_point, self.attempt)
+
+    def _is_worth_reading(self, listed):
+        """Return whether a new listing is as it was at the last look, or has changed some times.
+
+        What still changes is being written. It may also change for ever.
+        """
+        is_same, self.listed = listed == self.listed, listed
+        self.changes += 1
+        if not is_same and self.changes < MOST_CHANGES:
+            return False
+        self.changes = 0
+        return True
 
     def _list_checkpoints(self):
         """Return what the attempt's folders of checkpoints hold, by names and times."""

@@ -154,7 +154,7 @@ class Raft:
         elif self.me in self._voters:
             self._stand(now)
         elif now - self._heard > ELECTION[1] + LEARN:
-            # Another one may lead by now, who does not send to a node without a vote.
+            # Another node may lead by now. A leader sends nothing to a node without a vote.
             self.leader = None
 
     def receive(self, sender: str, message: Json, now: float) -> None:

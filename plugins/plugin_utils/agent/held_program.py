@@ -24,7 +24,7 @@ _PART = 64 << 10
 
 
 class HeldError(Exception):
-    """The program has ended, was too slow, or answered what is no line of JSON."""
+    """The program has ended, was too slow, or answered something other than a line of JSON."""
 
 
 class HeldProgram:
@@ -35,7 +35,7 @@ class HeldProgram:
     """
 
     def __init__(self, argv: Sequence[str], program: str, spec: Any) -> None:
-        self._rest = b""
+        self._rest, first = b"", zipapp.stdin_bytes(program) + _line(spec)
         inner_input, self._input = os.pipe2(os.O_CLOEXEC)
         self._output, inner_output = os.pipe2(os.O_CLOEXEC)
         try:
@@ -51,7 +51,7 @@ class HeldProgram:
             os.close(inner_output)
         os.set_blocking(self._input, False)
         try:
-            self._send(zipapp.stdin_bytes(program) + _line(spec), START_SECONDS)
+            self._send(first, START_SECONDS)
         except HeldError:
             self.close()
             raise

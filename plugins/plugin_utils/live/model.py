@@ -67,7 +67,7 @@ KEEP_OF_RANK = (
     "log_time",
     "fraction",
 )
-# Nodes are asked every few seconds. ssh itself gives up after about 14 s (ansible.cfg).
+# Nodes are asked every few seconds. ssh itself gives up after 14 to 22 s (ansible.cfg).
 ANSWER_SECONDS = 20
 _NO_FIGURE = frozenset(
     ("line", "epoch", "step", "global_step", "samples", "fps", "best_of", "best_epoch")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import attempt_monitor as module
@@ -22,7 +24,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     status_reader,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import live_warnings, model
-from core_support import RUN, attempt_files, compiled, program, put, raises_code
+from core_support import ROOT, RUN, attempt_files, compiled, program, put, raises_code
 
 LINE = (
     "[11/20 09:29:26] ppdet.engine.callbacks INFO: Epoch: [1] [2/8] learning_rate: 0.000500 loss:"
@@ -424,7 +426,10 @@ def follow(load_plugin, tmp_path, monkeypatch):
     """
     plugin = load_plugin("action", "attempt_monitor")
     monkeypatch.setattr(plugin.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
-    program(tmp_path / "bin", "systemctl", "echo active")
+    program(
+        tmp_path / "bin", "systemctl", '[ "$XDG_RUNTIME_DIR" = /run/user/$(id -u) ] && echo active'
+    )
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     attempt = attempt_files(tmp_path / "base", compiled(count=2, devices=2), "node1")
     put(attempt, {"log/workerlog.0": LINE, "ranks.jsonl": json.dumps(start(0)) + "\n"})
@@ -432,14 +437,15 @@ def follow(load_plugin, tmp_path, monkeypatch):
         transport="ssh", become=None, _shell=SimpleNamespace(tmpdir="/tmp")
     )
 
-    def call(**more):
+    def call(check=False, **more):
         args = {"gang": True, "run_id": RUN, "number": 1, "node": "node1"}
         args.update({"base": str(tmp_path / "base"), "wait": 0.1}, **more)
-        task = SimpleNamespace(args=args, async_val=0, check_mode=False, action="attempt_monitor")
+        task = SimpleNamespace(args=args, async_val=0, check_mode=check, action="attempt_monitor")
         one = plugin.ActionModule(task, connection, None, None, None)
 
         def execute(**_arguments):
             call.modules += 1
+            one._used_interpreter = "#!/opt/python3.9 -x"
             told = status_reader.look(
                 systemctl(), args["base"], args["run_id"], args["number"], args["node"]
             )
@@ -494,12 +500,14 @@ def test_the_end_is_known_before_the_wait_is_over(follow, tmp_path):
     assert status["ended"] and time.monotonic() - began < 30 and follow.modules == 1
 
 
-def test_the_module_looks_where_the_connection_breaks(follow):
+def test_the_module_looks_where_the_connection_breaks(follow, monkeypatch):
     follow()
     for breaks in range(follow.plugin.MOST_BREAKS):
-        for held in follow.plugin._HELD.values():
-            held._process.kill()
+        (held,) = follow.plugin._HELD.values()
+        os.kill(held._process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(follow.plugin, "LOOK_SECONDS", 0.5)
         assert follow()["status"]["found"] and follow.modules == 2 + breaks
+        assert held._process.returncode == -signal.SIGKILL  # nothing of it is left
     follow()
     assert not follow.plugin._HELD  # and so do all later ones
     assert follow.modules == 3 + breaks
@@ -547,7 +555,61 @@ def test_an_answer_over_the_connection_passes_the_same_gate(follow, lie):
     assert result["failed"] and result["code"] == "answer.invalid" and follow.modules == looks
 
 
-@pytest.mark.parametrize("more", [{"gang": False}, {"run_id": "", "gang": False}])
+def test_breaks_with_answers_between_them_are_no_reason_to_give_up(follow):
+    for _break in range(2 * follow.plugin.MOST_BREAKS):
+        follow()
+        (held,) = follow.plugin._HELD.values()
+        held._process.kill()
+        follow()
+        looks = follow.modules
+        assert follow()["status"]["found"] and follow.modules == looks
+
+
+@pytest.mark.parametrize("body", ["exit 1", "exit 127", "sleep 600", "kill $$"])
+def test_a_systemd_that_does_not_answer_ends_no_attempt(follow, monkeypatch, tmp_path, body):
+    """A node without free processes cannot start systemctl. The attempt goes on."""
+    monkeypatch.setattr(follow.plugin, "LOOK_SECONDS", 1)
+    follow()
+    program(tmp_path / "bin", "systemctl", body)
+    assert not follow()["status"]["ended"] and follow.modules == 2
+
+
+def test_every_program_on_the_node_is_begun_by_the_python_that_the_module_had(follow, monkeypatch):
+    begun, argv = [], follow.plugin.log_receiver.ssh_argv
+    monkeypatch.setattr(
+        follow.plugin.log_receiver,
+        "ssh_argv",
+        lambda connection, python, verb: begun.append((python, verb)) or argv(None, "", verb),
+    )
+
+    def refuse(*_which):
+        raise follow.plugin.log_receiver.Busy
+
+    with monkeypatch.context() as patch:
+        patch.setattr(follow.plugin.log_stream, "Stream", refuse)
+        follow(logs_dir=str(Path(follow.attempt).parents[3] / "here"))
+    follow(logs_dir=str(Path(follow.attempt).parents[3] / "here"))
+    for stream in follow.plugin._STREAMS.values():
+        stream.finish(10)
+    assert follow.modules == 1 and {python for python, _verb in begun} == {"/opt/python3.9"}
+    assert {verb for _python, verb in begun} == {"status", "send-logs"}
+
+
+def test_a_reader_that_nobody_asks_ends(tmp_path):
+    source = "status_reader.IDLE_SECONDS = 1; status_reader.main([])"
+    importing = f"from {status_reader.__package__} import status_reader"
+    reader = subprocess.Popen(
+        [sys.executable, "-c", f"{importing}; {source}"],
+        stdin=subprocess.PIPE,
+        cwd=ROOT,
+        env=dict(os.environ, PYTHONPATH=str(ROOT / "collections")),
+    )
+    reader.stdin.write(b"{}\n")
+    reader.stdin.flush()
+    assert reader.wait(30) == -signal.SIGALRM
+
+
+@pytest.mark.parametrize("more", [{"gang": False}, {"check": True}, {"run_id": "", "gang": False}])
 def test_a_single_look_opens_no_connection(follow, more):
     follow(**more)
     assert follow.modules == 1 and not follow.plugin._HELD

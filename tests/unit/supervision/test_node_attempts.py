@@ -194,6 +194,42 @@ def test_a_look_that_takes_long_is_made_seldom(node, monkeypatch):
     assert 1 < len(looks) <= 10  # 2 % of ten seconds
 
 
+def test_looks_are_neither_made_all_the_time_nor_forgotten(node, monkeypatch):
+    node.lay_out(3)
+    made, looks = node.attempts(), []
+    monkeypatch.setattr(made, "_list_checkpoints", lambda: looks.append(1) or [])
+    for hundredth in range(100):
+        made.report(hundredth / 100)
+    assert 2 <= len(looks) <= 4
+    monkeypatch.setattr(made, "_list_checkpoints", lambda: time.sleep(0.5) or looks.append(1) or [])
+    made.report(10.0)
+    seen = len(looks)
+    made.report(10.0 + node_attempts.MOST_SAVED_SECONDS)
+    assert len(looks) == seen + 1
+
+
+def test_what_still_changes_is_not_read(node, monkeypatch):
+    node.lay_out(3)
+    made, listed, reads = node.attempts(), iter(range(1, 50)), []
+    monkeypatch.setattr(made, "_list_checkpoints", lambda: [next(listed)])
+    monkeypatch.setattr(made, "_find_point", lambda attempt: reads.append(attempt))
+    for _look in range(node_attempts.MOST_CHANGES - 1):
+        node.report(made)
+    assert made.saving is None
+    monkeypatch.setattr(made, "_list_checkpoints", lambda: [3])
+    node.report(made)
+    assert made.saving is not None
+    node.await_report(made, lambda _report: reads)
+
+
+def test_what_changes_for_ever_is_read_now_and_then(node, monkeypatch):
+    node.lay_out(3)
+    made, listed, reads = node.attempts(), iter(range(1, 50)), []
+    monkeypatch.setattr(made, "_list_checkpoints", lambda: [next(listed)])
+    monkeypatch.setattr(made, "_find_point", lambda attempt: reads.append(attempt))
+    node.await_report(made, lambda _report: reads)
+
+
 def test_a_report_has_the_step_of_its_point(node):
     save(str(node.lay_out(3) / "output"), detection(2))
     report = node.await_report(node.attempts(), lambda report: report.point)
