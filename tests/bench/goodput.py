@@ -70,6 +70,9 @@ def job_of(epochs):
         "nodes": 2,
         "config": "configs/ppyoloe/ppyoloe_crn_s_300e_coco.yml",
         "overrides": overrides,
+        # As the peers begin theirs. The plan would give a rank all cores of its node, and these
+        # nodes share the cores of one machine.
+        "env": {"OMP_NUM_THREADS": "1"},
     }
     return dict(job, description="goodput")
 
