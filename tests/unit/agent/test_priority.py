@@ -46,3 +46,20 @@ def test_a_program_has_the_processors_last(is_leader):
 
 def test_a_kernel_without_groups_is_no_problem():
     assert run("/nowhere/autogroup", True) == [str(priority.LOWEST), "False"]
+
+
+def test_a_change_that_comes_too_soon_after_another_is_made_again(tmp_path, monkeypatch):
+    """The kernel permits one in 0.1 s, of all users."""
+    refused = [BlockingIOError(), BlockingIOError()]
+
+    def try_open(*which, **how):
+        if refused:
+            raise refused.pop()
+        return open(*which, **how)
+
+    monkeypatch.setattr(priority, "open", try_open, raising=False)
+    monkeypatch.setattr(priority, "GROUP", str(tmp_path / "autogroup"))
+    monkeypatch.setattr(priority.os, "setsid", lambda: None)
+    monkeypatch.setattr(priority.os, "nice", lambda _more: None)
+    priority.lower()
+    assert (tmp_path / "autogroup").read_text() == str(priority.LOWEST)
