@@ -217,6 +217,10 @@ free:
   description: Bytes that are free on the file system of the attempt (None where it does not say).
   type: int
   returned: success
+has_checkpoint:
+  description: Whether the training saved a checkpoint on this node, by the names of the files.
+  type: bool
+  returned: success
 restarted:
   description: Whether the node was booted since the attempt began and no end of it is recorded.
   type: bool

@@ -11,13 +11,14 @@ description:
   - Runs on the controller. C(started) makes C(runs/<run id>/attempt-N/) with its plan.json,
     job.json and code.diff, and fails with C(taken) where another command began that attempt before.
     C(ended) adds the verdict and every rank's figures to C(run.json), and says whether the run is
-    to be started again. C(refused) notes that an attempt started on no node.
+    to be started again. C(collected) adds the trained model that was copied after that. C(refused)
+    notes that an attempt started on no node.
   - C(run.json) is of version 2 (docs/run-json.md); one of version 1 is taken over.
 options:
   state:
     description: The event to record.
     type: str
-    choices: [started, ended, refused]
+    choices: [started, ended, collected, refused]
     required: true
   runs_dir:
     description: Where the controller keeps its runs.
@@ -68,7 +69,7 @@ options:
     elements: dict
     default: []
   checkpoint:
-    description: What the module checkpoint found on the first node (C(ended) only).
+    description: What M(checkpoint_info) found on the first node (C(collected) only).
     type: dict
     default: {}
 attributes:
@@ -119,6 +120,10 @@ attempt:
   description: The attempt's number.
   type: int
   returned: ended
+line:
+  description: Where the trained model is, for the summary.
+  type: str
+  returned: collected
 taken:
   description: Another command has begun this attempt.
   type: bool

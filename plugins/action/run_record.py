@@ -20,6 +20,7 @@ TOKEN = string.ascii_lowercase + string.digits
 WRITERS = {
     "started": record_attempt.record_start,
     "ended": record_attempt.record_end,
+    "collected": record_attempt.record_model,
     "refused": record_attempt.record_refusal,
 }
 

@@ -263,12 +263,20 @@ class CallbackModule(quiet_callback.QuietCallback):
         tables = ("findings_report", "run_list")
         if module_of(result) in tables and isinstance(result.result.get("lines"), list):
             self._set_summary(result.result.pop("lines"))
+        if module_of(result) == "run_record" and _of_controller(result):
+            self._replace_line(str(result.result.get("line") or ""))
         if module_of(result) == "run_report" and self._summary:
             path = str(result.result.get("report") or "none")
             relative = os.path.relpath(path)
             if path != "none" and not relative.startswith(".."):
                 path = relative
             self._summary.insert(self._place_of_report(), printable("report       " + path))
+
+    def _replace_line(self, line):
+        """Replace the summary's line that begins with the same word, as `checkpoint`."""
+        for place, known in enumerate(self._summary):
+            if line and known.split(" ")[0] == line.split(" ")[0]:
+                self._summary[place] = printable(line, *self._secrets)
 
     def _place_of_report(self):
         """Return the place of the report's path: after the run record, or before the verdict."""

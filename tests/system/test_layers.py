@@ -21,7 +21,7 @@ ON_NODE = {
     "inputs": "base",
     "logs": "base",
     "suites": "base",
-    "attempts": "base logs",
+    "attempts": "base checkpoints logs",
     "environments": "attempts base",
     "mesh": "attempts base",
     "network": "agent base",

@@ -89,7 +89,7 @@ def judge_nodes(plan, nodes):
         decided = dict(decided, outcome="failed", cause="endpoints", text=mismatch)
     return (
         record_attempt.judge_untrained(
-            decided, [rank for node in found for rank in node["ranks"]], [], plan
+            decided, [rank for node in found for rank in node["ranks"]], False, plan
         )
         or decided
     )

@@ -21,6 +21,7 @@ from ..base import safe_names
 from ..base.coded_error import CodedError
 from ..base.safe_open import DIRECTORY, open_below
 from ..base.sanitize import printable_data, secrets_of
+from ..checkpoints import model_collector
 from ..logs.parser import (
     Table,
     TableError,
@@ -403,13 +404,13 @@ def collect(attempt_dir, node, digest=True, names=()):
     except OSError as error:
         raise EvidenceError("attempt.unreadable", error.strerror or str(error)) from error
     try:
-        result, secrets = _collect(_Attempt(root, node, digest), names)
+        result, secrets = _collect(_Attempt(root, node, digest), attempt_dir, names)
     finally:
         os.close(root)
     return printable_data(dict(result, node=node, now=now, utc_offset=utc_offset(now)), *secrets)
 
 
-def _collect(attempt, names):
+def _collect(attempt, attempt_dir, names):
     """Return (evidence, secrets) of an attempt."""
     plan, own_ranks, table = _read_plan(attempt.root, attempt.node)
     launcher, template = plan["launcher"], plan["launcher"]["rank_log"]
@@ -460,8 +461,17 @@ def _collect(attempt, names):
         "restarted": unit is None and was_rebooted(begun),
         "by_nodes": begun.get("by") == ownership.BY_NODES,
         "free": free_bytes(attempt.root),
+        "has_checkpoint": _has_checkpoint(attempt_dir, plan),
     }
     return result, secrets
+
+
+def _has_checkpoint(attempt_dir, plan):
+    """Return whether the attempt has saved a checkpoint on this node, by the names of its files."""
+    table = _mapping(_mapping(plan.get("suite")).get("checkpoints"))
+    patterns = {key: str(table.get(key) or "") for key in ("best", "last")}
+    folders = [str(folder) for folder in table.get("folders") or ()]
+    return bool(model_collector.newest_name(attempt_dir, folders, patterns))
 
 
 def _read_unit_end(attempt):

@@ -31,7 +31,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.records import r
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import restart_policy
 
 from . import foundation
-from .summary import Json, are_as_planned, log_table, reported_endpoints, summarize
+from .summary import Json, are_as_planned, log_table, model_line, reported_endpoints, summarize
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
 LONGEST = 20_000
@@ -162,21 +162,16 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         if node.get("ranks") is not None
     ]
     nodes = own_ranks.select(answers, plan["ranks"])
-    shown_dir = os.path.join(
-        os.path.basename(os.path.normpath(params["runs_dir"])),
-        params["run_id"],
-        f"attempt-{number}",
-    )
+    shown_dir = _shown_dir(params)
     saved = _list_checkpoint(run_dir, number)
     ranks = [dict(rank, node=node["node"]) for node in nodes for rank in node["ranks"]]
-    decided = _decide_verdict(plan, nodes, ranks, saved, shown_dir)
+    decided = _decide_verdict(plan, nodes, ranks, shown_dir)
     end = {
         "by": begun_by(nodes),
         "verdict": decided,
         "ranks": ranks,
         "nodes": [clock_of(node) for node in nodes],
         "checkpoint": saved,
-        "model": params.get("checkpoint") or {},
         "endpoints": reported_endpoints(nodes),
     }
     entry, again, problem = _write_end(run_dir, params, plan, end, check_mode)
@@ -200,6 +195,32 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     }
 
 
+def record_model(params: Json, check_mode: bool = False) -> dict[str, Any]:
+    """Note the trained model that was copied after the end of an attempt.
+
+    Return {run_dir, line}: the summary's line about it. Raises OSError.
+    """
+    run_dir, number = _run_directory(params), params["number"]
+    saved, model = _list_checkpoint(run_dir, number), params.get("checkpoint") or {}
+    if not check_mode:
+        with run_json.lock_record(run_dir):
+            record = run_json.read(run_dir)
+            if record:
+                known = run_json.attempt_entry(record, number)
+                entry = dict(known, checkpoint=saved, model=model or known["model"])
+                run_json.write_entry(run_dir, record, entry)
+                run_json.make_private(run_dir)
+    line = model_line(_shown_dir(params), saved, model.get("note"))
+    secrets = secrets_of(run_json.read_plan(run_dir, number) or {})
+    return {"run_dir": run_dir, "line": printable(line, *secrets)}
+
+
+def _shown_dir(params: Json) -> str:
+    """Return an attempt's directory as it is shown."""
+    runs = os.path.basename(os.path.normpath(params["runs_dir"]))
+    return os.path.join(runs, params["run_id"], f"attempt-{params['number']}")
+
+
 def _list_checkpoint(run_dir: str, number: int) -> list[str]:
     """Return the names of an attempt's checkpoint files on the controller."""
     folder = os.path.join(run_dir, f"attempt-{number}", "checkpoint")
@@ -209,7 +230,7 @@ def _list_checkpoint(run_dir: str, number: int) -> list[str]:
 
 
 def _decide_verdict(
-    plan: Json, nodes: Sequence[Json], ranks: Sequence[Json], saved: list[str], shown_dir: str
+    plan: Json, nodes: Sequence[Json], ranks: Sequence[Json], shown_dir: str
 ) -> dict[str, Any]:
     """Return the verdict of an attempt, with secrets masked.
 
@@ -229,7 +250,8 @@ def _decide_verdict(
             remedy=cause["remedy"],
             text=mismatch,
         )
-    decided = judge_untrained(decided, ranks, saved, plan) or decided
+    has_saved = any(node.get("has_checkpoint") for node in nodes)
+    decided = judge_untrained(decided, ranks, has_saved, plan) or decided
     names, values = secrets_of(plan)
     masked: dict[str, Any] = printable_data(decided, names, values, LONGEST)
     return masked
@@ -329,7 +351,7 @@ def _end_entry(known: Json, end: Json) -> dict[str, Any]:
     if not foundation.keeps(known.get("verdict"), end["verdict"]):
         return dict(known, ended=time.time(), **end)
     merged = {key: foundation.merge_by_node(known[key], end[key]) for key in ("ranks", "nodes")}
-    kept = {key: known[key] for key in ("checkpoint", "model", "endpoints") if not end[key]}
+    kept = {key: known[key] for key in ("checkpoint", "endpoints") if not end[key]}
     return dict(known, **{**end, **merged, **kept, "verdict": known["verdict"]})
 
 
@@ -396,13 +418,15 @@ def endpoint_mismatch(planned: Sequence[str] | None, nodes: Iterable[Json]) -> s
 
 
 def judge_untrained(
-    decided: dict[str, Any], ranks: Iterable[Json], saved: Sequence[str], plan: Json
+    decided: dict[str, Any], ranks: Iterable[Json], has_saved: bool, plan: Json
 ) -> dict[str, Any] | None:
     """Return a verdict for a training that ended well and did nothing, or None.
 
+    has_saved: whether a node has a checkpoint of the attempt.
+
     PaddleOCR does that with too few images for one batch.
     """
-    did_work = saved or any(
+    did_work = has_saved or any(
         rank.get("last_step") or rank.get("evaluation") or rank.get("saved_count") for rank in ranks
     )
     if decided["outcome"] != Outcome.COMPLETED or did_work or not log_table(plan).get("step"):

@@ -109,7 +109,7 @@ def summarize(
     lines += _silence_lines(decided, ranks, planned, plan)
     lines += _result_lines(ranks, plan)
     lines += _endpoint_lines(nodes, plan)
-    lines += _file_lines(shown_dir, saved, note)
+    lines += _file_lines(shown_dir, saved, note, goes_on)
     if decided["outcome"] != Outcome.COMPLETED:
         lines += [f"evidence     {line}" for line in decided.get("evidence", [])]
     lines += verdict_block.block(decided, os.path.basename(os.path.dirname(shown_dir)), goes_on)
@@ -209,18 +209,28 @@ def _endpoint_lines(nodes: Sequence[Json], plan: Json) -> list[str]:
     return [line]
 
 
-def _file_lines(shown_dir: str, saved: Sequence[str], note: str) -> list[str]:
+def _file_lines(shown_dir: str, saved: Sequence[str], note: str, goes_on: bool) -> list[str]:
     """Return the summary's lines about checkpoint, logs and record."""
-    checkpoint = "none"
-    if saved:
-        checkpoint = f"{shown_dir}/checkpoint/ ({', '.join(saved)})"
-    if note:
-        checkpoint += f"; {note}"
+    if goes_on and not saved:
+        note = "it stays on the nodes, which go on with the run"
     return [
-        f"checkpoint   {checkpoint}",
+        model_line(shown_dir, saved, note),
         f"logs         {shown_dir}/rank-*.log",
         f"run record   {os.path.dirname(shown_dir)}/run.json",
     ]
+
+
+def model_line(shown_dir: str, saved: Sequence[str], note: str | None) -> str:
+    """Return the summary's line about the trained model on the controller.
+
+    saved: names of its files. note: a remark on it.
+    """
+    text = "none"
+    if saved:
+        text = f"{shown_dir}/checkpoint/ ({', '.join(saved)})"
+    if note:
+        text += f"; {note}"
+    return f"checkpoint   {text}"
 
 
 def speed_unit(plan: Json) -> str | None:

@@ -189,6 +189,21 @@ def test_a_run_that_ended_well(make_attempt, root):
     assert found[1]["state"] == "done"
 
 
+def test_a_node_says_whether_it_has_a_checkpoint(make_attempt):
+    plan = sample_plan()
+    plan["suite"] = dict(
+        plan["suite"],
+        checkpoints={"folders": ["output"], "best": "best_model", "last": "model_final"},
+    )
+    home = make_attempt("node1", plan=plan)
+    assert not read(home, "node1")["has_checkpoint"]
+    (home / "output").mkdir()
+    (home / "output" / "model_final.pdparams").write_text("")
+    assert not read(home, "node1")["has_checkpoint"], "a file without content is none"
+    (home / "output" / "model_final.pdparams").write_text("x")
+    assert read(home, "node1")["has_checkpoint"]
+
+
 def test_the_dates_of_a_log_are_unix_seconds_by_the_nodes_own_zone(make_attempt, monkeypatch):
     monkeypatch.setenv("TZ", "CST-8")
     time.tzset()

@@ -348,13 +348,11 @@ def test_a_training_that_did_nothing_is_no_success(run_action, started):
     )
     assert result["verdict"]["outcome"] == "unknown"
     assert "printed a training step" in result["summary"][-1]
-    saved = dict(silent, saved_count=1)
-    assert (
-        run_action(
-            "run_record", dict(started[1], nodes=[node("node1", saved), node("node2", rank(1))])
-        )["verdict"]["outcome"]
-        == "completed"
-    )
+    other = node("node2", rank(1))
+    logged = node("node1", dict(silent, saved_count=1))
+    for saved in (logged, node("node1", silent, has_checkpoint=True)):
+        result = run_action("run_record", dict(started[1], nodes=[saved, other]))
+        assert result["verdict"]["outcome"] == "completed"
 
 
 def test_nothing_in_the_summary_moves_the_cursor(run_action, started):
@@ -390,19 +388,29 @@ def test_a_start_needs_all_of_it(run_action, tmp_path, missing):
     assert missing in run_action("run_record", arguments)["msg"]
 
 
-def test_what_is_to_be_known_of_the_model_is_said_and_kept(run_action, started):
+def test_a_model_that_is_copied_after_the_verdict_is_added_to_the_record(run_action, started):
     runs, arguments = started
     nodes = [node("node1", rank(0)), node("node2", rank(1))]
+    run_action("run_record", dict(arguments, nodes=nodes))
+    put(runs, {RUN + "/attempt-1/checkpoint/model_final.pdparams": ""})
     saved = {
         "wanted": "best",
         "kind": "last",
         "note": "there is no best_model (was anything evaluated?), so the last one was taken",
         "files": {},
     }
-    text = "\n".join(
-        run_action("run_record", dict(arguments, nodes=nodes, checkpoint=saved))["summary"]
+    collected = dict(arguments, state="collected", checkpoint=saved)
+    result = run_action("run_record", collected)
+    where = f"runs/{RUN}/attempt-1/checkpoint/ (model_final.pdparams)"
+    assert result["line"] == f"checkpoint   {where}; {saved['note']}"
+    assert "verdict" not in result, "nobody is told of the end a second time"
+    (entry,) = json.loads(read(runs, "run.json"))["attempts"]
+    assert (entry["model"], entry["checkpoint"]) == (saved, ["model_final.pdparams"])
+    assert entry["verdict"]["outcome"] == "completed"
+    # follow.yml later, when the first node is gone: what is known of the model stays.
+    assert saved["note"] in "\n".join(
+        run_action("run_record", dict(arguments, nodes=nodes[1:]))["summary"]
     )
-    assert f"checkpoint   none; {saved['note']}" in text
     assert json.loads(read(runs, "run.json"))["attempts"][0]["model"] == saved
 
 

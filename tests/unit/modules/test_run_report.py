@@ -23,7 +23,9 @@ AFTER = """
   pre_tasks:
     - add_host: {name: node1, run_attempt: {run_id: %s, number: 1, nodes: [node1, node2]}}
   vars: {trainyard_runs_dir: "%s", report_nodes: [node1, node2]}
-  roles: [report]
+  tasks:
+    - import_role: {name: report, tasks_from: verdict}
+    - import_role: {name: report}
 """
 
 
