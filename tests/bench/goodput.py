@@ -10,7 +10,7 @@ suite=mindocr brings it).
 .venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 56] [--faults
 3] [--rounds 1] [--ways quiet ours detached bare mpirun]
 
-The training saves after every epoch. Useful are the steps that had to be made, each once, at the
+Each round has a schedule of its own, of the next seed. The training saves after every epoch. Useful are the steps that had to be made, each once, at the
 pace of the way `quiet`, bare Paddle without a fault; wall time is from the command to the last
 step, `whole` to the end of the command. The schedule (which fault, how many seconds of training
 after the one before) is the same for all; its clock stands still while nothing trains. `stretch` is
@@ -528,9 +528,10 @@ def main():
     os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     out = asked.out or Path(tempfile.mkdtemp(prefix="goodput-"))
     bare_drill.left_in(bare_drill.FOLDER)
-    plan, rounds = schedule(asked.seed, asked.faults), []
+    rounds = []
     kept = out / "goodput.json"
     for number in range(asked.rounds):
+        plan = schedule(asked.seed + number, asked.faults)
         rounds.append(play_round(asked, out / f"round-{number + 1}", plan))
         kept.write_text(json.dumps(rounds, indent=1))
     print(kept)
