@@ -8,7 +8,7 @@ DEMO = env -u ANSIBLE_INVENTORY
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev engine demo demo-down bench corpus mutants noise simulate drill lies hostile platforms long lint messages reference test collection release
+.PHONY: help setup dev engine demo demo-down bench start-faults corpus mutants noise simulate drill lies hostile platforms long lint messages reference test collection release
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +29,10 @@ demo: engine setup ## Docker nodes on this machine (NODES=2) and one training on
 	@printf '\n$$ %s\n' '$(TRAIN)'
 	@$(DEMO) $(TRAIN)
 
-bench: engine dev ## start faults on molecule's two nodes: bare Paddle beside check.yml; prints the table of docs/faults.md
+bench: engine dev ## the product beside other tools, on eight nodes with limited links; as root; writes docs/benchmarks.md (half an hour)
+	@python tests/bench/benchmarks.py --write
+
+start-faults: engine dev # start faults on molecule's two nodes: bare Paddle beside check.yml; prints the table of docs/faults.md
 	@ansible-playbook -i molecule/inventory playbooks/local.yml
 	@ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=paddledetection
 	@ansible-playbook -i molecule/inventory playbooks/sync.yml -e config=molecule/shared/jobs/short.yml
@@ -62,7 +65,7 @@ drill: engine dev ## every fault of playbooks/drill.yml on molecule's two nodes,
 demo-down: setup ## remove the demo's nodes; runs and caches stay
 	@$(DEMO) ansible-playbook playbooks/local_down.yml
 
-lies: dev ## more lies of pretended nodes than CI tells: TRAINYARD_LIES=60 a verb, over every verb (an hour)
+lies: dev ## more lies of pretended nodes than CI tells: TRAINYARD_LIES=60 a verb, over every verb (half an hour)
 	@TRAINYARD_LIES=$${TRAINYARD_LIES:-60} pytest -q -s -p no:cacheprovider tests/system/lying
 
 hostile: engine dev ## day one on a site with a jump host, firewall and shared home, on nodes of its own (6 minutes)

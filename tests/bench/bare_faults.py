@@ -4,7 +4,7 @@
 of them: a Markdown table.
 
 Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two
-Docker nodes (playbooks/local.yml) that is provisioned and synchronised; `make bench` does all that,
+Docker nodes (playbooks/local.yml) that is provisioned and synchronised; `make start-faults` does all that,
 or by hand:
 
     ansible-playbook -i INVENTORY playbooks/local.yml
