@@ -9,13 +9,14 @@ module: tree_install
 short_description: Verify a synced tree and switch it in
 description:
   - C(probed) returns whether the node holds the tree bit for bit, and the directory for a sync.
-    C(placed) verifies what was sent against the manifest, makes it C(<kind>/<digest>) by one
+    C(begun) puts the manifest beside that directory, so that other nodes can ask this one for the
+    tree, and C(withdrawn) tells them that it will not come. C(placed) verifies what was sent against the manifest, makes it C(<kind>/<digest>) by one
     rename, and takes the write bits away.
 options:
   state:
     description: The action to take.
     type: str
-    choices: [probed, placed]
+    choices: [probed, begun, withdrawn, placed]
     required: true
   base:
     description: The product's directory on the node; relative paths start at the user's home.
@@ -31,7 +32,8 @@ options:
     type: str
     required: true
   manifest:
-    description: The manifest, relative path to [kind, size, sha256] (C(placed) only).
+    description: The manifest, relative path to [kind, size, sha256]. C(placed) takes the one that
+      came with the tree where it is not given.
     type: dict
 attributes:
   check_mode:
@@ -59,49 +61,59 @@ place: {description: Where the tree lies., type: str, returned: success}
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     tree_install,
+    tree_relay,
     tree_state,
 )
+
+STATES = ("probed", "begun", "withdrawn", "placed")
+KINDS = ("code", "data", "weights", "checkpoints")
+
+
+def act(base, params, ok):
+    """Do what the state asks for. ok: whether the node holds the tree bit for bit."""
+    tree = base, params["kind"], params["digest"]
+    if params["state"] == "probed" and not ok:
+        # Where it is, the gate of the mesh serves no damaged copy to the other nodes.
+        os.makedirs(tree_install.tree_paths(*tree)[1], mode=0o700, exist_ok=True)
+    elif params["state"] == "begun":
+        tree_relay.begin(*tree, params["manifest"])
+    elif params["state"] == "withdrawn":
+        tree_relay.give_up(*tree)
+    elif params["state"] == "placed" and not ok:
+        tree_install.switch_in(*tree, params["manifest"])
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["probed", "placed"], "required": True},
+            "state": {"type": "str", "choices": list(STATES), "required": True},
             "base": {"type": "str", "default": ".trainyard"},
-            "kind": {
-                "type": "str",
-                "choices": ["code", "data", "weights", "checkpoints"],
-                "required": True,
-            },
+            "kind": {"type": "str", "choices": list(KINDS), "required": True},
             "digest": {"type": "str", "required": True},
             "manifest": {"type": "dict"},
         },
-        required_if=[("state", "placed", ("manifest",))],
+        required_if=[("state", "begun", ("manifest",))],
         supports_check_mode=True,
     )
-    base = os.path.join(os.path.expanduser("~"), module.params["base"])
-    kind, digest = module.params["kind"], module.params["digest"]
-    place, staging = tree_install.tree_paths(base, kind, digest)
+    params, home = module.params, os.path.expanduser("~")
+    base = os.path.join(home, params["base"])
+    place, staging = tree_install.tree_paths(base, params["kind"], params["digest"])
     try:
-        state = tree_state.look(base, kind, digest)
-        changed = module.params["state"] == "placed" and not state["ok"]
+        state = tree_state.look(base, params["kind"], params["digest"])
+        changed = params["state"] == "placed" and not state["ok"]
         if not module.check_mode:
-            if module.params["state"] == "probed":
-                os.makedirs(os.path.dirname(staging), mode=0o700, exist_ok=True)
-            elif changed:
-                tree_install.switch_in(base, kind, digest, module.params["manifest"])
+            # The gate of the mesh serves trees below it to the other nodes.
+            mesh_credential.register(home, base)
+            act(base, params, state["ok"])
+            if changed:
                 state = {"ok": True, "differences": []}
-        module.exit_json(
-            changed=changed,
-            ok=state["ok"],
-            differences=state["differences"],
-            place=place,
-            staging=staging,
-        )
+        found = {"ok": state["ok"], "differences": state["differences"]}
+        module.exit_json(changed=changed, place=place, staging=staging, **found)
     except (tree_install.TreeError, manifest.ManifestError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

@@ -11,9 +11,14 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe
 from harness import (
+    ENVIRONMENT,
+    INVENTORY,
     JOBS,
     NODES,
     PROJECT,
@@ -94,6 +99,63 @@ def test_a_certificate_gives_no_shell(words):
 def test_a_certificate_permits_the_proof():
     own = on("node2", "cat /etc/machine-id /proc/sys/kernel/hostname")
     assert call("node1", "node2", "identify") == (0, own)
+
+
+SIZE = 12 << 20
+
+
+def sent():
+    """Return the bytes that this machine has sent to the nodes' network since it was started."""
+    words = ["docker", "network", "inspect", "-f", "{{.Id}}", "trainyard"]
+    network = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return int(Path(f"/sys/class/net/br-{network[:12]}/statistics/tx_bytes").read_text())
+
+
+def send_tree(folder, name):
+    """Send a tree of random bytes to the nodes.
+
+    Return (its place on a node, the bytes that this machine sent, the command's output).
+    """
+    (folder / "tree" / "part").mkdir(parents=True)
+    (folder / "tree" / "part" / name).write_bytes(os.urandom(SIZE))
+    (folder / "tree" / "small").write_text("x")
+    os.symlink("part", folder / "tree" / "link")
+    cache = str(folder / "cache")
+    entries = manifest.scan(str(folder / "tree"))
+    tree = describe.keep_manifest("data", name, str(folder / "tree"), entries, cache)
+    words = json.dumps({"trees": [tree], "trainyard_cache_dir": cache})
+    argv = ["ansible-playbook", "-i", INVENTORY, "molecule/shared/send_tree.yml", "-e", words]
+    before = sent()
+    done = subprocess.run(
+        argv, cwd=PROJECT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    place = f".trainyard/data/{tree['digest'][:16]}"
+    for node in NODES:
+        found = on(node, f"cd {place} && sha256sum part/{name} && readlink link")
+        assert found.split()[0] == entries[f"part/{name}"][2] and found.endswith("part")
+    return place, sent() - before, done.stdout + done.stderr
+
+
+def test_a_tree_leaves_the_controller_once(tmp_path):
+    place, used, said = send_tree(tmp_path, "large.bin")
+    assert "origin node1 controller" in said and "origin node2 nodes" in said
+    assert used < 1.3 * SIZE, "once, whatever the number of nodes"
+    for node in NODES:
+        on(node, f"chmod -R u+w {place}; rm -r {place} {place}.*")
+
+
+def test_a_node_that_no_other_one_serves_gets_the_tree_from_the_controller(tmp_path):
+    gate = f"{MESH}/gate.py"
+    on("node1", f"chmod 0 {gate}")
+    try:
+        place, used, said = send_tree(tmp_path, "other.bin")
+    finally:
+        on("node1", f"chmod 600 {gate}")
+    assert "origin node2 controller" in said and "node2 gets data other.bin" in said
+    assert used > 1.9 * SIZE
+    for node in NODES:
+        on(node, f"chmod -R u+w {place}; rm -r {place} {place}.*")
 
 
 @pytest.mark.parametrize(

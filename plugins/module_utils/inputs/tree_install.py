@@ -6,13 +6,22 @@ Decision 9. One rename puts a tree into its final place. From then on it is read
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import stat
 import time
 
 from ..base import manifest
-from ..base.files import write_json
+from ..base.files import read_mapping, write_json
+
+# What lies beside a tree, or beside its staging directory: its manifest, and the digests of files
+# that were verified there, by inode, size and times.
+MANIFEST, SCAN = ".manifest.json", ".scan.json"
+# Beside a staging directory: held by the process that fills it, or switches it in.
+LOCK = ".lock"
+HOLD_SECONDS = 600
 
 
 class TreeError(Exception):
@@ -53,13 +62,73 @@ def remove(root):
     shutil.rmtree(root)
 
 
-def switch_in(base, kind, digest, entries):
+@contextlib.contextmanager
+def hold(base, kind, digest):
+    """Hold the staging directory of a tree: no other process receives or switches in the same tree.
+
+    Another one that does, as that of a command that was interrupted, is waited for. Raises
+    TreeError after HOLD_SECONDS.
+    """
+    path = tree_paths(base, kind, digest)[1] + LOCK
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    until = time.monotonic() + HOLD_SECONDS
+    with contextlib.ExitStack() as stack:
+        while True:
+            handle = stack.enter_context(open(path, "w", encoding="ascii"))
+            with contextlib.suppress(BlockingIOError, FileNotFoundError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The holder before has removed the file that it held.
+                if os.path.samestat(os.stat(path), os.fstat(handle.fileno())):
+                    break
+            handle.close()
+            if time.monotonic() >= until:
+                raise TreeError(f"another command brings {kind} {digest[:16]} here")
+            time.sleep(0.2)
+        stack.callback(os.unlink, path)
+        yield
+
+
+def is_manifest_of(entries, digest):
+    """Return whether a value that was read or received is the manifest of a digest.
+
+    Other values than those of a manifest can have its digest, such as a size as text.
+    """
+    return (
+        isinstance(entries, dict)
+        and all(map(_is_entry, entries.items()))
+        and manifest.digest(entries) == digest
+    )
+
+
+def _is_entry(item):
+    """Return whether (path, [kind, size, sha256]) may be an entry of a tree's manifest."""
+    path, entry = item
+    if {"", ".", ".."} & set(path.split("/")) or "\0" in path:
+        return False
+    if not isinstance(entry, list) or len(entry) != 3:
+        return False
+    kind, size, digest = entry
+    return kind in ("f", "x", "l") and type(size) is int and size >= 0 and isinstance(digest, str)
+
+
+def switch_in(base, kind, digest, entries=None):
     """Compare the staged tree with its manifest and make it the final one.
 
-    A differing older copy is replaced. Raises TreeError with the differing files. The staging
-    directory is kept then, so that a repeat sends only the differing files.
+    entries: the manifest, by default the one that came with the tree. A differing older copy is
+    replaced. Raises TreeError with the differing files. The staging directory is kept then, so that
+    a repeat sends only the differing files. Each file is read once, and not at all where it was
+    verified when it arrived (tree_relay.py).
     """
+    with hold(base, kind, digest):
+        _switch_in(base, kind, digest, entries)
+
+
+def _switch_in(base, kind, digest, entries):
     final, staging = tree_paths(base, kind, digest)
+    if entries is None:
+        entries = read_mapping(staging + MANIFEST, manifest.TREE_BYTES)
+        if not is_manifest_of(entries, digest):
+            raise TreeError(f"{staging}: the tree's manifest was not sent")
     _verify(kind, digest, entries, staging)
     os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
     old = None
@@ -67,10 +136,13 @@ def switch_in(base, kind, digest, entries):
         old = f"{final}.old-{time.time_ns()}"
         os.chmod(final, 0o700)
         os.rename(final, old)
+    write_json(final + MANIFEST, entries)  # first: the gate serves no tree without its manifest
     os.rename(staging, final)
+    with contextlib.suppress(FileNotFoundError):  # a tree of links alone has none
+        os.rename(staging + SCAN, final + SCAN)
     protect(final, writable=False)
-    write_json(final + ".manifest.json", entries)
-    manifest.scan(final, None, final + ".scan.json")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(staging + MANIFEST)
     if old:
         remove(old)
 
@@ -88,7 +160,7 @@ def _verify(kind, digest, entries, staging):
     # afterwards.
     protect(staging, writable=False)
     os.chmod(staging, 0o700)  # moving a directory needs its own write bit
-    staged = manifest.scan(staging)
+    staged = manifest.scan(staging, None, staging + SCAN)
     if manifest.digest(staged) != digest:
         protect(staging, writable=True)
         raise TreeError(

@@ -83,6 +83,7 @@ def remove_old_copies(run_command, base, now):
             and now - last_change(path) > OLD_SECONDS
         ):
             tree_install.remove(path)
+            _remove_records(path)
     removed = []
     for name in names:
         path = os.path.join(folder, name)
@@ -92,11 +93,16 @@ def remove_old_copies(run_command, base, now):
             and now - os.stat(path).st_mtime > OLD_SECONDS
         ):
             tree_install.remove(path)
-            for record in (".manifest.json", ".scan.json"):
-                with contextlib.suppress(OSError):
-                    os.unlink(path + record)
+            _remove_records(path)
             removed.append(name)
     return removed
+
+
+def _remove_records(path):
+    """Remove what lies beside a copy that was removed."""
+    for record in (tree_install.MANIFEST, tree_install.SCAN):
+        with contextlib.suppress(OSError):
+            os.unlink(path + record)
 
 
 def _list_names(folder):

@@ -477,6 +477,7 @@ CONTROLLERS = set(
         "drill",
         "environment_differences",
         "fetch_files",
+        "tree_send",
         "ssh_host_keys",
         "job_inputs",
         "mesh_authority",
@@ -522,8 +523,8 @@ def test_every_module_runs_on_the_controller_or_has_a_schema(root):
     assert set(answer_gate.modules()) == names - CONTROLLERS
 
 
-# Actions that run modules too; conformance on the controller alone.
-WITH_MODULES = {"conformance", "drill", "logs_run_info", "logs_follow"}
+# Actions that run other modules, which have schemas; conformance on the controller alone.
+WITH_MODULES = {"conformance", "drill", "logs_run_info", "logs_follow", "tree_send"}
 
 
 def test_what_runs_on_the_controller_is_an_action_that_asks_no_node(root, load_plugin):
@@ -587,7 +588,9 @@ def test_what_is_sent_goes_where_the_controller_says(root):
         registered = set(re.findall(r"register: (\w+)", tasks)) - {
             "__runtime_wheelhouse"
         }  # (of the controller)
-        for text in re.findall(r"synchronize:\n(?: +\w+: .*\n| +#.*\n| +- .*\n)+", tasks):
+        for text in re.findall(
+            r"(?:synchronize|tree_send):\n(?: {4,}\w+: .*\n| +#.*\n| +- .*\n)+", tasks
+        ):
             words, seen = set(re.findall(r"\w+", text)), seen + 1
             for _level in range(4):
                 words |= {
@@ -633,5 +636,6 @@ def test_every_task_on_a_node_passes_the_gate(root, load_plugin):
         "normal",
         "logs_run_info",
         "logs_follow",
+        "tree_send",
     ):
         assert issubclass(load_plugin("action", name).ActionModule, answer_gate.Gated), name

@@ -10,15 +10,13 @@ import os
 import subprocess
 
 import pytest
-import yaml
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import remote_outline
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import sources
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import sources, tree_route
 from core_support import put
 
-ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 CONFIG = "configs/s.yml"
 CODE = {
     "tools/train.py": "# reads pretrain_weights\n",
@@ -77,16 +75,14 @@ def describe(run_action, given):
 
 def send(tree, cache_dir, target):
     """Send a tree with rsync as its task does, and return the manifest of what arrived."""
-    path = os.path.join(ROOT, "roles/workspace/tasks/tree.yml")
-    with open(path, encoding="utf-8") as handle:
-        task = next(item for item in yaml.safe_load(handle) if "ansible.posix.synchronize" in item)
-    options = task["ansible.posix.synchronize"]
-    assert options["links"] and "workspace_tree.follow" in options["copy_links"]
-    argv = ["rsync", "--links", "--perms", "--times"]
-    if tree.get("follow"):
-        argv.append("--copy-links")
     names = os.path.join(cache_dir, "manifests", tree["digest"] + ".files")
-    argv += [f"--files-from={names}", "--chmod=u+rwX", tree["source"] + "/", str(target) + "/"]
+    options = tree_route.synchronize_arguments(tree, names[: -len(".files")], str(target), False)
+    assert options["links"] and options["copy_links"] is bool(tree.get("follow"))
+    argv = ["rsync", "--links", "--perms", "--times"]
+    if options["copy_links"]:
+        argv.append("--copy-links")
+    os.makedirs(target, exist_ok=True)  # as the task before it does
+    argv += [*options["rsync_opts"], options["src"], options["dest"]]
     subprocess.run(argv, check=True)
     assert read_json(names[: -len(".files")] + ".json") == manifest.scan(str(target))
     return manifest.scan(str(target))

@@ -32,7 +32,7 @@ def test_probed_then_placed_then_nothing(run_module, given, tmp_path):
         tmp_path / "home/.trainyard/code" / arguments["digest"][:16]
     )
     assert os.path.isdir(os.path.dirname(found["staging"]))  # rsync makes one level only
-    shutil.copytree(root, found["staging"])
+    shutil.copytree(root, found["staging"], dirs_exist_ok=True)
     assert run_module(module, dict(arguments, state="placed", manifest=entries), check=True)[
         "changed"
     ] is True and os.path.isdir(found["staging"])
@@ -55,7 +55,7 @@ def test_a_tree_that_arrived_changed_fails_by_name(run_module, given):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"state": "placed"}, "manifest"),
+        ({"state": "begun"}, "manifest"),
         ({"kind": "logs", "state": "probed"}, "value of kind must be one of: code, data, weights"),
     ],
 )
