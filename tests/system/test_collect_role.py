@@ -94,11 +94,12 @@ def site(tmp_path):
                 "dest": str(tmp_path / "incomplete"),
             }
         }
+        parts = [{"import_role": {"name": "collect", "tasks_from": task}}]
+        if task == "main":  # the model comes after the verdict, from the first node
+            model = {"import_role": {"name": "collect", "tasks_from": "model"}}
+            parts.append(dict(model, when="inventory_hostname == 'node1'"))
         plays = [
-            {
-                "hosts": "trainers",
-                "tasks": [{"import_role": {"name": "collect", "tasks_from": task}}],
-            },
+            {"hosts": "trainers", "tasks": parts},
             {"hosts": "localhost", "tasks": [last]},
         ]
         variables = dict(
