@@ -187,6 +187,13 @@ def test_what_a_training_does_costs_nothing_but_its_own_excess(site, tmp_path):
     assert sum((site.home / name).stat().st_size for name in here if ".node2." in name) <= 1 << 20
 
 
+def test_a_record_that_cannot_be_written_is_named_and_costs_no_model(site):
+    put(site.home.parent, {"run.json": '{"version": 99, "attempts": []}'})
+    code, said, incomplete = site.collect()
+    assert code == 0 and any("the trained model" in problem for problem in incomplete), said
+    assert (site.home / "checkpoint" / "best_model.pdparams").read_text() == "parameters"
+
+
 def test_another_controller_takes_what_the_nodes_agree_on_and_one_goes_without_where_they_do_not(
     site,
 ):

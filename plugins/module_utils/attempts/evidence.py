@@ -471,7 +471,10 @@ def _has_checkpoint(attempt_dir, plan):
     table = _mapping(_mapping(plan.get("suite")).get("checkpoints"))
     patterns = {key: str(table.get(key) or "") for key in ("best", "last")}
     folders = [str(folder) for folder in table.get("folders") or ()]
-    return bool(model_collector.newest_name(attempt_dir, folders, patterns))
+    try:
+        return bool(model_collector.newest_name(attempt_dir, folders, patterns))
+    except OSError:  # a folder that this account cannot read, or that was removed meanwhile
+        return False
 
 
 def _read_unit_end(attempt):

@@ -109,7 +109,7 @@ def summarize(
     lines += _silence_lines(decided, ranks, planned, plan)
     lines += _result_lines(ranks, plan)
     lines += _endpoint_lines(nodes, plan)
-    lines += _file_lines(shown_dir, saved, note, goes_on)
+    lines += _file_lines(shown_dir, saved, note)
     if decided["outcome"] != Outcome.COMPLETED:
         lines += [f"evidence     {line}" for line in decided.get("evidence", [])]
     lines += verdict_block.block(decided, os.path.basename(os.path.dirname(shown_dir)), goes_on)
@@ -209,10 +209,8 @@ def _endpoint_lines(nodes: Sequence[Json], plan: Json) -> list[str]:
     return [line]
 
 
-def _file_lines(shown_dir: str, saved: Sequence[str], note: str, goes_on: bool) -> list[str]:
+def _file_lines(shown_dir: str, saved: Sequence[str], note: str) -> list[str]:
     """Return the summary's lines about checkpoint, logs and record."""
-    if goes_on and not saved:
-        note = "it stays on the nodes, which go on with the run"
     return [
         model_line(shown_dir, saved, note),
         f"logs         {shown_dir}/rank-*.log",

@@ -189,7 +189,7 @@ def test_a_run_that_ended_well(make_attempt, root):
     assert found[1]["state"] == "done"
 
 
-def test_a_node_says_whether_it_has_a_checkpoint(make_attempt):
+def test_a_node_says_whether_it_has_a_checkpoint(make_attempt, monkeypatch):
     plan = sample_plan()
     plan["suite"] = dict(
         plan["suite"],
@@ -202,6 +202,13 @@ def test_a_node_says_whether_it_has_a_checkpoint(make_attempt):
     assert not read(home, "node1")["has_checkpoint"], "a file without content is none"
     (home / "output" / "model_final.pdparams").write_text("x")
     assert read(home, "node1")["has_checkpoint"]
+
+    def refuse(*_given):
+        raise PermissionError(13, "Permission denied")
+
+    # A folder of another account costs nothing else of the evidence.
+    monkeypatch.setattr(evidence.model_collector, "newest_name", refuse)
+    assert read(home, "node1")["has_checkpoint"] is False
 
 
 def test_the_dates_of_a_log_are_unix_seconds_by_the_nodes_own_zone(make_attempt, monkeypatch):
