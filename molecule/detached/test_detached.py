@@ -109,7 +109,11 @@ def test_a_resume_is_refused_while_the_nodes_restart_the_run(kept):
 def test_a_later_command_collects_every_attempt_and_follows_the_newest(kept, tmp_path):
     follower = background(tmp_path / "log", "follow", "-e", f"run={kept}")
     try:
-        wait_for(lambda: len(record(kept)["attempts"]) == 2, 120)
+        # Each attempt's model is copied after its verdict.
+        wait_for(
+            lambda: [a["number"] for a in record(kept)["attempts"] if a["checkpoint"]] == [1, 2],
+            120,
+        )
         wait_for(lambda: "attempt 3" in (tmp_path / "log").read_text(), 120)
     finally:
         follower.terminate()
