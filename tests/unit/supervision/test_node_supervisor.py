@@ -196,7 +196,8 @@ def events_of(file):
 def test_each_event_is_told_once_by_the_leader(world):
     file, program = world.folder / "told", zipapp.build("supervision.node_supervisor")
     put(world.folder, {"told": ""})
-    writes = ["sh", "-c", f"cat >> {file}; echo >> {file}"]
+    # One write for each line: two nodes tell at once.
+    writes = ["sh", "-c", f'text=$(cat); printf "%s\\n" "$text" >> {file}']
     for kinds in (["restarted", "failed", "stopped", "started"], ["restarted"]):
         channel_ = {"index": 0, "url": "", "command": writes, "on": kinds}
         for each in world.programs.values():
