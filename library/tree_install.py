@@ -10,7 +10,7 @@ short_description: Verify a synced tree and switch it in
 description:
   - C(probed) returns whether the node holds the tree bit for bit, and the directory for a sync.
     C(begun) puts the manifest beside that directory, so that other nodes can ask this one for the
-    tree, and C(withdrawn) tells them that it will not come. C(placed) verifies what was sent against the manifest, makes it C(<kind>/<digest>) by one
+    tree, takes what other trees of the node have of it, and returns what is missing. C(withdrawn) tells them that it will not come. C(placed) verifies what was sent against the manifest, makes it C(<kind>/<digest>) by one
     rename, and takes the write bits away.
 options:
   state:
@@ -56,6 +56,12 @@ ok: {description: Whether the node holds the tree bit for bit., type: bool, retu
 differences: {description: Differing files by name., type: list, elements: str, returned: success}
 staging: {description: Where a sync is to send the tree., type: str, returned: success}
 place: {description: Where the tree lies., type: str, returned: success}
+missing:
+  description: Files to be sent, as first and last places in the sorted list of the manifest's paths;
+    null where rsync has to compare all of them (after C(begun) only).
+  type: list
+  elements: list
+  returned: success
 """
 
 import os
@@ -74,18 +80,40 @@ STATES = ("probed", "begun", "withdrawn", "placed")
 KINDS = ("code", "data", "weights", "checkpoints")
 
 
+# Ranges of files that are returned. Where there are more, rsync compares all files.
+MOST_RANGES = 10_000
+
+
+def ranges(marks):
+    """Return [[first, last]] of the places at which marks are true."""
+    found = []
+    for place, mark in enumerate(marks):
+        if mark and found and found[-1][1] == place - 1:
+            found[-1][1] = place
+        elif mark:
+            found.append([place, place])
+    return found
+
+
 def act(base, params, ok):
-    """Do what the state asks for. ok: whether the node holds the tree bit for bit."""
+    """Do what the state asks for, and return what is missing then (see RETURN).
+
+    ok: whether the node holds the tree bit for bit.
+    """
     tree = base, params["kind"], params["digest"]
     if params["state"] == "probed" and not ok:
         # Where it is, the gate of the mesh serves no damaged copy to the other nodes.
         os.makedirs(tree_install.tree_paths(*tree)[1], mode=0o700, exist_ok=True)
     elif params["state"] == "begun":
-        tree_relay.begin(*tree, params["manifest"])
+        missing = set(tree_relay.begin(*tree, params["manifest"]))
+        found = ranges(path in missing for path in sorted(params["manifest"]))
+        if len(found) <= MOST_RANGES:
+            return found
     elif params["state"] == "withdrawn":
         tree_relay.give_up(*tree)
     elif params["state"] == "placed" and not ok:
         tree_install.switch_in(*tree, params["manifest"])
+    return None
 
 
 def main():
@@ -106,14 +134,16 @@ def main():
     try:
         state = tree_state.look(base, params["kind"], params["digest"])
         changed = params["state"] == "placed" and not state["ok"]
+        missing = None
         if not module.check_mode:
             # The gate of the mesh serves trees below it to the other nodes.
             mesh_credential.register(home, base)
-            act(base, params, state["ok"])
+            missing = act(base, params, state["ok"])
             if changed:
                 state = {"ok": True, "differences": []}
         found = {"ok": state["ok"], "differences": state["differences"]}
-        module.exit_json(changed=changed, place=place, staging=staging, **found)
+        places = {"place": place, "staging": staging}
+        module.exit_json(changed=changed, missing=missing, **places, **found)
     except (tree_install.TreeError, manifest.ManifestError, OSError) as error:
         module.fail_json(msg=printable(str(error), newlines=True))
 

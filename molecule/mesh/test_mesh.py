@@ -111,15 +111,19 @@ def sent():
     return int(Path(f"/sys/class/net/br-{network[:12]}/statistics/tx_bytes").read_text())
 
 
-def send_tree(folder, name):
-    """Send a tree of random bytes to the nodes.
-
-    Return (its place on a node, the bytes that this machine sent, the command's output).
-    """
+def make_tree(folder, name):
+    """Make a tree of random bytes."""
     (folder / "tree" / "part").mkdir(parents=True)
     (folder / "tree" / "part" / name).write_bytes(os.urandom(SIZE))
     (folder / "tree" / "small").write_text("x")
     os.symlink("part", folder / "tree" / "link")
+
+
+def send_tree(folder, name):
+    """Send the tree to the nodes.
+
+    Return (its place on a node, the bytes that this machine sent, the command's output).
+    """
     cache = str(folder / "cache")
     entries = manifest.scan(str(folder / "tree"))
     tree = describe.keep_manifest("data", name, str(folder / "tree"), entries, cache)
@@ -137,15 +141,29 @@ def send_tree(folder, name):
     return place, sent() - before, done.stdout + done.stderr
 
 
-def test_a_tree_leaves_the_controller_once(tmp_path):
+def remove(*places):
+    """Remove trees from the nodes."""
+    for node in NODES:
+        for place in places:
+            on(node, f"find {place} -type d -exec chmod u+w {{}} +; rm -r {place} {place}.*")
+
+
+def test_a_tree_leaves_the_controller_once_and_a_change_of_it_alone(tmp_path):
+    make_tree(tmp_path, "large.bin")
     place, used, said = send_tree(tmp_path, "large.bin")
     assert "origin node1 controller" in said and "origin node2 nodes" in said
     assert used < 1.3 * SIZE, "once, whatever the number of nodes"
+    (tmp_path / "tree" / "small").write_text("y")
+    second, used, _said = send_tree(tmp_path, "large.bin")
+    assert second != place and used < 0.1 * SIZE
     for node in NODES:
-        on(node, f"chmod -R u+w {place}; rm -r {place} {place}.*")
+        inodes = on(node, f"stat -c %i {place}/part/large.bin {second}/part/large.bin").split()
+        assert inodes[0] == inodes[1]
+    remove(place, second)
 
 
 def test_a_node_that_no_other_one_serves_gets_the_tree_from_the_controller(tmp_path):
+    make_tree(tmp_path, "other.bin")
     gate = f"{MESH}/gate.py"
     on("node1", f"chmod 0 {gate}")
     try:
@@ -154,8 +172,7 @@ def test_a_node_that_no_other_one_serves_gets_the_tree_from_the_controller(tmp_p
         on("node1", f"chmod 600 {gate}")
     assert "origin node2 controller" in said and "node2 gets data other.bin" in said
     assert used > 1.9 * SIZE
-    for node in NODES:
-        on(node, f"chmod -R u+w {place}; rm -r {place} {place}.*")
+    remove(place)
 
 
 @pytest.mark.parametrize(

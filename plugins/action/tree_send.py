@@ -7,6 +7,7 @@ Documented in library/tree_send.py.
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
@@ -55,7 +56,7 @@ class ActionModule(answer_gate.Gated, ControllerAction):
                     f"{node} gets {tree['kind']} {tree['name']} from the controller, since no other"
                     f" node gave all of it: {'; '.join(said)}"
                 )
-        sent = self._push(tree, arguments["staging"], bool(sources))
+        sent = self._push(tree, arguments["staging"])
         return {**sent, "said": said, "origin": "controller"}
 
     def _ask(self, module: str, **arguments: Any) -> Result:
@@ -64,20 +65,27 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         answer: Result = self._execute_module(name, given, task_vars=self.task_vars)
         return answer
 
-    def _push(self, tree: Arguments, staging: str, repair: bool) -> Result:
-        """Send the tree from here.
-
-        repair: whether a part of it may have come from another node.
-        """
+    def _push(self, tree: Arguments, staging: str) -> Result:
+        """Send from here what the node lacks of the tree."""
         entries = read_json(self._place + ".json", manifest.TREE_BYTES)
         if not isinstance(entries, dict):
             self.fail(f"{self._place}.json is not readable; start again")
         begun = self._ask("tree_install", state="begun", manifest=entries)
-        if begun.get("failed"):
+        missing = begun.get("missing")
+        if begun.get("failed") or missing == []:
             return begun
+        if missing is None:
+            return self._synchronize(tree, self._place + ".files", staging)
+        with tempfile.NamedTemporaryFile("w", prefix="trainyard-", encoding="utf-8") as names:
+            names.write(tree_route.missing_names(entries, missing))
+            names.flush()
+            return self._synchronize(tree, names.name, staging)
+
+    def _synchronize(self, tree: Arguments, names: str, staging: str) -> Result:
+        """Send files of the tree by rsync. names: path of their list."""
         task = self._task.copy()
         task.action = SYNCHRONIZE
-        task.args = tree_route.synchronize_arguments(tree, self._place, staging, repair)
+        task.args = tree_route.synchronize_arguments(tree, names, staging)
         action = self._shared_loader_obj.action_loader.get(
             SYNCHRONIZE,
             task=task,

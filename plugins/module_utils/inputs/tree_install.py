@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import time
@@ -22,6 +23,7 @@ MANIFEST, SCAN = ".manifest.json", ".scan.json"
 # Beside a staging directory: held by the process that fills it, or switches it in.
 LOCK = ".lock"
 HOLD_SECONDS = 600
+_TREE = re.compile(r"[0-9a-f]{16}\Z")
 
 
 class TreeError(Exception):
@@ -37,29 +39,93 @@ def tree_paths(base, kind, digest):
     return os.path.join(base, kind, name), os.path.join(base, "staging", f"{kind}-{name}")
 
 
-def protect(root, writable):
-    """Make every file and directory of a tree read-only, or writable for the user.
-
-    Links are left alone.
-    """
+def protect(root):
+    """Make every file and directory of a tree read-only. Links are left alone."""
     for folder, _folders, files in os.walk(root):
         for path in [os.path.join(folder, name) for name in files] + [folder]:
             info = os.lstat(path)
             if stat.S_ISLNK(info.st_mode):
                 continue
             mode = stat.S_IMODE(info.st_mode)
-            new_mode = mode & ~0o222
-            if writable:
-                new_mode = mode | 0o200
-            if new_mode != mode:
-                os.chmod(path, new_mode)
+            if mode & 0o222:
+                os.chmod(path, mode & ~0o222)
+
+
+def open_folders(root):
+    """Make every directory of a tree writable for the user.
+
+    The files stay as they are: they may be those of another tree, too (tree_reuse.py).
+    """
+    for folder, _folders, _files in os.walk(root):
+        os.chmod(folder, 0o700)
+
+
+def record_of(info, digest):
+    """Return what manifest.scan remembers of a file. info: its status. digest: its sha256."""
+    return [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, digest]
+
+
+def list_trees(folder, first=""):
+    """Return the paths of the trees in a directory, the newest first.
+
+    first: the path of one that comes before all others, if it is there.
+    """
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            tree = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                if _TREE.match(name) and os.path.exists(tree + MANIFEST):
+                    found.append((tree == first, os.stat(tree).st_ctime, tree))
+    return [tree for _is_first, _time, tree in sorted(found, reverse=True)]
 
 
 def remove(root):
-    """Remove a read-only tree."""
-    for folder, _folders, _files in os.walk(root):
-        os.chmod(folder, 0o700)
+    """Remove a read-only tree.
+
+    The files that it shares with other trees keep their content, and get another time of change. So
+    the records of those trees are written anew, else all of their files would be read again.
+    """
+    shared = _shared_with(root)
+    open_folders(root)
     shutil.rmtree(root)
+    for tree, records in shared.items():
+        known = read_mapping(tree + SCAN, manifest.TREE_BYTES)
+        for path, record in records.items():
+            with contextlib.suppress(OSError):
+                new = record_of(os.lstat(os.path.join(tree, path)), record[4])
+                if new[:3] == record[:3] and known.get(path) == record:
+                    known[path] = new
+        write_json(tree + SCAN, known)
+
+
+def _shared_with(root):
+    """Return {tree: {path: record}} of the files that other trees share with this one.
+
+    Only those whose record still holds.
+    """
+    inodes = {}
+    for folder, _folders, names in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            info = os.lstat(path)
+            if info.st_nlink > 1 and stat.S_ISREG(info.st_mode):
+                inodes[os.path.relpath(path, root)] = info
+    shared = {}
+    if not inodes:
+        return shared
+    for tree in list_trees(os.path.dirname(root)):
+        if tree == root:
+            continue
+        known = read_mapping(tree + SCAN, manifest.TREE_BYTES)
+        records = {
+            path: known[path]
+            for path, info in inodes.items()
+            if path in known and known[path] == record_of(info, known[path][4])
+        }
+        if records:
+            shared[tree] = records
+    return shared
 
 
 @contextlib.contextmanager
@@ -140,7 +206,7 @@ def _switch_in(base, kind, digest, entries):
     os.rename(staging, final)
     with contextlib.suppress(FileNotFoundError):  # a tree of links alone has none
         os.rename(staging + SCAN, final + SCAN)
-    protect(final, writable=False)
+    protect(final)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(staging + MANIFEST)
     if old:
@@ -158,11 +224,11 @@ def _verify(kind, digest, entries, staging):
         os.unlink(os.path.join(staging, name))  # left by an earlier, different try
     # Read-only before it is verified: a second sync that is still writing cannot change a file
     # afterwards.
-    protect(staging, writable=False)
+    protect(staging)
     os.chmod(staging, 0o700)  # moving a directory needs its own write bit
     staged = manifest.scan(staging, None, staging + SCAN)
     if manifest.digest(staged) != digest:
-        protect(staging, writable=True)
+        open_folders(staging)
         raise TreeError(
             "{} arrived changed (was it edited during the sync?): {}".format(
                 kind, "; ".join(manifest.differences(entries, staged))

@@ -22,7 +22,7 @@ import time
 from ..base import manifest
 from ..base.files import read_mapping, write_json
 from ..base.sanitize import printable
-from . import tree_install
+from . import tree_install, tree_reuse
 
 # Seconds without a frame after which a source counts as dead. A live one sends a beat every 2 s.
 SILENCE_SECONDS = 10
@@ -58,13 +58,20 @@ def order_key(path):
 
 
 def begin(base, kind, digest, entries):
-    """Make the staging directory of a tree, with its manifest beside it, for others to ask for."""
+    """Make the staging directory of a tree, with its manifest beside it, for others to ask for.
+
+    Return the sorted paths of the manifest that are missing there. What other trees of this node
+    have of it is taken from them.
+    """
     if not tree_install.is_manifest_of(entries, digest):
         raise tree_install.TreeError("the manifest is not that of the digest")
     staging = tree_install.tree_paths(base, kind, digest)[1]
     os.makedirs(staging, mode=0o700, exist_ok=True)
-    tree_install.protect(staging, writable=True)  # what an earlier try verified is read-only
-    write_json(staging + tree_install.MANIFEST, entries)
+    with tree_install.hold(base, kind, digest):
+        write_json(staging + tree_install.MANIFEST, entries)
+        tree_install.open_folders(staging)  # an earlier try may have ended when it was read-only
+        known = tree_reuse.adopt(base, kind, digest, entries)
+    return sorted(set(entries) - set(known))
 
 
 def give_up(base, kind, digest):
@@ -149,9 +156,11 @@ class Receiver:
     """One try to receive a tree from one source."""
 
     def __init__(self, base, kind, digest, stall, most):
-        self.digest, self.stall, self.most = digest, stall, most
+        self.base, self.kind, self.digest = base, kind, digest
+        self.stall, self.most = stall, most
         self.staging = tree_install.tree_paths(base, kind, digest)[1]
         self.cache = self.staging + tree_install.SCAN
+        # {path: record} of the files that are here and verified.
         self.known = read_mapping(self.cache, manifest.TREE_BYTES)
         self.entries, self.missing = {}, None
         self.received = 0
@@ -244,9 +253,9 @@ class Receiver:
             raise SourceFailed("sends the manifest of another tree")
         self.entries = entries
         os.makedirs(self.staging, mode=0o700, exist_ok=True)
-        for folder, _folders, _names in os.walk(self.staging):
-            os.chmod(folder, 0o700)  # an earlier try may have ended when it was read-only
         write_json(self.staging + tree_install.MANIFEST, entries)
+        tree_install.open_folders(self.staging)  # as in begin
+        self.known = tree_reuse.adopt(self.base, self.kind, self.digest, entries)
 
     def _wanted(self):
         """Return [(path, offset)] of what is missing, in the order in which it arrives.

@@ -40,17 +40,22 @@ def stall_seconds(node: str, chain: Sequence[str]) -> int:
     return min(STALL_SECONDS + STALL_STEP_SECONDS * position, MOST_STALL_SECONDS)
 
 
-def synchronize_arguments(
-    tree: Mapping[str, Any], place: str, staging: str, repair: bool
-) -> dict[str, Any]:
+def missing_names(entries: Mapping[str, Any], ranges: Sequence[Sequence[int]]) -> str:
+    """Return rsync's list of the files at these places of a manifest's sorted paths.
+
+    ranges: (first, last). Only the places come from a node. Those that do not exist are passed over.
+    """
+    paths = sorted(entries)
+    chosen = {place for first, last in ranges for place in range(first, min(last + 1, len(paths)))}
+    # rsync takes '#' and ';' at the start of a line for a comment.
+    return "".join(f"./{paths[place]}\n" for place in sorted(chosen))
+
+
+def synchronize_arguments(tree: Mapping[str, Any], names: str, staging: str) -> dict[str, Any]:
     """Return the arguments of ansible.posix.synchronize that send a tree from here.
 
-    place: path of its manifest and list of files in the cache, without the ending. staging: where
-    it is sent to. repair: whether a part of it may have come from another node, without times.
+    names: path of the list of files. staging: where it is sent to.
     """
-    options = [f"--files-from={place}.files", "--chmod=u+rwX"]
-    if repair:
-        options.append("--checksum")
     return {
         "src": tree["source"] + "/",
         "dest": staging + "/",
@@ -65,5 +70,6 @@ def synchronize_arguments(
         "delay_updates": False,
         "use_ssh_args": True,
         "verify_host": True,
-        "rsync_opts": options,
+        # A file gets the mode that it has in the end: it may be that of another tree, too.
+        "rsync_opts": [f"--files-from={names}", "--chmod=Du+rwX,Fa-w"],
     }

@@ -76,7 +76,7 @@ def describe(run_action, given):
 def send(tree, cache_dir, target):
     """Send a tree with rsync as its task does, and return the manifest of what arrived."""
     names = os.path.join(cache_dir, "manifests", tree["digest"] + ".files")
-    options = tree_route.synchronize_arguments(tree, names[: -len(".files")], str(target), False)
+    options = tree_route.synchronize_arguments(tree, names, str(target))
     assert options["links"] and options["copy_links"] is bool(tree.get("follow"))
     argv = ["rsync", "--links", "--perms", "--times"]
     if options["copy_links"]:

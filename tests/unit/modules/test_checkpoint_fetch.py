@@ -310,7 +310,7 @@ def test_copies_that_nobody_asks_for_go_unless_an_attempt_holds_the_node(
     for name in ("0" * 16, "1" * 16, "mine"):
         put(folder / name, {"3.pdopt": "older"})
         put(folder, {name + ".manifest.json": "{}", name + ".scan.json": "{}"})
-        tree_install.protect(str(folder / name), writable=False)
+        tree_install.protect(str(folder / name))
         os.utime(folder / name, (1, 1) if name != "1" * 16 else None)
     assert bring(run_module, point, ("node1", root))["brought"] is True
     left = {name.split(".")[0] for name in os.listdir(folder)}

@@ -62,3 +62,19 @@ def test_a_tree_that_arrived_changed_fails_by_name(run_module, given):
 def test_arguments_are_checked(run_module, given, change, words):
     result = run_module(module, dict(given[2], **change))
     assert result["failed"] and words in result["msg"]
+
+
+def test_what_is_missing_is_returned_in_ranges(run_module, given, tmp_path):
+    root, _entries, arguments = given
+    put(root, {name: name for name in "abcdx"})
+    entries = manifest.scan(root)
+    arguments = {"kind": "code", "digest": manifest.digest(entries)}
+    begun = dict(arguments, state="begun", manifest=entries)
+    assert run_module(module, begun)["missing"] == [[0, 5]]
+    staging = run_module(module, dict(arguments, state="probed"))["staging"]
+    shutil.copytree(root, staging, dirs_exist_ok=True)
+    assert run_module(module, dict(arguments, state="placed"))["ok"]
+    put(root, {"b": "B", "tools/train.py": "y"})
+    entries = manifest.scan(root)
+    begun = {"kind": "code", "digest": manifest.digest(entries), "state": "begun"}
+    assert run_module(module, dict(begun, manifest=entries))["missing"] == [[1, 1], [4, 4]]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,8 @@ from core_support import put
 
 DIGEST = "4" * 64
 TREE = {"kind": "data", "name": "coco", "digest": DIGEST, "source": "/data", "bytes": 1 << 30}
+
+MANIFEST = {name: ["f", 1, "x"] for name in "abc"}
 
 
 class Synchronize:
@@ -22,14 +25,17 @@ class Synchronize:
 
     def get(self, name, task, **_more):
         assert name == task.action == "ansible.posix.synchronize"
-        self.sent.append(task.args)
+        path = task.args["rsync_opts"][0].partition("=")[2]
+        names = Path(path).read_text(encoding="utf-8")
+        self.sent.append(dict(task.args, names=names))
         return SimpleNamespace(run=lambda task_vars: {"changed": True, "failed": self.failed})
 
 
 @pytest.fixture
 def send(load_plugin, tmp_path):
     """Return a function that sends the tree to a node: (result, modules asked, what was sent)."""
-    put(tmp_path / "manifests", {f"{DIGEST}.json": json.dumps({"a": ["f", 1, "x"]})})
+    files = {f"{DIGEST}.json": json.dumps(MANIFEST), f"{DIGEST}.files": "./a\n./b\n./c\n"}
+    put(tmp_path / "manifests", files)
 
     def run(node, answers, failed=False, **changes):
         given = {"tree": dict(TREE, **changes), "cache_dir": str(tmp_path), "staging": "there"}
@@ -46,6 +52,7 @@ def send(load_plugin, tmp_path):
         asked = []
 
         def execute(name, arguments, task_vars):
+            assert name.startswith("trainyard.cluster.")
             asked.append((name.rpartition(".")[2], arguments))
             return answers.get(asked[-1][0], {"changed": False})
 
@@ -67,8 +74,8 @@ def test_a_node_asks_those_before_it(send):
 def test_the_first_node_gets_a_small_tree_from_here(send):
     result, asked, sent = send("node1", {}, bytes=1000)
     assert [(name, given["state"]) for name, given in asked] == [("tree_install", "begun")]
-    assert asked[0][1]["manifest"] == {"a": ["f", 1, "x"]}
-    assert sent[0]["dest"] == "there/" and "--checksum" not in sent[0]["rsync_opts"]
+    assert asked[0][1]["manifest"] == MANIFEST and sent[0]["names"] == "./a\n./b\n./c\n"
+    assert sent[0]["dest"] == "there/"
     assert sent[0]["delay_updates"] is False, "the next node reads each file when it is there"
     assert result["origin"] == "controller"
 
@@ -77,7 +84,7 @@ def test_what_no_node_gives_comes_from_here(send):
     answer = {"complete": False, "said": ["node1: ended"], "bytes": 5, "changed": True}
     result, asked, sent = send("node2", {"tree_fetch": answer})
     assert [name for name, _given in asked] == ["tree_fetch", "tree_install"]
-    assert "--checksum" in sent[0]["rsync_opts"], "what came already is not sent again"
+    assert len(sent) == 1
     assert (result["origin"], result["said"]) == ("controller", ["node1: ended"])
 
 
@@ -89,3 +96,13 @@ def test_a_node_that_fails_is_not_sent_to(send):
 def test_the_next_nodes_hear_that_a_tree_will_not_come(send):
     result, asked, _sent = send("node1", {}, failed=True, bytes=1000)
     assert result["failed"] and asked[-1][1]["state"] == "withdrawn"
+
+
+def test_only_what_a_node_lacks_is_sent(send):
+    begun = {"missing": [[2, 99], [0, 0], [7, 5]], "changed": False}
+    _result, _asked, sent = send("node1", {"tree_install": begun}, bytes=1000)
+    assert sent[0]["names"] == "./a\n./c\n", "a place that does not exist is passed over"
+    result, asked, sent = send(
+        "node1", {"tree_install": {"missing": [], "changed": False}}, bytes=9
+    )
+    assert sent == [] and len(asked) == 1 and result["origin"] == "controller"
