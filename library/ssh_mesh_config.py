@@ -39,7 +39,7 @@ options:
     elements: path
     default: []
   gate:
-    description: Text of the gate program, which the digest covers.
+    description: Text of the gate's programs, which the digest covers.
     type: str
     default: ""
   states:

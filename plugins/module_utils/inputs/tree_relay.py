@@ -2,8 +2,8 @@
 """Reception of a tree from another node of the site, while that one still receives it.
 
 So a tree goes from node to node as through a chain, and leaves the controller once. The sender is
-the gate of the other node (mesh/mesh_gate.py, verb `tree`), whose docstring has the frames. It is
-not trusted: the manifest has to have the digest that the controller asks for, no file becomes
+mesh/tree_sender.py on the other node, behind its gate (verb `tree`). Its docstring has the frames.
+It is not trusted: the manifest has to have the digest that the controller asks for, no file becomes
 larger than the manifest says, and a file with other content is not kept.
 """
 

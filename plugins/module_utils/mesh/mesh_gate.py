@@ -6,8 +6,8 @@ a line in authorized_keys, which names the caller. The caller's own words are in
 SSH_ORIGINAL_COMMAND. They are split without a shell, and every word is compared with a pattern.
 
 It serves the site and not a run: trust.yml installs it once, and mesh.json is bound to its bytes.
-So it is one file, complete in itself, and needs nothing but Python >= 3.8. The gate of a run is
-agent/peer_gate.py.
+So it is one file that needs nothing but Python >= 3.8, and imports none of ours. The gate of a run
+is agent/peer_gate.py.
 
     gate.py PEER                        a peer with a certificate of the site, for what a
                                         controller directs
@@ -15,29 +15,19 @@ agent/peer_gate.py.
         pull RUN ATTEMPT FOLDER --server --daemon .
                                         serve a folder of checkpoints to rsync, read-only
         tree KIND NAME                  send a tree (code, data, weights) that lies here or arrives
-                                        at this moment: its manifest, then the files that the
-                                        caller lists
-
-Frames of `tree`: a line of JSON and so many raw bytes. The first one is {"manifest": BYTES}. Then
-the caller sends one line, {"files": [[path, kind, offset, size]]}, and gets {"file": INDEX,
-"bytes": BYTES} in the order of its list, each file in one or more frames. {"beat": 0} says that
-nothing has arrived for a while, {"gone": 0} that this node has given the tree up.
+                                        at this moment (tree_sender.py, which lies beside this file)
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 LONGEST = 16384
 REFUSED = 77
@@ -51,14 +41,8 @@ FOLDER = re.compile(
 KIND = re.compile(r"(?:code|data|weights|checkpoints)\Z")
 # The first letters of a tree's digest (inputs/tree_install.py).
 TREE = re.compile(r"[0-9a-f]{16}\Z")
-MANIFEST = ".manifest.json"
-CHUNK = 256 << 10  # bytes of one frame at most
-# Seconds between two looks for more bytes, and between two for files that rsync still writes. After
-# so many without one a beat is sent, and after so many this gate gives up.
-LOOK_SECONDS, LIST_SECONDS, BEAT_SECONDS, MOST_SECONDS = 0.02, 0.1, 2.0, 7200
-REQUEST_SECONDS = 120
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# Beside this file, as it is installed.
+SENDER = "tree_sender.py"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 # The one module of rsync's daemon that a caller can name.
 MODULE = "checkpoint"
@@ -210,172 +194,15 @@ def serve(folder):
         return subprocess.call(argv, env=dict(environment, PATH=PATH, LC_ALL="C"))
 
 
-class TreeSender:
-    """Sender of a tree that lies on this node, or that arrives here at this moment.
-
-    bases: the product's directories. out: where frames go.
-    """
-
-    def __init__(self, bases, kind, name, out):
-        # While a tree arrives it is in the first place, and later in the second.
-        self.places = [os.path.join(base, "staging", f"{kind}-{name}") for base in bases]
-        self.places += [os.path.join(base, kind, name) for base in bases]
-        self.out, self.begun = out, False
-        self.told, self.listed = time.monotonic(), 0.0
-
-    def frame(self, header, data=b""):
-        """Write one frame."""
-        self.out.write(json.dumps(header).encode() + b"\n" + data)
-        self.out.flush()
-        self.told = time.monotonic()
-
-    def await_value(self, look):
-        """Return the first value of look() that is not None, and beat meanwhile.
-
-        It is False where this node gives the tree up after its manifest was sent.
-        """
-        begun = time.monotonic()
-        while True:
-            value = look()
-            if value is None and self.begun and self.is_gone():
-                value = False
-            if value is not None:
-                return value
-            time.sleep(LOOK_SECONDS)
-            now = time.monotonic()
-            if now - begun > MOST_SECONDS:
-                raise Refused("nothing has come for too long")
-            if now - self.told >= BEAT_SECONDS:
-                self.frame({"beat": 0})
-
-    def send(self, requests):
-        """Send the manifest, and then what a caller lists. requests: where its line comes from."""
-        data = self.await_value(self.manifest)
-        self.frame({"manifest": len(data)}, data)
-        self.begun = True
-        for index, entry in enumerate(read_request(requests, len(data))):
-            if not self.send_file(index, *entry):
-                self.frame({"gone": 0})
-                break
-        return 0
-
-    def place(self):
-        """Return the tree's place on this node, None where it is not here.
-
-        A tree that is repaired is not read from the damaged copy.
-        """
-        return next(filter(os.path.isdir, self.places), None)
-
-    def manifest(self):
-        """Return the bytes of the tree's manifest, or None where it is not here."""
-        with contextlib.suppress(OSError, TypeError), open(self.place() + MANIFEST, "rb") as handle:
-            return handle.read()
-        return None
-
-    def is_gone(self):
-        """Return whether this node has given the tree up."""
-        place = self.place()
-        return not (place and os.path.exists(place + MANIFEST))
-
-    def folder(self, path, stack):
-        """Return (open directory, name) of a file of the tree. No link is followed.
-
-        stack: closes what is opened. Raises OSError where the directory is not here.
-        """
-        *folders, name = path.split("/")
-        directory = os.open(self.place() or "", DIRECTORY)
-        stack.callback(os.close, directory)
-        for folder in folders:
-            directory = os.open(folder, DIRECTORY, dir_fd=directory)
-            stack.callback(os.close, directory)
-        return directory, name
-
-    def link(self, path):
-        """Return the target of a link of the tree, or None where it is not here."""
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            directory, name = self.folder(path, stack)
-            return os.fsencode(os.readlink(name, dir_fd=directory))
-        return None
-
-    def grown(self, path, offset, size):
-        """Return an open file that has more bytes than `offset`, or None.
-
-        size: the bytes that it will have. A large one is read while rsync still writes it, under
-        the name that rsync gives it until its end.
-        """
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            directory, name = self.folder(path, stack)
-            names, now = [name], time.monotonic()
-            if size > CHUNK and now - self.listed > LIST_SECONDS:
-                self.listed = now
-                growing = re.compile(re.escape(f".{name}.") + r"[A-Za-z0-9]{6}\Z")
-                names += [other for other in os.listdir(directory) if growing.match(other)]
-            for each in names:
-                with contextlib.suppress(OSError):
-                    descriptor = os.open(each, FILE, dir_fd=directory)
-                    if os.fstat(descriptor).st_size > offset:
-                        return descriptor
-                    os.close(descriptor)
-        return None
-
-    def send_file(self, index, path, kind, offset, size):
-        """Send the bytes of a file from an offset to its size, and return False if it is gone."""
-        if kind == "l":
-            target = self.await_value(functools.partial(self.link, path))
-            if target is not False:
-                self.frame({"file": index, "bytes": len(target)}, target)
-            return target is not False
-        while offset < size:
-            look = functools.partial(self.grown, path, offset, size)
-            descriptor = self.await_value(look)
-            if descriptor is False:
-                return False
-            try:
-                data = os.pread(descriptor, min(CHUNK, size - offset), offset)
-                while data:
-                    self.frame({"file": index, "bytes": len(data)}, data)
-                    offset += len(data)
-                    data = os.pread(descriptor, min(CHUNK, size - offset), offset)
-            finally:
-                os.close(descriptor)
-        return True
-
-
-def read_request(requests, most):
-    """Return [(path, kind, offset, size)] of a caller's line.
-
-    most: bytes of the manifest; the list is shorter. Raises Refused for another line.
-    """
-    signal.alarm(REQUEST_SECONDS)  # ends this process
-    line = requests.readline(most + CHUNK)
-    signal.alarm(0)
-    try:
-        files = json.loads(line)["files"]
-        entries = [(path, kind, int(offset), int(size)) for path, kind, offset, size in files]
-        bad = [path for path, *_rest in entries if {"", ".", ".."} & set(path.split("/"))]
-    except (
-        AttributeError,
-        KeyError,
-        OverflowError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise Refused("not a list of files") from error
-    if bad or any("\0" in path or offset < 0 for path, _kind, offset, _size in entries):
-        raise Refused("not a path below a tree")
-    return entries
-
-
 def send_tree(words):
-    """Send a tree of this node. words: KIND NAME."""
+    """Become the sender of a tree of this node. words: KIND NAME."""
     if len(words) != 2:
         raise Refused("want: tree KIND NAME")
     kind, name = match(KIND, words[0], "a kind of tree"), match(TREE, words[1], "a tree")
-    with contextlib.suppress(OSError):
-        os.nice(10)  # a training may have the node
-    sender = TreeSender(own_bases(), kind, name, sys.stdout.buffer)
-    return sender.send(sys.stdin.buffer)
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), SENDER)
+    if not os.path.isfile(program):
+        raise Refused("no sender of trees is here")
+    os.execv(sys.executable, [sys.executable, "-I", program, kind, name, *own_bases()])
 
 
 def of_site(words):

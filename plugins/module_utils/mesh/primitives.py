@@ -25,9 +25,10 @@ RECORD = "mesh.json"
 # 3: a gate whose rsync works with rsync 3.5.0.
 RECORD_VERSION = 3
 GATE = "gate.py"
+TREE_SENDER = "tree_sender.py"
 PYTHON = "/usr/bin/python3"
 # The files whose bytes a proof is bound to.
-PROVEN_FILES = ("config", "known_hosts", GATE, KEY, CERTIFICATE)
+PROVEN_FILES = ("config", "known_hosts", GATE, TREE_SENDER, KEY, CERTIFICATE)
 HOST_KEYS = ("/etc/ssh/ssh_host_*_key.pub",)
 # The files that identify a machine: its machine id and its host name.
 WHO = ("/etc/machine-id", "/proc/sys/kernel/hostname")

@@ -21,7 +21,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
     tree_relay,
     tree_state,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import mesh_gate
+from ansible_collections.trainyard.cluster.plugins.module_utils.mesh import (
+    mesh_gate,
+    tree_sender,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import tree_route
 from core_support import put
 
@@ -35,8 +38,9 @@ class Node:
     def __init__(self, folder, name):
         self.home = folder / name
         self.base = str(self.home / ".trainyard")
-        gate = Path(mesh_gate.__file__).read_text(encoding="utf-8")
-        put(self.home / ".trainyard/mesh", {"gate.py": gate})
+        for program, name in ((mesh_gate, "gate.py"), (tree_sender, "tree_sender.py")):
+            text = Path(program.__file__).read_text(encoding="utf-8")
+            put(self.home / ".trainyard/mesh", {name: text})
         mesh_credential.register(str(self.home), self.base)
 
     def argv(self, digest, words=None):
@@ -270,8 +274,8 @@ def test_the_gate_sends_files_of_the_tree_alone(request_line):
         def readline(self, _limit):
             return request_line
 
-    with pytest.raises(mesh_gate.Refused):
-        mesh_gate.read_request(Requests(), 100)
+    with pytest.raises(tree_sender.Refused):
+        tree_sender.read_request(Requests(), 100)
 
 
 def test_the_gate_follows_no_link_out_of_the_tree(tree, nodes, tmp_path):
@@ -284,7 +288,7 @@ def test_the_gate_follows_no_link_out_of_the_tree(tree, nodes, tmp_path):
     os.symlink(secret, os.path.join(final, "part0"))
     os.unlink(os.path.join(final, "run.sh"))
     os.symlink("/etc/hostname", os.path.join(final, "run.sh"))
-    sender = mesh_gate.TreeSender([nodes[0].base], KIND, digest[:16], None)
+    sender = tree_sender.TreeSender([nodes[0].base], KIND, digest[:16], None)
     for path in ("part0/000.txt", "run.sh"):
         assert sender.grown(path, 0, 2) is None
     descriptor = sender.grown("part1/large.bin", 0, len(LARGE))
@@ -294,7 +298,7 @@ def test_the_gate_follows_no_link_out_of_the_tree(tree, nodes, tmp_path):
 
 def test_the_gate_serves_no_damaged_copy_while_it_is_repaired(tree, nodes):
     placed(nodes[0], tree)
-    sender = mesh_gate.TreeSender([nodes[0].base], KIND, tree[2][:16], None)
+    sender = tree_sender.TreeSender([nodes[0].base], KIND, tree[2][:16], None)
     assert sender.manifest() and not sender.is_gone()
     os.makedirs(nodes[0].staging(tree[2]))
     assert sender.manifest() is None and sender.grown("run.sh", 0, 10) is None
@@ -318,6 +322,15 @@ def test_two_commands_bring_one_tree_one_after_the_other(tree, nodes, monkeypatc
 def test_the_gate_knows_trees_by_kind_and_digest(nodes, words):
     done = __import__("subprocess").run(
         nodes[0].argv("0" * 64, words), capture_output=True, text=True, timeout=20, stdin=-3
+    )
+    assert done.returncode == mesh_gate.REFUSED and not done.stdout
+
+
+def test_a_gate_without_its_sender_refuses(tree, nodes):
+    placed(nodes[0], tree)
+    (nodes[0].home / ".trainyard/mesh/tree_sender.py").unlink()
+    done = __import__("subprocess").run(
+        nodes[0].argv(tree[2]), capture_output=True, timeout=20, stdin=-3
     )
     assert done.returncode == mesh_gate.REFUSED and not done.stdout
 

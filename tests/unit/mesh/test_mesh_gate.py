@@ -196,7 +196,7 @@ WORDS = [RUN, OTHER, "1", "0", "2", "-1", "+1", "1e0", "01", "١", "99999999999"
     "../..", "/etc/passwd", "..", ".", "", "-", "--", "peer",
          "hang", "lost", "user", "output", "output/..", "output/../..", "/", "plan.json",
          "--server", "--sender", "--daemon", "--config=/etc/x", "-e.LsfxC",
-         "orted", "-mca", "plm_rsh_agent", "touch", "sh", "-c", "id", "python3", "-I", "a" * 20000,
+         "data", "code", "0" * 16, "0" * 17, "orted", "-mca", "plm_rsh_agent", "touch", "sh", "-c", "id", "python3", "-I", "a" * 20000,
          "\x1b[2J", "é", "%s", "{run}", "~", "*", "#"]  # fmt: skip
 VERBS = {
     "run": [
@@ -215,6 +215,7 @@ VERBS = {
     "site": [
         "identify",
         "pull",
+        "tree",
         "stop 1 peer",
         "beat 1",
         "door 1 orted",
@@ -257,7 +258,9 @@ def sound(kind, text):
     ):
         return False
     if kind == "site":
-        return words == ["identify"]
+        return words == ["identify"] or (
+            words[:1] == ["tree"] and words[1:] in (["data", "0" * 16], ["code", "0" * 16])
+        )
     if words[:1] == ["beat"]:
         return len(words) == 2 and words[1] in ("0", "1")
     return (
@@ -287,6 +290,9 @@ def test_hostile_words_are_refused_and_change_nothing(home, kind, monkeypatch, c
         mesh_gate.subprocess,
         "call",
         lambda *words, **_more: pytest.fail(f"a program was started: {words!r}"),
+    )
+    monkeypatch.setattr(
+        mesh_gate.os, "execv", lambda *words: pytest.fail(f"a program was started: {words!r}")
     )
     before, wrong = home.state(), []
     for text in texts:

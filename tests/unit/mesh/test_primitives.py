@@ -704,6 +704,7 @@ def home(tmp_path, authority):
     (place / "known_hosts").write_text(made["known_hosts"])
     (place / "config").write_text(made["config"])
     (place / "gate.py").write_text("gate")
+    (place / "tree_sender.py").write_text("sender")
     (tmp_path / ".ssh" / "authorized_keys").write_text(
         "\n".join([*made["lines"], f"{host_key(8)} visitor"]) + "\n"
     )
@@ -754,6 +755,7 @@ def test_the_record_holds_what_readers_of_it_need(home):
         (lambda h: (h / ".trainyard/mesh/known_hosts").open("a").write("x"), "known_hosts"),
         (lambda h: (h / ".trainyard/mesh/gate.py").write_text("another"), "gate.py"),
         (lambda h: (h / ".trainyard/mesh/gate.py").unlink(), "gate.py"),
+        (lambda h: (h / ".trainyard/mesh/tree_sender.py").write_text("another"), "tree_sender.py"),
         (lambda h: (h / ".trainyard/mesh/id_ed25519").unlink(), "id_ed25519"),
         (lambda h: (h / ".trainyard/mesh/id_ed25519").write_text("garbage"), "id_ed25519"),
         (lambda h: (h / ".trainyard/mesh/id_ed25519").chmod(0o644), "key exposed"),
