@@ -10,8 +10,9 @@ short_description: Verify a synced tree and switch it in
 description:
   - C(probed) returns whether the node holds the tree bit for bit, and the directory for a sync.
     C(begun) puts the manifest beside that directory, so that other nodes can ask this one for the
-    tree, takes what other trees of the node have of it, and returns what is missing. C(withdrawn) tells them that it will not come. C(placed) verifies what was sent against the manifest, makes it C(<kind>/<digest>) by one
-    rename, and takes the write bits away.
+    tree, takes what other trees of the node have of it, and returns what is missing. C(withdrawn)
+    tells them that it will not come. C(placed) verifies what was sent against the manifest, makes it
+    C(<kind>/<digest>) by one rename, and takes the write bits away.
 options:
   state:
     description: The action to take.

@@ -442,6 +442,21 @@ def drill(
 
 @cli.command()
 @job_argument
+@click.option("--nodes", metavar="N,N,...", help="Numbers of nodes. Default: 1, 2, 4 ... all.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Stop each training after so long.")
+@check_option
+@ansible_options
+@click.pass_obj
+def bench(
+    settings: Settings, /, job: str, nodes: str | None, minutes: float | None, **ansible: Any
+) -> None:
+    """Train a JOB on several numbers of nodes and show how its speed grows with them."""
+    extra = {"config": job, "nodes": nodes, "minutes": minutes}
+    run_verb(settings, "benchmark", extra, ansible)
+
+
+@cli.command()
+@job_argument
 @check_option
 @ansible_options
 @click.pass_obj

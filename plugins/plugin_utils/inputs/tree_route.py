@@ -43,7 +43,8 @@ def stall_seconds(node: str, chain: Sequence[str]) -> int:
 def missing_names(entries: Mapping[str, Any], ranges: Sequence[Sequence[int]]) -> str:
     """Return rsync's list of the files at these places of a manifest's sorted paths.
 
-    ranges: (first, last). Only the places come from a node. Those that do not exist are passed over.
+    ranges: (first, last). Only the places come from a node. Those that do not
+    exist are passed over.
     """
     paths = sorted(entries)
     chosen = {place for first, last in ranges for place in range(first, min(last + 1, len(paths)))}

@@ -353,8 +353,8 @@ def compile_mesh(
     """Return (mesh, problems).
 
     ca: the public key of the site's authority, '' before it was made (then there are no lines and
-    no digest). gate: text of the gate's programs. The mesh is {nodes, owners, identities, principals,
-    known_hosts, config, lines, digest, inventory}, empty with problems. extra: see
+    no digest). gate: text of the gate's programs. The mesh is {nodes, owners, identities,
+    principals, known_hosts, config, lines, digest, inventory}, empty with problems. extra: see
     authorized_lines. consent: see find_problems.
     """
     problems = find_problems(nodes, site, consent)

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import yaml
@@ -84,7 +84,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[argparse.Action
         raise CommandRefused("the command line cannot be taken apart") from error
 
 
-def keep_variables(word: str) -> str:
+def keep_variables(word: str, dropped: Set[str] = DROPPED) -> str:
     """Return the part of one -e that stays, '' for none.
 
     A file (@...) stays as it is: it may be encrypted, and resume.yml knows what to leave out.
@@ -96,13 +96,13 @@ def keep_variables(word: str) -> str:
             value = yaml.safe_load(word)
         except yaml.YAMLError:
             return word
-        if not isinstance(value, dict) or not DROPPED & set(value):
+        if not isinstance(value, dict) or not dropped & set(value):
             return word
-        rest = {name: item for name, item in value.items() if name not in DROPPED}
+        rest = {name: item for name, item in value.items() if name not in dropped}
         if not rest:
             return ""
         return json.dumps(rest)
-    return " ".join(pair for pair in split_args(word) if pair.partition("=")[0] not in DROPPED)
+    return " ".join(pair for pair in split_args(word) if pair.partition("=")[0] not in dropped)
 
 
 def build(
@@ -119,6 +119,22 @@ def build(
     number that has ended. tries: which try of its restart it is. variable: by which the playbook
     learns of that attempt. Raises CommandRefused.
     """
+    if not RUN_ID.match(run):
+        raise CommandRefused(f"{run!r} is no run id")
+    variables: dict[str, Any] = {"run": run, variable: int(after)}
+    if tries > 1:
+        variables["again_try"] = int(tries)
+    return rebuild(argv, playbook, DROPPED, variables)
+
+
+def rebuild(
+    argv: Sequence[str], playbook: str, dropped: Set[str], variables: Mapping[str, Any]
+) -> list[str]:
+    """Return the arguments of another playbook with the options of this command.
+
+    argv: as sys.argv. dropped: variables of -e that do not stay. variables: further ones. Raises
+    CommandRefused.
+    """
     options, actions = parse(argv)
     _refuse_passwords(options)
     arguments = []
@@ -128,15 +144,10 @@ def build(
             if value is not None and value != action.default:
                 arguments += _write_option(action, value)
     for word in options.extra_vars or ():
-        rest = keep_variables(word)
+        rest = keep_variables(word, dropped)
         if rest:
             arguments += ["-e", rest]
-    if not RUN_ID.match(run):
-        raise CommandRefused(f"{run!r} is no run id")
     # One argument of JSON: no part of a value becomes a variable of its own.
-    variables: dict[str, Any] = {"run": run, variable: int(after)}
-    if tries > 1:
-        variables["again_try"] = int(tries)
     return [playbook, *arguments, "-e", json.dumps(variables)]
 
 

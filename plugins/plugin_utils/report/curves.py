@@ -29,7 +29,7 @@ from .phases import LogBeginning, Sign
 
 T = TypeVar("T")
 
-COLUMNS = ("time", "step", "epoch", "loss", "lr", "ips", "batch_cost")
+COLUMNS = ("time", "step", "epoch", "loss", "lr", "ips", "batch_cost", "data_cost")
 _FIGURES = COLUMNS[3:]
 _EXTREMES = (3, 4, 5, 6)
 _COUNTS = ("epoch", "step", "steps", "global_step")
@@ -137,11 +137,11 @@ class Curve(LogScan):
         super()._step(number, text, match)
         groups = self._read_groups(text, match)
         record = self._read_counts(groups)
-        loss, lr, ips, cost = (self._figure(name, groups.get(name)) for name in _FIGURES)
+        loss, lr, ips, cost, data = (self._figure(name, groups.get(name)) for name in _FIGURES)
         if self._now is None and groups.get("time"):
             self._now = self._clock.read(groups["time"])
         self._epoch, self._done = record.get("epoch"), counted(record, self._first)
-        self._thinned.add((self._now, self._done, self._epoch, loss, lr, ips, cost))
+        self._thinned.add((self._now, self._done, self._epoch, loss, lr, ips, cost, data))
         self._due = 0.0
         if cost is not None and record.get("steps") and self._done:
             self._due = -self._done % record["steps"] * cost

@@ -24,17 +24,26 @@ def _write_index(runs_dir: str, run: str, facts: dict[str, Any], assets: str, no
 
 
 def write_page(
-    runs_dir: str, run: str, runs: list[str], assets: str, write: bool
+    runs_dir: str,
+    run: str,
+    runs: list[str],
+    assets: str,
+    write: bool,
+    scaling: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write the page and return its path and what of the runs could not be read.
 
-    Raises load.ReportError where there is no such run.
+    scaling: the section of a benchmark (benchmark/scaling_text.view). Raises load.ReportError where
+    there is no such run.
     """
     run_ids = load.choose_runs(runs_dir, run, runs)
     read_series = functools.partial(series.of_run, folder=suite_file.FOLDER)
     all_facts = [load.read(runs_dir, name, read_series) for name in run_ids]
     now = time.time()
-    view = run_comparison.view(all_facts, now) if runs else report_view.view(all_facts[0], now)
+    if runs:
+        view = run_comparison.view(all_facts, now, scaling)
+    else:
+        view = report_view.view(all_facts[0], now)
     path = load.page_path(runs_dir, run_ids)
     text = html_page.render(view, html_page.parts(assets))
     changed = update_file(path, text, 0o600, write)

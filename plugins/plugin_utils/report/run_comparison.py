@@ -140,11 +140,11 @@ def _linked_verdict(facts: Json, attempt: Json) -> Json:
     return result
 
 
-def view(all_facts: Sequence[Json], now: float) -> Json:
+def view(all_facts: Sequence[Json], now: float, scaling: Json | None = None) -> Json:
     """Return all that the page of a comparison shows.
 
     all_facts: load.read's, one for each run, in the order of the request. now: unix
-    seconds.
+    seconds. scaling: the section of a benchmark, None without one.
     """
     all_facts = [safe(facts) for facts in all_facts]
     names = labels([facts["run"] for facts in all_facts])
@@ -153,8 +153,11 @@ def view(all_facts: Sequence[Json], now: float) -> Json:
     units = list(dict.fromkeys(unit_of(facts["plan"]) for facts in all_facts))
     any_curve = any(drawn.values())
     sections = [("runs", "Runs")] + [("curves", "Curves")] * any_curve + [("settings", "Settings")]
+    if scaling:
+        sections = [("scaling", "Scaling"), *sections]
     return {
         "kind": "compare",
+        "scaling": scaling,
         "title": f"Comparison of {len(names)} runs",
         "heading": f"Comparison of {len(names)} runs",
         "head": names,

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Train a job on several numbers of nodes and compare its speed.
+
+See library/benchmark.py for the documentation.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import signal
+import time
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
+    update_file,
+    write_json,
+)
+from ansible_collections.trainyard.cluster.plugins.modules.benchmark import DOCUMENTATION
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import project
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.benchmark import (
+    scaling,
+    scaling_text,
+    training_process,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Arguments,
+    ControllerAction,
+    Result,
+    arguments_of,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import resume_command
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.report import (
+    load,
+    report_page,
+    series,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import suite_file
+
+NUMBERS = re.compile(r"[1-9][0-9]{0,3}(?:,[1-9][0-9]{0,3})*\Z")
+MOST_MINUTES = 100_000
+
+
+class ActionModule(ControllerAction):
+    """Start ansible-playbook's own commands on this controller."""
+
+    ARGUMENTS = arguments_of(DOCUMENTATION)
+    REQUIRED_IF = [
+        ("state", "chosen", ("config",)),
+        ("state", "trained", ("folder", "nodes")),
+        ("state", "compared", ("folder", "trainings")),
+    ]
+    FAILURES = (resume_command.CommandRefused, load.ReportError, OSError)
+
+    def execute(self, arguments: Arguments) -> Result:
+        """Run one step of benchmark.yml."""
+        steps = {"chosen": self._choose, "trained": self._train, "compared": self._compare}
+        return steps[arguments["state"]](arguments)
+
+    def _runs(self) -> str:
+        first = self.group("trainers")[0]
+        folder = str(self.host_value(first, "trainyard_runs_dir", "runs"))
+        return os.path.join(project.project_dir(), os.path.expanduser(folder))
+
+    # --- the states
+
+    def _choose(self, arguments: Arguments) -> Result:
+        """Read the numbers of nodes, and check the job on the largest one before any training."""
+        if not arguments["config"]:
+            self.fail("say which job is trained: -e config=<job>")
+        if not 0 <= arguments["minutes"] <= MOST_MINUTES:
+            self.fail(f"minutes must be from 0 to {MOST_MINUTES}; got {arguments['minutes']:g}")
+        counts = self._counts(arguments["nodes"])
+        if self.check_mode:
+            numbers = ", ".join(map(str, counts))
+            return {
+                "changed": False,
+                "counts": [],
+                "folder": "",
+                "msg": f"would train on {numbers}",
+            }
+        name = re.sub(r"\W+", "_", os.path.basename(arguments["config"]).removesuffix(".yml"))
+        folder = os.path.join(
+            self._runs(), "benchmark", time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + name
+        )
+        os.makedirs(folder, mode=0o700)
+        self._display.display(f"check the job on {counts[-1]} nodes")
+        output = os.path.join(folder, "check.txt")
+        check = self._command("check", {"nodes": counts[-1]}, output, frozenset(["wait"]))
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            code = check.process.wait()
+        finally:
+            check.end()
+        if code:
+            self.fail(f"the job cannot start on {counts[-1]} nodes:\n{check.text()[-4000:]}")
+        return {"changed": True, "counts": counts, "folder": folder}
+
+    def _counts(self, text: str) -> list[int]:
+        """Return the numbers of nodes, ascending."""
+        most = len(self.group("trainers"))
+        if not text:
+            powers = (1 << power for power in range(most.bit_length()))
+            return sorted({*powers, most})[-load.MOST_RUNS :]
+        if not NUMBERS.match(text):
+            self.fail(f"nodes must be numbers with commas between them, as 1,2,4; got {text!r}")
+        counts = sorted(set(map(int, text.split(","))))
+        if counts[-1] > most:
+            self.fail(f"nodes asks for {counts[-1]} nodes; the group trainers has {most}")
+        if len(counts) > load.MOST_RUNS:
+            self.fail(f"nodes takes at most {load.MOST_RUNS} numbers; got {len(counts)}")
+        return counts
+
+    def _train(self, arguments: Arguments) -> Result:
+        """Train on one number of nodes. It never fails the task, so that what is known is shown."""
+        count = int(arguments["nodes"])
+        label = f"{count} node" + "s" * (count > 1)
+        output = os.path.join(arguments["folder"], f"train-{count}.txt")
+        # Ctrl-C reaches a worker as TERM. The training is stopped then, too.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        training = training_process.TrainingProcess(
+            self._command("train", {"nodes": count, "max_restarts": 0}, output),
+            label,
+            self._runs(),
+            _playbook("stop"),
+            arguments["minutes"],
+            self._display.display,
+        )
+        outcome = training_process.await_end(training)
+        self._display.display(f"{label}: {outcome['text']}")
+        return {"changed": True, "training": outcome, "_ansible_verbose_override": True}
+
+    @staticmethod
+    def _command(
+        verb: str, variables: Arguments, output: str, dropped: frozenset[str] = frozenset()
+    ) -> training_process.Command:
+        """Start a playbook with the options and the variables of this command.
+
+        dropped: variables that it does not take.
+        """
+        dropped |= training_process.OWN_VARIABLES
+        return training_process.Command(_playbook(verb), variables, dropped, output)
+
+    def _compare(self, arguments: Arguments) -> Result:
+        """Write the table and the page of the trainings that have a step."""
+        outcomes = [item["training"] for item in arguments["trainings"] if item.get("training")]
+        failed = [outcome for outcome in outcomes if not outcome["ended_well"]]
+        trainings = [self._figures(outcome["run"]) for outcome in outcomes if outcome["run"]]
+        lines, text = [], "nothing was trained"
+        if trainings:
+            lines = self._write(scaling.compare(trainings), arguments["folder"])
+            text = f"trained on {', '.join(str(len(one.nodes)) for one in trainings)} nodes"
+        outcome = "completed"
+        if failed:
+            first = failed[0]
+            outcome = "failed"
+            text = f"the training on {first['label']} failed: {first['text']}; {first['output']}"
+        return {
+            "changed": True,
+            "summary": [*lines, text],
+            "verdict": {"outcome": outcome, "text": text},
+        }
+
+    def _figures(self, run: str) -> scaling.Training:
+        """Return the figures of a run. Raises load.ReportError where it has no record."""
+        read_series = functools.partial(series.of_run, folder=suite_file.FOLDER)
+        facts = load.read(self._runs(), run, read_series)
+        return scaling.of_series(facts["record"], facts["plan"], facts["series"])
+
+    def _write(self, rows: list[scaling.Row], folder: str) -> list[str]:
+        """Write benchmark.json, benchmark.md and the page. Return the table as lines."""
+        title = f"Benchmark {os.path.basename(folder)}"
+        path = os.path.join(folder, "benchmark.md")
+        write_json(os.path.join(folder, "benchmark.json"), scaling.as_json(rows))
+        update_file(path, scaling_text.markdown(rows, title), 0o600, True)
+        lines = [*scaling_text.lines(rows), f"table        {path}"]
+        if len(rows) > 1:
+            page = report_page.write_page(
+                self._runs(),
+                "",
+                [row.training.run for row in rows],
+                os.path.join(project.PRODUCT, "roles", "report"),
+                write=True,
+                scaling=scaling_text.view(rows),
+            )
+            lines.append(f"report       {page['report']}")
+        return lines
+
+
+def _playbook(verb: str) -> str:
+    """Return the path of one of the product's playbooks."""
+    return os.path.join(project.PRODUCT, "playbooks", verb + ".yml")

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training of a benchmark: `train.yml` in a process of its own, as a user starts it.
+
+Ctrl-C of the benchmark does not reach it, so that the benchmark can stop the run on its nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_mapping
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+
+from ..recovery import resume_command
+from ..report import series
+
+# What a start takes of this command's variables is given anew for each of them.
+OWN_VARIABLES = frozenset(("nodes", "minutes", "max_restarts"))
+# `stop.yml` needs the run alone.
+START_VARIABLES = OWN_VARIABLES | resume_command.DROPPED | {"rehearse", "wait"}
+# Variables of the environment that are about the benchmark's own output.
+_NOT_PASSED = ("TRAINYARD_RESULT", "TRAINYARD_DETACH", "TRAINYARD_BRIEF")
+_RUN = re.compile(r"^run (\S+), job ", re.MULTILINE)
+LOOK_SECONDS, SAY_SECONDS, STOP_SECONDS = 2, 60, 180
+LONGEST_RESULT = 16 << 20
+
+
+class Command:
+    """One of the product's playbooks with the options of this command, and its output in a file.
+
+    variables: of the playbook. dropped: this command's variables that it does not get. Raises
+    resume_command.CommandRefused, OSError.
+    """
+
+    def __init__(
+        self,
+        playbook: str,
+        variables: Mapping[str, Any],
+        dropped: frozenset[str],
+        output: str,
+    ) -> None:
+        argv = resume_command.rebuild(sys.argv, playbook, dropped, variables)
+        self.output, self._result = output, output + ".json"
+        environment = {key: value for key, value in os.environ.items() if key not in _NOT_PASSED}
+        with open(output, "wb") as handle:
+            self.process = subprocess.Popen(
+                [*resume_command.program(), *argv],
+                env={**environment, "TRAINYARD_RESULT": self._result, "TRAINYARD_RESTART": "0"},
+                stdin=subprocess.DEVNULL,
+                stdout=handle,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def text(self) -> str:
+        """Return the output up to now."""
+        with open(self.output, encoding="utf-8", errors="replace") as handle:
+            return handle.read()
+
+    def last_line(self) -> str:
+        """Return the last line of the output that is not empty, safe to print."""
+        lines = [line for line in self.text().splitlines() if line.strip()]
+        return printable("".join(lines[-1:]).strip())
+
+    def result(self) -> dict[str, Any]:
+        """Return what the playbook says of its end (docs/runbooks/command.md), {} for nothing."""
+        return read_mapping(self._result, LONGEST_RESULT)
+
+    def end(self) -> None:
+        """End it, if it still runs, as Ctrl-C does."""
+        for number in (signal.SIGINT, signal.SIGKILL):
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, number)
+                try:
+                    self.process.wait(20)
+                except subprocess.TimeoutExpired:
+                    continue
+
+
+class TrainingProcess:
+    """A training with its limit of time.
+
+    label: what it is called, as `2 nodes`. stop_playbook: path of stop.yml. minutes: of training,
+    after which the run is stopped; 0 for none. say: prints a line.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        label: str,
+        runs_dir: str,
+        stop_playbook: str,
+        minutes: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.command, self.label, self.say = command, label, say
+        self.run, self.stopped = "", False
+        self._runs_dir, self._stop_playbook, self._minutes = runs_dir, stop_playbook, minutes
+        self._said, self._last = time.monotonic(), ""
+
+    def look(self) -> bool:
+        """Return whether it has ended. Stops it when its time is over, and tells of it."""
+        if self.command.process.poll() is not None:
+            return True
+        if not self.run:
+            self._find_run()
+        elif self._minutes and not self.stopped and self._trained() >= self._minutes * 60:
+            self.stop()
+        if time.monotonic() - self._said >= SAY_SECONDS:
+            self._said, line = time.monotonic(), self.command.last_line()
+            if line != self._last:
+                self.say(f"{self.label}: {line}")
+            self._last = line
+        return False
+
+    def _find_run(self) -> None:
+        found = _RUN.search(self.command.text())
+        if found and RUN_ID.match(found.group(1)):
+            self.run = found.group(1)
+            self.say(f"{self.label}: run {self.run}")
+
+    def _trained(self) -> float:
+        """Return the seconds since the first step, 0 before it."""
+        attempts = series.of_run(os.path.join(self._runs_dir, self.run), points=50)["attempts"]
+        begun = [
+            time_
+            for attempt in attempts
+            for curve in attempt["series"].values()
+            for time_ in curve["time"][:1]
+            if time_ is not None
+        ]
+        if not begun:
+            return 0.0
+        return time.time() - min(begun)
+
+    def stop(self) -> None:
+        """Stop the run on its nodes. The command that follows it ends with that."""
+        self.stopped = True
+        command = Command(
+            self._stop_playbook, {"run": self.run}, START_VARIABLES, self.command.output + ".stop"
+        )
+        try:
+            command.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            command.end()
+        if command.process.returncode:
+            self.say(f"{self.label}: {self.run} was not stopped: {command.last_line()}")
+
+    def give_up(self) -> None:
+        """End the training, since the benchmark ends."""
+        if self.command.process.poll() is None:
+            self._find_run()
+            if self.run and not self.stopped:
+                self.stop()
+            self.command.end()
+
+    def outcome(self) -> dict[str, Any]:
+        """Return {run, label, ended_well, text, output} of a training that has ended."""
+        result = self.command.result()
+        verdict = result.get("verdict") or {}
+        wanted = {"completed"}
+        if self.stopped:
+            wanted.add("stopped")
+        problems = "; ".join(str(problem.get("text")) for problem in result.get("problems") or ())
+        return {
+            "run": result.get("run") or self.run,
+            "label": self.label,
+            "ended_well": verdict.get("outcome") in wanted,
+            "text": verdict.get("text") or problems or self.command.last_line(),
+            "output": self.command.output,
+        }
+
+
+def await_end(training: TrainingProcess) -> dict[str, Any]:
+    """Wait until a training has ended, and return its outcome. It is stopped where that fails."""
+    try:
+        while not training.look():
+            time.sleep(LOOK_SECONDS)
+    except BaseException:
+        training.give_up()
+        raise
+    return training.outcome()

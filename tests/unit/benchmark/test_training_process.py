@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training of a benchmark: its command, its end, its limit of time, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import pytest
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.benchmark import training_process
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import resume_command
+from report_support import bring
+
+# Stands for ansible-playbook: train.yml goes on until stop.yml is called with its run.
+PROGRAM = """
+import json, os, sys, time
+folder, words = os.path.dirname(__file__), sys.argv[1:]
+variables = json.loads(words[-1])
+with open(os.path.join(folder, "called"), "a") as handle:
+    handle.write(json.dumps({"words": words, "keys": sorted(os.environ)}) + "\\n")
+stopped = os.path.join(folder, "stopped")
+if "stop.yml" in words[0]:
+    open(stopped, "w").write(variables["run"])
+    sys.exit(0)
+print("run RUN_ID, job x, 2 nodes", flush=True)
+end = time.monotonic() + float(os.environ["SECONDS_TO_TRAIN"])
+while time.monotonic() < end and not os.path.exists(stopped):
+    time.sleep(0.05)
+outcome = ["completed", "stopped"][os.path.exists(stopped)]
+with open(os.environ["TRAINYARD_RESULT"], "w") as handle:
+    json.dump({"run": "RUN_ID", "verdict": {"outcome": outcome, "text": outcome.upper()}}, handle)
+"""
+STARTED = ["ansible-playbook", "-i", "site", "playbooks/benchmark.yml"]
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """(start a training of a real run's id, calls of the program, lines that were printed)."""
+    (tmp_path / "runs").mkdir()
+    run = bring(tmp_path / "runs", "series/recognition")
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.replace("RUN_ID", run))
+    monkeypatch.setattr(resume_command, "program", lambda: [sys.executable, str(script)])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [*STARTED, "-e", "config=x.yml nodes=1,2 minutes=5", "-e", '{"verify": "full", "wait": 1}'],
+    )
+    monkeypatch.setattr(training_process, "LOOK_SECONDS", 0.1)
+    monkeypatch.setenv("TRAINYARD_DETACH", "1")
+    said = []
+
+    def start(seconds, minutes=0.0):
+        monkeypatch.setenv("SECONDS_TO_TRAIN", str(seconds))
+        command = training_process.Command(
+            "train.yml",
+            {"nodes": 2, "max_restarts": 0},
+            training_process.OWN_VARIABLES,
+            str(tmp_path / "train-2.txt"),
+        )
+        return training_process.TrainingProcess(
+            command, "2 nodes", str(tmp_path / "runs"), "stop.yml", minutes, said.append
+        )
+
+    def calls():
+        return [json.loads(line) for line in (tmp_path / "called").read_text().splitlines()]
+
+    return start, calls, said, run
+
+
+def test_a_training_gets_the_options_of_the_benchmark(bench):
+    start, calls, said, run = bench
+    outcome = training_process.await_end(start(0.5))
+    assert outcome == {
+        "run": run,
+        "label": "2 nodes",
+        "ended_well": True,
+        "text": "COMPLETED",
+        "output": outcome["output"],
+    }
+    (called,) = calls()
+    assert called["words"][:2] == ["train.yml", "--inventory=site"]
+    given = [
+        word for place, word in enumerate(called["words"]) if called["words"][place - 1] == "-e"
+    ]
+    assert given[0] == "config=x.yml" and json.loads(given[1]) == {"verify": "full", "wait": 1}
+    assert json.loads(given[2]) == {"nodes": 2, "max_restarts": 0}
+    assert "TRAINYARD_DETACH" not in called["keys"]
+    assert any(run in line for line in said)
+
+
+def test_a_training_is_stopped_when_its_time_is_over(bench):
+    """The recorded run's first step is older than any limit."""
+    start, calls, _said, run = bench
+    begun = time.monotonic()
+    outcome = training_process.await_end(start(60, minutes=1))
+    assert time.monotonic() - begun < 30
+    assert outcome["ended_well"] and outcome["text"] == "STOPPED"
+    words = calls()[1]["words"]
+    assert words[0] == "stop.yml" and json.loads(words[-1]) == {"run": run}
+    assert not any("config" in word or "verify" in word for word in words)
+
+
+def test_a_run_that_somebody_else_stopped_did_not_end_well(bench, tmp_path):
+    start = bench[0]
+    training = start(60)
+    (tmp_path / "stopped").write_text("by another command")
+    outcome = training_process.await_end(training)
+    assert (outcome["ended_well"], outcome["text"]) == (False, "STOPPED")
+
+
+def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch):
+    start, calls, _said, run = bench
+    training = start(60)
+    look = training.look
+
+    def interrupted():
+        look()
+        if training.run:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(training, "look", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        training_process.await_end(training)
+    assert json.loads(calls()[1]["words"][-1]) == {"run": run}
+    assert training.command.process.poll() is not None
+
+
+def test_a_command_that_fails_before_a_run_says_why(bench, tmp_path, monkeypatch):
+    script = tmp_path / "program.py"
+    script.write_text("print('no such job\\x1b[2J'); raise SystemExit(4)")
+    outcome = training_process.await_end(bench[0](1))
+    assert (outcome["run"], outcome["ended_well"]) == ("", False)
+    assert outcome["text"].startswith("no such job") and "\x1b" not in outcome["text"]
+    assert os.path.exists(outcome["output"])
