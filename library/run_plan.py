@@ -17,7 +17,8 @@ description:
   - A job that is not here is taken where it passes the job's schema.
 options:
   state:
-    description: V(looked) says what is not here. V(taken) takes it from what was copied to
+    description: V(looked) makes the directories of the attempt and its run private, and says what is
+      not here. V(taken) takes it from what was copied to
       C(.incoming/<node>/).
     type: str
     choices: [looked, taken]

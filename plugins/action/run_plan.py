@@ -20,11 +20,14 @@ class ActionModule(ControllerAction):
     """Read the schemas and the suites' tables, which do not travel with a module."""
 
     ARGUMENTS = arguments_of(DOCUMENTATION)
+    FAILURES = (OSError,)
 
     def execute(self, arguments: Arguments) -> Result:
         """Return what is missing here, after taking what there is for `taken`."""
         attempt, changed = arguments["attempt_dir"], False
-        if arguments["state"] == "taken" and not self.check_mode:
+        if arguments["state"] == "looked" and not self.check_mode:
+            changed = plan_directory.make_private(attempt)
+        elif not self.check_mode:
             digests = plan_directory.read_digests(arguments["answers"], attempt)
             changed, problems = plan_directory.take(attempt, digests, arguments["site"])
             for text in problems:

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -201,6 +202,20 @@ def _is_name(text: str) -> bool:
 
 
 LIMITS = {"plan.json": PLAN_BYTES, "job.json": JOB_BYTES}
+
+
+def make_private(attempt: str) -> bool:
+    """Let nobody else read the directories of an attempt and its run, and make them if need be.
+
+    The plan holds the environment, and so the site's secrets. Return whether anything was changed.
+    """
+    changed = False
+    for path in (os.path.dirname(os.path.abspath(attempt)), attempt):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        if stat.S_IMODE(os.stat(path).st_mode) != 0o700:
+            os.chmod(path, 0o700)
+            changed = True
+    return changed
 
 
 def missing_files(attempt: str) -> dict[str, int]:

@@ -25,6 +25,7 @@ from core_support import ROOT, RUN, compiled, job_of, put
 PLAN = compiled()
 TEXT = compiler.canonical_bytes(PLAN)
 DIGEST = hashlib.sha256(TEXT).hexdigest()
+OTHER = RUN[:-4] + "ffff"
 SITE = ["node1", "node2", "node3"]
 SLOW = r"^(\w+\s?)*$"
 
@@ -302,3 +303,16 @@ def test_each_node_has_the_digest_that_one_of_its_answers_named():
     later = {"node1": {"plan_sha256": "c", "attempt": 3}, "node3": {"plan_sha256": "c"}}
     found = plan_directory.read_digests([first, second, later], "runs/x/attempt-2/")
     assert found == {"node1": "a", "node2": "b", "node3": ""}
+
+
+def test_nobody_else_reads_the_directories_of_a_run(run_action, here):
+    here.chmod(0o755)
+    here.parent.chmod(0o755)
+    asked = {"state": "looked", "attempt_dir": str(here)}
+    assert not run_action("run_plan", asked, check=True)["changed"]
+    assert run_action("run_plan", asked)["changed"]
+    assert [path.stat().st_mode & 0o777 for path in (here, here.parent)] == [0o700, 0o700]
+    assert not run_action("run_plan", asked)["changed"]
+    other = here.parent.parent / OTHER / "attempt-1"
+    run_action("run_plan", {"state": "looked", "attempt_dir": str(other)})
+    assert other.stat().st_mode & 0o777 == 0o700
