@@ -26,10 +26,11 @@ import sys
 from pathlib import Path
 
 import rig as rigs
+import starts
 import transfers
 
 PAGE = rigs.PROJECT / "docs/benchmarks.md"
-ROWS = transfers.ROWS
+ROWS = {**transfers.ROWS, **starts.ROWS}
 OURS = "Trainyard"
 
 

@@ -21,6 +21,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import 
     resume_command,
 )
 from core_support import ROOT, RUN, put
+from system.test_playbooks import ansible
 
 ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 
@@ -481,6 +482,42 @@ def test_an_attempt_before_the_one_that_this_command_has_started_is_not_followed
     process = project(f"{path}/own/resume.yml", *OWN, start=True)
     lines = lines_until(process, "is kept by its nodes")
     assert any("is kept by its nodes" in line for line in lines) is follows, lines
+
+
+STATUS = {"attempt": 1, "ended": True}
+
+
+@pytest.mark.parametrize(
+    ("status", "followed"),
+    [
+        (STATUS, False),
+        ({**STATUS, "supervised": None}, False),
+        ({**STATUS, "supervised": {"is_open": False}}, False),
+        # Its nodes begin the next attempt as soon as enough of them are back.
+        ({**STATUS, "supervised": {"is_open": True}}, True),
+        ({**STATUS, "ended": False}, True),
+    ],
+)
+def test_an_end_that_its_nodes_may_still_follow_up_is_not_late(tmp_path, status, followed):
+    host = {
+        "name": "node1",
+        "run_attempt": {"number": 1, "nodes": ["node1", "node2"]},
+        "launch_attempt_status": {"status": status},
+    }
+    play = {
+        "hosts": "localhost",
+        "gather_facts": False,
+        "vars_files": [str(ROOT / "roles/report/vars/main.yml")],
+        "vars": {"report_nodes": ["node1"], "report_runs_dir": str(tmp_path)},
+        "tasks": [
+            {"add_host": host},
+            {"add_host": {**host, "name": "node2", "launch_attempt_status": {"failed": True}}},
+            {"assert": {"that": f"__report_followed is {str(followed).lower()}"}},
+        ],
+    }
+    put(tmp_path, {"followed.yml": json.dumps([play])})
+    code, output = ansible(str(tmp_path), str(tmp_path / "followed.yml"))
+    assert code == 0, output
 
 
 def test_a_command_that_goes_on_as_follow_yml_may_have_every_option_of_a_start():

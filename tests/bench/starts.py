@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the benchmarks about commands: a start on a ready site, the mesh from nothing, and what a
+check costs for each node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import rig as rigs
+
+JOB = "molecule/shared/jobs/short.yml"
+SUITE = "paddledetection"
+CODE = rigs.PROJECT / "examples/paddledetection"
+DATA = os.path.expanduser("~/.cache/trainyard/data/shapes-coco")
+# Task lines of Ansible's own output: one for each node and task.
+TASK = re.compile(r"^TASK \[(.+?)\] \*", re.MULTILINE)
+DONE = re.compile(r"^(?:ok|changed|skipping|included): \[(node\d+)\]", re.MULTILINE)
+
+
+def ready(rig):
+    """Bring environment, code, data and mesh to every node."""
+    rig.play("playbooks/provision.yml", "-e", f"suite={SUITE}")
+    rig.play("playbooks/sync.yml", "-e", f"config={JOB}", "-e", f"nodes={rig.count}")
+
+
+def start(rig, nodes):
+    """Begin train.yml and end it when every node has started.
+
+    Return {seconds, tasks: the most tasks that a node had}.
+    """
+    words = ["-i", rig.inventory, "playbooks/train.yml", "-e", f"config={JOB}"]
+    # Ansible's own output has a line for each task of each node, skipped ones too.
+    environment = dict(
+        os.environ,
+        ANSIBLE_STDOUT_CALLBACK="ansible.builtin.default",
+        ANSIBLE_DISPLAY_SKIPPED_HOSTS="1",
+    )
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        ["ansible-playbook", *map(str, words), "-e", f"nodes={nodes}"],
+        cwd=rigs.PROJECT,
+        text=True,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    tasks, started, task, text = {}, set(), "", ""
+    try:
+        for line in process.stdout:
+            text += line
+            if TASK.match(line):
+                task = TASK.match(line)[1]
+            done = DONE.match(line)
+            if done:
+                tasks[done[1]] = tasks.get(done[1], 0) + 1
+                if task.endswith("Start the attempt"):
+                    started.add(done[1])
+            if len(started) == nodes:
+                break
+        seconds = time.monotonic() - begun
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate()
+    if len(started) != nodes:
+        raise rigs.Failure(f"train.yml started on {sorted(started)} only\n{text[-4000:]}")
+    rig.play("playbooks/stop.yml")
+    return {"seconds": seconds, "tasks": max(tasks.values())}
+
+
+def noop(rig, rounds, counts=(2, 8)):
+    """`train.yml` on a ready site, until every node has started."""
+    ready(rig)
+    python = rig.ssh(0, "ls -d ~/.trainyard/env/*/bin/python | head -1").strip()
+    words = {
+        "code": str(CODE),
+        "data": DATA,
+        "python": python,
+        "folder": f"{rigs.HOME}/bench-stock",
+    }
+    found = {}
+    for nodes in counts:
+        rows = {
+            name: {"seconds": [], "tasks": []} for name in ("Trainyard", "ping", "stock playbook")
+        }
+        for number in range(rounds + 1):
+            ours = start(rig, nodes)
+            ping, _used, _text = rigs.timed(rig.module, "ansible.builtin.ping", "", nodes)
+            stock, _used, _text = rigs.timed(
+                lambda count=nodes: rig.play(
+                    "tests/bench/playbooks/stock.yml", "-e", json.dumps(words), nodes=count
+                )
+            )
+            if not number:
+                continue  # the first round brings caches
+            rows["Trainyard"]["seconds"].append(ours["seconds"])
+            rows["Trainyard"]["tasks"].append(ours["tasks"])
+            rows["ping"]["seconds"].append(ping)
+            rows["stock playbook"]["seconds"].append(stock)
+            print(f"  {nodes} nodes: {ours}, ping {ping:.1f} s, stock {stock:.1f} s", flush=True)
+        found[nodes] = rows
+    return {"nodes": found}
+
+
+def ssh_copy_id(rig):
+    """Make every node trust every other one by ssh-keygen, ssh-keyscan and ssh-copy-id."""
+    rig.pdsh(rig.count, "rm -f .ssh/bench_key*; ssh-keygen -q -t ed25519 -N '' -f .ssh/bench_key")
+    scan = " ".join(["ssh-keyscan", "-t", "ed25519", *rig.addresses])
+    rig.pdsh(rig.count, f"{scan} > .ssh/bench_known 2>/dev/null")
+    keys = rig.folder / "keys"
+    keys.mkdir(exist_ok=True)
+    for node, name in enumerate(rig.names):
+        (keys / f"{name}.pub").write_text(rig.ssh(node, "cat .ssh/bench_key.pub"))
+    for name in rig.names:
+        for address in rig.addresses:
+            options = [
+                word.replace("IdentitiesOnly=yes", "IdentitiesOnly=no")
+                for word in rig.ssh_options()
+            ]
+            rigs.run(
+                [
+                    "ssh-copy-id",
+                    "-f",
+                    "-i",
+                    keys / f"{name}.pub",
+                    *options[2:],
+                    "-o",
+                    f"IdentityFile={rigs.STATE / 'id_ed25519'}",
+                    f"trainer@{address}",
+                ]
+            )
+
+
+def prove_pairs(rig):
+    """Log in from every node on every other one."""
+    words = (
+        "-i .ssh/bench_key -o UserKnownHostsFile=.ssh/bench_known -o StrictHostKeyChecking=yes"
+        " -o BatchMode=yes -o IdentitiesOnly=yes"
+    )
+    line = "; ".join(f"ssh {words} {address} true || exit 1" for address in rig.addresses)
+    rig.pdsh(rig.count, line)
+
+
+def trust(rig, rounds):
+    """The mesh of all nodes from nothing, every pair proven."""
+    rows = {name: {"seconds": []} for name in ("Trainyard", "ssh-copy-id")}
+    for _round in range(rounds):
+        rig.play("playbooks/untrust.yml")
+        rows["Trainyard"]["seconds"].append(rigs.timed(rig.play, "playbooks/trust.yml")[0])
+        keys = rigs.timed(ssh_copy_id, rig)[0] + rigs.timed(prove_pairs, rig)[0]
+        rows["ssh-copy-id"]["seconds"].append(keys)
+        rig.pdsh(rig.count, "sed -i '/bench_key/d' .ssh/authorized_keys; rm -f .ssh/bench_*")
+        print({name: round(row["seconds"][-1], 1) for name, row in rows.items()}, flush=True)
+    return {"nodes": {rig.count: rows}}
+
+
+def control(rig, rounds, counts=(2, 8)):
+    """`check.yml`, beside what Ansible and pdsh need to reach the nodes at all."""
+    found = {}
+    for nodes in counts:
+        rows = {name: {"seconds": [], "processor": []} for name in ("Trainyard", "ping", "pdsh")}
+        for _round in range(rounds):
+            for name, function in (
+                (
+                    "Trainyard",
+                    lambda n: rig.play(
+                        "playbooks/check.yml", "-e", f"config={JOB}", "-e", f"nodes={n}"
+                    ),
+                ),
+                ("ping", lambda n: rig.module("ansible.builtin.ping", "", n)),
+                ("pdsh", lambda n: rig.pdsh(n, "true")),
+            ):
+                wall, used, _text = rigs.timed(function, nodes)
+                rows[name]["seconds"].append(wall)
+                rows[name]["processor"].append(used)
+            print(
+                f"  {nodes} nodes:",
+                {name: round(row["seconds"][-1], 1) for name, row in rows.items()},
+                flush=True,
+            )
+        found[nodes] = rows
+    return {"nodes": found}
+
+
+ROWS = {"noop": noop, "trust": trust, "control": control}
