@@ -57,6 +57,7 @@ ON_CONTROLLER = {
     "recovery": ("attempts base recovery", "config"),
     "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),
     "logsync": ("agent attempts base logs records", "agent config"),
+    "benchmark": ("attempts base", "base plan recovery report"),
     "drills": ("agent base", "agent base logsync"),
     "runs": (
         "attempts base checkpoints diagnosis logs plan records recovery runs suites",
