@@ -8,7 +8,7 @@ PATH="$PWD/.venv/bin:$PATH"
 export PATH ANSIBLE_FORCE_COLOR=0 NO_COLOR=1 PY_COLORS=0
 SUITES="paddledetection paddleocr paddleseg mindocr"
 # Scenarios on molecule's two nodes that take long. CI does all others but hostile and platforms, which have nodes of their own.
-LONG="endings faults fewer logs spares"
+LONG="benchmark endings faults fewer logs spares"
 
 # Nothing to do, nothing done.
 .config/setup.sh dev

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""benchmark.yml on real nodes: a training on each number of nodes, its table, its end, a limit of
+time, and a node that is held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from harness import JOBS, PROJECT, background, on, playbook, runs
+
+FOLDERS = PROJECT / "runs" / "benchmark"
+
+
+def benchmark(job, *words):
+    """Return (the finished command, its rows, the runs that it has made)."""
+    before = set(runs())
+    folders = set(FOLDERS.glob("*"))
+    done = playbook("benchmark", "-e", f"config={JOBS}/{job}.yml", *words, timeout=900)
+    fresh = set(FOLDERS.glob("*")) - folders
+    rows = []
+    for folder in fresh:
+        if (folder / "benchmark.json").exists():
+            rows = json.loads((folder / "benchmark.json").read_text())["rows"]
+    return done, rows, sorted(set(runs()) - before)
+
+
+def test_a_job_is_trained_on_one_and_on_two_nodes():
+    done, rows, made = benchmark("one_epoch", "-e", "nodes=1,2")
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert [row["nodes"] for row in rows] == [1, 2] and [row["run"] for row in rows] == made
+    assert [row["names"] for row in rows] == [["node1"], ["node1", "node2"]]
+    assert all(row["outcome"] == "completed" and row["steps"] == 12 for row in rows)
+    for row in rows:
+        record = json.loads((PROJECT / "runs" / row["run"] / "run.json").read_text())
+        assert record["outcome"] == "completed" and record["restarts"] == 0
+        assert 0 < row["seconds"] < row["whole_seconds"]
+        # All parts of a step are its time, but for the spread of the figures.
+        assert sum(row["step_parts"].values()) >= 0.99 * row["step_seconds"]
+    assert rows[0]["speed_up"] == 1 and rows[1]["speed_up"] == rows[1]["speed"] / rows[0]["speed"]
+    (page,) = [line for line in done.stdout.splitlines() if line.startswith("report ")][-1:]
+    assert "Scaling" in open(page.split()[-1], encoding="utf-8").read()
+
+
+def test_a_training_ends_with_its_time():
+    done, rows, made = benchmark("long", "-e", "nodes=2", "-e", "minutes=0.2")
+    assert done.returncode == 0, done.stdout[-4000:]
+    (row,) = rows
+    assert row["outcome"] == "stopped" and row["run"] == made[0] and row["speed"] > 0
+    assert on("node1", "systemctl --user list-units 'trainyard-*' --no-legend").strip() == ""
+
+
+def test_nothing_is_trained_where_a_node_is_held():
+    done = playbook("train", "-e", f"config={JOBS}/long.yml", "-e", "detach=true", timeout=300)
+    try:
+        done, rows, made = benchmark("one_epoch", "-e", "nodes=1,2")
+        assert done.returncode != 0 and (rows, made) == ([], []), done.stdout[-4000:]
+        assert "held" in done.stdout
+    finally:
+        assert playbook("stop").returncode == 0
+
+
+def test_ctrl_c_stops_the_training_on_its_nodes(tmp_path):
+    before = set(runs())
+    words = ["-e", f"config={JOBS}/long.yml", "-e", "nodes=2"]
+    process = background(tmp_path / "output", "benchmark", *words)
+    deadline = time.monotonic() + 180
+    while not set(runs()) - before and time.monotonic() < deadline:
+        time.sleep(1)
+    time.sleep(5)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(180)
+    assert set(runs()) - before, (tmp_path / "output").read_text()
+    deadline = time.monotonic() + 60
+    units = "systemctl --user list-units 'trainyard-*' --no-legend"
+    while on("node1", units).strip() and time.monotonic() < deadline:
+        time.sleep(1)
+    assert on("node1", units).strip() == ""
