@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import signal
 import time
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
@@ -17,7 +16,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.files impor
     write_json,
 )
 from ansible_collections.trainyard.cluster.plugins.modules.benchmark import DOCUMENTATION
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import project
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import interruption, project
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.benchmark import (
     scaling,
     scaling_text,
@@ -87,7 +86,7 @@ class ActionModule(ControllerAction):
         self._display.display(f"check the job on {counts[-1]} nodes")
         output = os.path.join(folder, "check.txt")
         check = self._command("check", {"nodes": counts[-1]}, output, frozenset(["wait"]))
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        interruption.raise_in_worker()
         try:
             code = check.process.wait()
         finally:
@@ -116,8 +115,7 @@ class ActionModule(ControllerAction):
         count = int(arguments["nodes"])
         label = f"{count} node" + "s" * (count > 1)
         output = os.path.join(arguments["folder"], f"train-{count}.txt")
-        # Ctrl-C reaches a worker as TERM. The training is stopped then, too.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        interruption.raise_in_worker()
         training = training_process.TrainingProcess(
             self._command("train", {"nodes": count, "max_restarts": 0}, output),
             label,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import signal
 import time
 from typing import Any
 
@@ -17,6 +16,7 @@ from ansible import context
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import write_json
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.modules.drill import DOCUMENTATION
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import interruption
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.project import project_dir
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import job as jobs
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
@@ -211,8 +211,8 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         if reason:
             result = {"name": fault["name"], "injected": fault["injected"], "skipped": reason}
         else:
-            # Ctrl-C reaches a worker as TERM. What was done to a node is undone then, too.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            # What was done to a node is undone after Ctrl-C, too.
+            interruption.raise_in_worker()
             result = self._run_course(site, arguments["job"], fault)
         cells = [fault_table.cell(part, 100) for part in fault_table.make_row(result)[2:]]
         self._display.display("   ".join(cells))

@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 from ansible import constants as C
 
@@ -18,6 +19,7 @@ from ansible import constants as C
 END_SECONDS = 8.0
 # What ansible-playbook returns after Ctrl-C.
 INTERRUPTED = 99
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _last_acts: list[Callable[[], None]] = []
 
 
@@ -25,6 +27,23 @@ def at_end(function: Callable[[], None]) -> None:
     """Call a function at the end of this process, also at one that `interrupt` has to force."""
     atexit.register(function)
     _last_acts.append(function)
+
+
+def raise_in_worker() -> None:
+    """Have Ctrl-C raise KeyboardInterrupt in this worker of Ansible, once.
+
+    By itself such a signal ends a worker at once (ansible-core 2.19), and nothing is undone. While
+    it is undone, Ansible's further signals do nothing.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, _raise_once)
+
+
+def _raise_once(_number: int, _frame: FrameType | None) -> None:
+    for number in _SIGNALS:
+        # Not SIG_IGN, which the programs that this worker starts would inherit.
+        signal.signal(number, lambda _number, _frame: None)
+    raise KeyboardInterrupt
 
 
 def interrupt() -> None:

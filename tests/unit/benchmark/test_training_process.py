@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import signal
 import sys
 import time
 
 import pytest
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import interruption
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.benchmark import training_process
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.recovery import resume_command
 from report_support import bring
@@ -111,7 +114,10 @@ def test_a_run_that_somebody_else_stopped_did_not_end_well(bench, tmp_path):
     assert (outcome["ended_well"], outcome["text"]) == (False, "STOPPED")
 
 
-def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch):
+def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch, request):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        request.addfinalizer(functools.partial(signal.signal, number, signal.getsignal(number)))
+    interruption.raise_in_worker()
     start, calls, _said, run = bench
     training = start(60)
     look = training.look
@@ -119,10 +125,13 @@ def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch):
     def interrupted():
         look()
         if training.run:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
         return False
 
     monkeypatch.setattr(training, "look", interrupted)
+    # The second signal comes while the training is stopped.
+    stop = training.stop
+    monkeypatch.setattr(training, "stop", lambda: (os.kill(os.getpid(), signal.SIGTERM), stop()))
     with pytest.raises(KeyboardInterrupt):
         training_process.await_end(training)
     assert json.loads(calls()[1]["words"][-1]) == {"run": run}

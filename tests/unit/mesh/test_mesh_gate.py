@@ -194,9 +194,10 @@ INJECTIONS = [
 ]
 WORDS = [RUN, OTHER, "1", "0", "2", "-1", "+1", "1e0", "01", "١", "99999999999", "node1", "node2",
     "../..", "/etc/passwd", "..", ".", "", "-", "--", "peer",
+         "data", "code", "0" * 16, "0" * 17,
          "hang", "lost", "user", "output", "output/..", "output/../..", "/", "plan.json",
          "--server", "--sender", "--daemon", "--config=/etc/x", "-e.LsfxC",
-         "data", "code", "0" * 16, "0" * 17, "orted", "-mca", "plm_rsh_agent", "touch", "sh", "-c", "id", "python3", "-I", "a" * 20000,
+         "orted", "-mca", "plm_rsh_agent", "touch", "sh", "-c", "id", "python3", "-I", "a" * 20000,
          "\x1b[2J", "é", "%s", "{run}", "~", "*", "#"]  # fmt: skip
 VERBS = {
     "run": [
