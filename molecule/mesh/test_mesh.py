@@ -155,7 +155,8 @@ def test_a_tree_leaves_the_controller_once_and_a_change_of_it_alone(tmp_path):
     assert used < 1.3 * SIZE, "once, whatever the number of nodes"
     (tmp_path / "tree" / "small").write_text("y")
     second, used, _said = send_tree(tmp_path, "large.bin")
-    assert second != place and used < 0.1 * SIZE
+    # What is sent are the modules of four tasks.
+    assert second != place and used < 0.2 * SIZE
     for node in NODES:
         inodes = on(node, f"stat -c %i {place}/part/large.bin {second}/part/large.bin").split()
         assert inodes[0] == inodes[1]
