@@ -70,8 +70,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 status:
-  description: found, run, attempt, attempts (all numbers of the run here), noted (those that a
-    person stopped before they began here), by (user@controller of the start), plan_sha256 (of
+  description: found, run, attempt, attempts (all numbers of the run here), begun (those that were
+    started here), noted (those that a person stopped before they began here), by (user@controller of the start), plan_sha256 (of
     plan.json as it lies here), job, unit, state (running, stopping, completed, failed, stopped,
     lost, none), lost (why a unit that is gone wrote no end), ended, started and now (unix seconds),
     exit (exit.json), ranks ([{rank, local_rank, pid, state, exit_code, signal, step, evaluation,

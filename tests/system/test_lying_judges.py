@@ -436,7 +436,7 @@ def test_what_a_node_says_of_a_checkpoint_is_judged():
 def test_what_a_node_says_of_a_run_is_judged():
     status = {
         "found": True, "ended": True, "state": "failed", "run": RUN, "known": [RUN], "attempt": 1,
-        "attempts": [1], "noted": [1], "processes": [7],
+        "attempts": [1], "begun": [1], "noted": [1], "processes": [7],
         "stopped": False, "undone": False, "node": LIAR, "unit": f"trainyard-{RUN}-1.service",
         "plan_sha256": "a" * 64, "job": "det", "lost": None,
         "by": "ann", "started": 1.0, "now": 9.0,

@@ -62,6 +62,7 @@ class AbsentStatus(_FoundOrNot, total=False):
     run: str
     known: list[str]  # ids of the runs that this node has, the oldest first
     attempts: list[int]
+    begun: list[int]  # those of them that were started here
     noted: list[int]  # attempts that a person stopped before they began here
     processes: list[int]  # pids that bear the run's mark
     stopped: bool
@@ -73,6 +74,7 @@ class AttemptStatus(_FoundOrNot):
     run: str
     attempt: int
     attempts: list[int]
+    begun: list[int]  # those of them that were started here
     noted: list[int]  # attempts that a person stopped before they began here
     undone: bool  # whether a failed start took it back
     node: str
@@ -278,6 +280,7 @@ def read_status(run_command, base, run_id, number, node):
         "run": run_id,
         "attempt": number,
         "attempts": attempt_numbers(base, run_id),
+        "begun": [item[1] for item in known if item[0] == run_id],
         "noted": early_stops(base, run_id),
         "undone": (read_json(attempt, "stop.json") or {}).get("from") in attempt_dir.UNDONE,
         "node": node,
@@ -341,6 +344,7 @@ def _absent_run(base, run_id, known):
         "run": run_id,
         "known": [item[0] for item in known][-5:],
         "attempts": attempt_numbers(base, run_id),
+        "begun": [item[1] for item in known if item[0] == run_id],
         "noted": early_stops(base, run_id),
         "processes": processes.of_run(run_id),
         "stopped": bool(stops),

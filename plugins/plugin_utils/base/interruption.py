@@ -32,7 +32,7 @@ def at_end(function: Callable[[], None]) -> None:
 def raise_in_worker() -> None:
     """Have Ctrl-C raise KeyboardInterrupt in this worker of Ansible, once.
 
-    By itself such a signal ends a worker at once (ansible-core 2.19), and nothing is undone. While
+    Else such a signal ends a worker at once (ansible-core 2.19), and nothing is undone. While
     it is undone, Ansible's further signals do nothing.
     """
     for number in _SIGNALS:

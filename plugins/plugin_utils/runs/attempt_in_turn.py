@@ -55,14 +55,15 @@ def choose(
 
 
 def _known_attempts(claims: Mapping[str, dict[str, Any]]) -> list[int]:
-    """Return the attempts that a node has and that more than half of the nodes know of, in order.
+    """Return the attempts that a node has started and that more than half of the nodes know of, in order.
 
-    An attempt that has begun on no node has left nothing to collect.
+    An attempt that was started on no node has left nothing to collect. The nodes may have agreed on
+    it, and given it up for another one.
     """
     counts = collections.Counter(
         number
         for status in claims.values()
         for number in {team["attempt"] for team in status["supervised"]["teams"]}
     )
-    kept = {number for status in claims.values() for number in status["attempts"]}
+    kept = {number for status in claims.values() for number in status["begun"]}
     return sorted(number for number in kept if 2 * counts[number] > len(claims))

@@ -44,7 +44,7 @@ STATUS = {"found": False, "ended": True, "state": "none", "known": [], "run": RU
 HELD = {
     **dict.fromkeys(("lost", "by", "exit", "endpoints_reported", "epochs", "first_step", "disk")),
     **dict.fromkeys(("noted", "ranks", "endpoints", "console_tail"), []),
-    **dict(found=True, ended=False, state="running", run=RUN, attempt=1, attempts=[1]),
+    **dict(found=True, ended=False, state="running", run=RUN, attempt=1, attempts=[1], begun=[1]),
     **dict(undone=False, node="node1", unit=f"trainyard-{RUN}-1.service", job="x", started=1.0),
     **dict(now=2.0, nodes=["node1"], endpoints_as_planned=True, unit_of_speed="", ranks_in_all=1),
     **dict(only_first_prints=False, checkpoints=None),

@@ -29,6 +29,7 @@ TREE = {
     "differences": [],
     "staging": "/home/t/.trainyard/staging/x",
     "place": "/home/t/.trainyard/code/x",
+    "missing": None,
     "changed": False,
 }
 NONE = {
@@ -474,6 +475,7 @@ CONTROLLERS = set(
         "checkpoint_compare",
         "checkpoint_install",
         "conformance",
+        "benchmark",
         "drill",
         "environment_differences",
         "fetch_files",

@@ -140,6 +140,7 @@ def test_what_a_person_stopped_before_it_began_is_told(look, tmp_path):
         },
     )
     assert look()["noted"] == [2] and look()["attempts"] == [1, 2, 3]
+    assert look()["begun"] == [1]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ def status_of(node, teams=None, **changes):
     rows = [{"attempt": number, "nodes": nodes} for number, nodes in (teams or TEAMS).items()]
     status = {"found": True, "ended": False, "run": RUN, "attempt": max(ATTEMPTS[node])}
     supervised = {"is_open": True, "teams": rows}
-    return dict(status, attempts=ATTEMPTS[node], supervised=supervised, **changes)
+    numbers = {"attempts": ATTEMPTS[node], "begun": ATTEMPTS[node]}
+    return {**status, **numbers, "supervised": supervised, **changes}
 
 
 @pytest.fixture
@@ -48,6 +49,13 @@ def test_each_attempt_is_collected_from_its_own_nodes(collect):
     assert collect(after=1) == (3, TEAMS[3], True)
 
 
+def test_an_attempt_that_was_given_up_before_its_start_is_passed_over(collect):
+    """node3 has the directory of attempt 2, with nothing but the note of its stop."""
+    answers = {node: status_of(node) for node in SITE}
+    answers["node3"]["attempts"] = [2, 3]
+    assert collect(collected=[1], answers=answers) == (3, TEAMS[3], True)
+
+
 def test_a_lost_node_is_asked_as_well(collect):
     """Its answer is missed, and the verdict names it."""
     answers = {node: status_of(node) for node in SITE if node != "node3"}
@@ -57,12 +65,12 @@ def test_a_lost_node_is_asked_as_well(collect):
 def test_one_node_alone_brings_no_attempt_and_no_node(collect):
     answers = {node: status_of(node) for node in SITE}
     lie = {**TEAMS, 2: ["localhost", "node3"], 3: ["node1", "localhost"]}
-    answers["node1"] = dict(status_of("node1", lie), attempts=[1, 2, 3, 4])
+    answers["node1"] = dict(status_of("node1", lie), begun=[1, 2, 3, 4])
     few = {number: TEAMS[number] for number in (1, 4)}
     answers["node2"], answers["node3"] = status_of("node2"), status_of("node3")
     assert collect(collected=[1], answers=answers) == (2, TEAMS[2], True)
-    answers["node2"] = dict(status_of("node2", few), attempts=[1, 4])
-    answers["node3"] = dict(status_of("node3", few), attempts=[1])
+    answers["node2"] = dict(status_of("node2", few), begun=[1, 4])
+    answers["node3"] = dict(status_of("node3", few), begun=[1])
     assert collect(collected=[1], answers=answers) == (4, TEAMS[4], False)
 
 
