@@ -20,7 +20,7 @@ options:
     choices: [chosen, trained, compared]
     required: true
   config:
-    description: The job (C(chosen) only).
+    description: The job (V(chosen) and V(trained)).
     type: str
     default: ""
   nodes:

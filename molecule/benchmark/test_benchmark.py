@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 
-from harness import JOBS, PROJECT, background, on, playbook, runs
+from harness import JOBS, PROJECT, background, on, playbook, runs, wait_for
 
 FOLDERS = PROJECT / "runs" / "benchmark"
 
@@ -69,15 +68,11 @@ def test_ctrl_c_stops_the_training_on_its_nodes(tmp_path):
     before = set(runs())
     words = ["-e", f"config={JOBS}/long.yml", "-e", "nodes=2"]
     process = background(tmp_path / "output", "benchmark", *words)
-    deadline = time.monotonic() + 180
-    while not set(runs()) - before and time.monotonic() < deadline:
-        time.sleep(1)
-    time.sleep(5)
+    units = "systemctl --user list-units 'trainyard-*' --no-legend"
+    wait_for(lambda: "-1.service" in on("node1", units), 180)
     os.killpg(process.pid, signal.SIGINT)
     process.wait(180)
-    assert set(runs()) - before, (tmp_path / "output").read_text()
-    deadline = time.monotonic() + 60
-    units = "systemctl --user list-units 'trainyard-*' --no-legend"
-    while on("node1", units).strip() and time.monotonic() < deadline:
-        time.sleep(1)
-    assert on("node1", units).strip() == ""
+    (run,) = set(runs()) - before
+    wait_for(lambda: on("node1", units).strip() == "", 60)
+    record = json.loads((PROJECT / "runs" / run / "run.json").read_text())
+    assert record["outcome"] == "stopped", (tmp_path / "output").read_text()

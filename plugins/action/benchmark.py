@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 import time
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
     update_file,
     write_json,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.modules.benchmark import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import interruption, project
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.benchmark import (
@@ -46,7 +49,7 @@ class ActionModule(ControllerAction):
     ARGUMENTS = arguments_of(DOCUMENTATION)
     REQUIRED_IF = [
         ("state", "chosen", ("config",)),
-        ("state", "trained", ("folder", "nodes")),
+        ("state", "trained", ("folder", "nodes", "config")),
         ("state", "compared", ("folder", "trainings")),
     ]
     FAILURES = (resume_command.CommandRefused, load.ReportError, OSError)
@@ -69,6 +72,7 @@ class ActionModule(ControllerAction):
             self.fail("say which job is trained: -e config=<job>")
         if not 0 <= arguments["minutes"] <= MOST_MINUTES:
             self.fail(f"minutes must be from 0 to {MOST_MINUTES}; got {arguments['minutes']:g}")
+        self._refuse_options()
         counts = self._counts(arguments["nodes"])
         if self.check_mode:
             numbers = ", ".join(map(str, counts))
@@ -78,29 +82,48 @@ class ActionModule(ControllerAction):
                 "folder": "",
                 "msg": f"would train on {numbers}",
             }
-        name = re.sub(r"\W+", "_", os.path.basename(arguments["config"]).removesuffix(".yml"))
+        name = job_name(arguments["config"])
         folder = os.path.join(
             self._runs(), "benchmark", time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + name
         )
         os.makedirs(folder, mode=0o700)
         self._display.display(f"check the job on {counts[-1]} nodes")
+        interruption.raise_in_worker()
         output = os.path.join(folder, "check.txt")
         check = self._command("check", {"nodes": counts[-1]}, output, frozenset(["wait"]))
-        interruption.raise_in_worker()
         try:
             code = check.process.wait()
         finally:
             check.end()
         if code:
-            self.fail(f"the job cannot start on {counts[-1]} nodes:\n{check.text()[-4000:]}")
+            text = printable(check.text()[-4000:], newlines=True)
+            self.fail(f"the job cannot start on {counts[-1]} nodes:\n{text}")
         return {"changed": True, "counts": counts, "folder": folder}
+
+    def _refuse_options(self) -> None:
+        """Refuse what the commands of a benchmark cannot be given again."""
+        try:
+            options, _actions = resume_command.parse(sys.argv)
+            resume_command.refuse_passwords(options)
+        except resume_command.CommandRefused as error:
+            self.fail(
+                f"{error}: a benchmark starts several commands. Use --vault-password-file, or a"
+                " login by key"
+            )
+        for word in options.extra_vars or ():
+            if word.startswith("@"):
+                content = plain(self._loader.load_from_file(word[1:]))
+                names = sorted(training_process.START_VARIABLES & set(content or ()))
+                if names:
+                    self.fail(f"give {', '.join(names)} as -e NAME=VALUE, and not in {word}")
 
     def _counts(self, text: str) -> list[int]:
         """Return the numbers of nodes, ascending."""
         most = len(self.group("trainers"))
         if not text:
             powers = (1 << power for power in range(most.bit_length()))
-            return sorted({*powers, most})[-load.MOST_RUNS :]
+            known = sorted({*powers, most})
+            return known[:1] + known[1:][1 - load.MOST_RUNS :]
         if not NUMBERS.match(text):
             self.fail(f"nodes must be numbers with commas between them, as 1,2,4; got {text!r}")
         counts = sorted(set(map(int, text.split(","))))
@@ -115,16 +138,25 @@ class ActionModule(ControllerAction):
         count = int(arguments["nodes"])
         label = f"{count} node" + "s" * (count > 1)
         output = os.path.join(arguments["folder"], f"train-{count}.txt")
+        # The training is stopped after Ctrl-C, too.
         interruption.raise_in_worker()
-        training = training_process.TrainingProcess(
-            self._command("train", {"nodes": count, "max_restarts": 0}, output),
-            label,
-            self._runs(),
-            _playbook("stop"),
-            arguments["minutes"],
-            self._display.display,
-        )
-        outcome = training_process.await_end(training)
+        # A run that is not followed to its end, or goes on with fewer nodes, is no measurement.
+        keys = {"nodes": count, "min_nodes": count, "max_restarts": 0, "detach": False}
+        try:
+            training = training_process.TrainingProcess(
+                self._command("train", keys, output),
+                label,
+                job_name(arguments["config"]),
+                self._runs(),
+                _playbook("stop"),
+                arguments["minutes"],
+                self._display.display,
+            )
+            outcome = training_process.await_end(training)
+        except self.FAILURES as error:
+            text = printable(str(error))
+            outcome = {"run": "", "label": label, "ended_well": False, "text": text}
+            outcome["output"] = output
         self._display.display(f"{label}: {outcome['text']}")
         return {"changed": True, "training": outcome, "_ansible_verbose_override": True}
 
@@ -143,8 +175,14 @@ class ActionModule(ControllerAction):
         """Write the table and the page of the trainings that have a step."""
         outcomes = [item["training"] for item in arguments["trainings"] if item.get("training")]
         failed = [outcome for outcome in outcomes if not outcome["ended_well"]]
-        trainings = [self._figures(outcome["run"]) for outcome in outcomes if outcome["run"]]
-        lines, text = [], "nothing was trained"
+        trainings, lines = [], []
+        for one in outcomes:
+            try:
+                if one["run"]:
+                    trainings.append(self._figures(one["run"]))
+            except load.ReportError as error:
+                self.warn(f"{one['label']}: {printable(str(error))}")
+        text = "nothing was trained"
         if trainings:
             lines = self._write(scaling.compare(trainings), arguments["folder"])
             text = f"trained on {', '.join(str(len(one.nodes)) for one in trainings)} nodes"
@@ -183,6 +221,11 @@ class ActionModule(ControllerAction):
             )
             lines.append(f"report       {page['report']}")
         return lines
+
+
+def job_name(config: str) -> str:
+    """Return the name of a job: its file's, as in the ids of its runs."""
+    return re.sub(r"\W+", "_", os.path.basename(config).removesuffix(".yml"))
 
 
 def _playbook(verb: str) -> str:

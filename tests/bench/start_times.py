@@ -33,7 +33,7 @@ import goodput
 
 LIMIT = 300  # seconds that one training gets
 # Prints the time at which a log that is newer than this loop has its first step line.
-LOOP = r"""touch /tmp/start-times; while :; do
+LOOP = r"""touch /tmp/start-times; while [ -e /tmp/start-times ]; do
 cd /home/trainer/.trainyard/runs
 for log in *-start_times-*/attempt-1/log/workerlog.0 %s/log/workerlog.0; do
 [ "$log" -nt /tmp/start-times ] && grep -qs 'Epoch: \[0\] \[ *0/' "$log" && date +%%s.%%N && exit
@@ -97,9 +97,13 @@ def train(way, inventory, out):
     loop = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     time.sleep(1)
     begun, clock = time.monotonic(), time.time()
-    WAYS[way](inventory, out)
-    whole = time.monotonic() - begun
-    first = loop.communicate(timeout=10)[0]
+    try:
+        WAYS[way](inventory, out)
+        whole = time.monotonic() - begun
+        first = loop.communicate(timeout=10)[0]
+    finally:
+        loop.kill()
+        site.root("node1", "rm -f /tmp/start-times")  # ends the loop
     return {"first_step": float(first) - clock, "whole": whole}
 
 

@@ -20,7 +20,7 @@ CODE = rigs.PROJECT / "examples/paddledetection"
 DATA = os.path.expanduser("~/.cache/trainyard/data/shapes-coco")
 # Task lines of Ansible's own output: one for each node and task.
 TASK = re.compile(r"^TASK \[(.+?)\] \*", re.MULTILINE)
-DONE = re.compile(r"^(?:ok|changed|skipping|included): \[(node\d+)\]", re.MULTILINE)
+DONE = re.compile(r"^(ok|changed|skipping): \[(node\d+)\]", re.MULTILINE)
 
 
 def ready(rig):
@@ -60,9 +60,9 @@ def start(rig, nodes):
                 task = TASK.match(line)[1]
             done = DONE.match(line)
             if done:
-                tasks[done[1]] = tasks.get(done[1], 0) + 1
-                if task.endswith("Start the attempt"):
-                    started.add(done[1])
+                tasks[done[2]] = tasks.get(done[2], 0) + 1
+                if task.endswith("Start the attempt") and done[1] != "skipping":
+                    started.add(done[2])
             if len(started) == nodes:
                 break
         seconds = time.monotonic() - begun
@@ -111,7 +111,10 @@ def noop(rig, rounds, counts=(2, 8)):
 
 def ssh_copy_id(rig):
     """Make every node trust every other one by ssh-keygen, ssh-keyscan and ssh-copy-id."""
-    rig.pdsh(rig.count, "rm -f .ssh/bench_key*; ssh-keygen -q -t ed25519 -N '' -f .ssh/bench_key")
+    rig.pdsh(
+        rig.count,
+        "rm -f .ssh/bench_key*; ssh-keygen -q -t ed25519 -N '' -C bench_key -f .ssh/bench_key",
+    )
     scan = " ".join(["ssh-keyscan", "-t", "ed25519", *rig.addresses])
     rig.pdsh(rig.count, f"{scan} > .ssh/bench_known 2>/dev/null")
     keys = rig.folder / "keys"

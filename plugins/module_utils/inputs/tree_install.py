@@ -60,6 +60,11 @@ def open_folders(root):
         os.chmod(folder, 0o700)
 
 
+def is_record(value):
+    """Return whether a value is what record_of returns. A program of the account may change it."""
+    return isinstance(value, list) and len(value) == 5
+
+
 def record_of(info, digest):
     """Return what manifest.scan remembers of a file. info: its status. digest: its sha256."""
     return [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, digest]
@@ -121,7 +126,7 @@ def _shared_with(root):
         records = {
             path: known[path]
             for path, info in inodes.items()
-            if path in known and known[path] == record_of(info, known[path][4])
+            if is_record(known.get(path)) and known[path] == record_of(info, known[path][4])
         }
         if records:
             shared[tree] = records

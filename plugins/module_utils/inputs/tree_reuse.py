@@ -90,7 +90,7 @@ def _link(tree, staging, path, entry, record, is_repair):
         return None
     own = tree_install.record_of(info, entry[2])
     # Where only the time of change differs, as after another link, the file is read.
-    if record is None or [*record[:3], record[4]] != [*own[:3], own[4]]:
+    if not tree_install.is_record(record) or [*record[:3], record[4]] != [*own[:3], own[4]]:
         return None
     try:
         if (is_repair or record != own) and manifest.file_sha256(source) != entry[2]:

@@ -124,16 +124,21 @@ def steady(values: Sequence[float | None]) -> float | None:
 
 
 def compare(trainings: Sequence[Training]) -> list[Row]:
-    """Return a row for each training, by the number of nodes."""
+    """Return a row for each training, by the number of nodes.
+
+    One that did not end as it should has its figures, and is compared with nothing.
+    """
     ordered = sorted(trainings, key=lambda training: len(training.nodes))
-    base = ordered[0]
+    sound = [one for one in ordered if one.speed and one.outcome in ("completed", "stopped")]
     rows = []
     for training in ordered:
-        speed_up = efficiency = None
-        if training.speed and base.speed:
-            speed_up = training.speed / base.speed
-            efficiency = speed_up * len(base.nodes) / len(training.nodes)
-        rows.append(Row(training, speed_up, efficiency, split_step(training, base)))
+        row = Row(training, None, None, {})
+        if training in sound and training.speed and sound[0].speed:
+            base = sound[0]
+            row.speed_up = training.speed / sound[0].speed
+            row.efficiency = row.speed_up * len(base.nodes) / len(training.nodes)
+            row.parts = split_step(training, base)
+        rows.append(row)
     return rows
 
 
@@ -155,9 +160,11 @@ def split_step(training: Training, base: Training) -> dict[str, float]:
 
 def advice(rows: Sequence[Row]) -> list[str]:
     """Return what would help, for the largest number of nodes, [] where nothing stands out."""
-    row, whole = rows[-1], sum(rows[-1].parts.values())
-    if len(rows) < 2 or not whole:
+    split = [row for row in rows if row.parts.get("exchange") is not None]
+    if not split:
         return []
+    row = split[-1]
+    whole = sum(row.parts.values()) or 1.0
     texts = {
         "loading": "more workers of the loader for each rank, the data on a disk of the node",
         "exchange": "a larger batch for each card, a faster interface between the nodes"

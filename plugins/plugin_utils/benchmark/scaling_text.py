@@ -28,6 +28,7 @@ def heads(unit: str) -> list[str]:
         "step",
         *scaling.PARTS,
         "best",
+        "outcome",
     ]
 
 
@@ -49,6 +50,7 @@ def cells(row: Row) -> list[str]:
         _text(training.step_seconds, lambda seconds: f"{seconds:.3g} s"),
         *shares,
         training.best or NOTHING,
+        training.outcome,
     ]
 
 

@@ -23,13 +23,13 @@ from ..recovery import resume_command
 from ..report import series
 
 # What a start takes of this command's variables is given anew for each of them.
-OWN_VARIABLES = frozenset(("nodes", "minutes", "max_restarts"))
+OWN_VARIABLES = frozenset(("nodes", "min_nodes", "minutes", "max_restarts", "detach"))
 # `stop.yml` needs the run alone.
 START_VARIABLES = OWN_VARIABLES | resume_command.DROPPED | {"rehearse", "wait"}
 # Variables of the environment that are about the benchmark's own output.
 _NOT_PASSED = ("TRAINYARD_RESULT", "TRAINYARD_DETACH", "TRAINYARD_BRIEF")
 _RUN = re.compile(r"^run (\S+), job ", re.MULTILINE)
-LOOK_SECONDS, SAY_SECONDS, STOP_SECONDS = 2, 60, 180
+LOOK_SECONDS, SAY_SECONDS, STOP_SECONDS, END_SECONDS = 2, 60, 180, 60
 LONGEST_RESULT = 16 << 20
 
 
@@ -88,31 +88,42 @@ class Command:
 class TrainingProcess:
     """A training with its limit of time.
 
-    label: what it is called, as `2 nodes`. stop_playbook: path of stop.yml. minutes: of training,
-    after which the run is stopped; 0 for none. say: prints a line.
+    label: what it is called, as `2 nodes`. job: its name. stop_playbook: path of stop.yml. minutes:
+    of training, after which the run is stopped; 0 for none. say: prints a line.
     """
 
     def __init__(
         self,
         command: Command,
         label: str,
+        job: str,
         runs_dir: str,
         stop_playbook: str,
         minutes: float,
         say: Callable[[str], None],
     ) -> None:
-        self.command, self.label, self.say = command, label, say
+        self.command, self.label, self.job, self.say = command, label, job, say
         self.run, self.stopped = "", False
         self._runs_dir, self._stop_playbook, self._minutes = runs_dir, stop_playbook, minutes
+        self._earlier = self._runs()
+        self._first_step: float | None = None  # unix seconds of this machine
+        self._next_stop = 0.0  # when a stop that failed is tried again
         self._said, self._last = time.monotonic(), ""
+        self._parent = os.getppid()
 
     def look(self) -> bool:
-        """Return whether it has ended. Stops it when its time is over, and tells of it."""
+        """Return whether it has ended. Stops it when its time is over, and tells of it.
+
+        Raises KeyboardInterrupt where Ansible has ended without a signal to its workers.
+        """
+        if os.getppid() != self._parent:
+            raise KeyboardInterrupt
         if self.command.process.poll() is not None:
             return True
         if not self.run:
             self._find_run()
-        elif self._minutes and not self.stopped and self._trained() >= self._minutes * 60:
+        elif self._is_over() and time.monotonic() >= self._next_stop:
+            self._next_stop = time.monotonic() + SAY_SECONDS
             self.stop()
         if time.monotonic() - self._said >= SAY_SECONDS:
             self._said, line = time.monotonic(), self.command.last_line()
@@ -121,29 +132,40 @@ class TrainingProcess:
             self._last = line
         return False
 
+    def _runs(self) -> set[str]:
+        """Return the names in the controller's directory of runs."""
+        if not os.path.isdir(self._runs_dir):
+            return set()
+        return set(os.listdir(self._runs_dir))
+
     def _find_run(self) -> None:
         found = _RUN.search(self.command.text())
         if found and RUN_ID.match(found.group(1)):
             self.run = found.group(1)
             self.say(f"{self.label}: run {self.run}")
 
-    def _trained(self) -> float:
-        """Return the seconds since the first step, 0 before it."""
-        attempts = series.of_run(os.path.join(self._runs_dir, self.run), points=50)["attempts"]
-        begun = [
-            time_
-            for attempt in attempts
-            for curve in attempt["series"].values()
-            for time_ in curve["time"][:1]
-            if time_ is not None
-        ]
-        if not begun:
-            return 0.0
-        return time.time() - min(begun)
+    def _find_fresh_run(self) -> None:
+        """Find a run that has only just started: the one new directory of the job's name."""
+        mark = f"-{self.job}-"
+        fresh = [name for name in self._runs() - self._earlier if mark in name]
+        if len(fresh) == 1 and RUN_ID.match(fresh[0]):
+            self.run = fresh[0]
+
+    def _is_over(self) -> bool:
+        """Return whether the time of the training is over."""
+        if not self._minutes or self.stopped:
+            return False
+        if self._first_step is None:
+            attempts = series.of_run(os.path.join(self._runs_dir, self.run), points=50)["attempts"]
+            curves = [curve for attempt in attempts for curve in attempt["series"].values()]
+            if not curves:
+                return False
+            times = [time_ for curve in curves for time_ in curve["time"][:1] if time_ is not None]
+            self._first_step = min([time.time(), *times])
+        return time.time() - self._first_step >= self._minutes * 60
 
     def stop(self) -> None:
         """Stop the run on its nodes. The command that follows it ends with that."""
-        self.stopped = True
         command = Command(
             self._stop_playbook, {"run": self.run}, START_VARIABLES, self.command.output + ".stop"
         )
@@ -151,16 +173,29 @@ class TrainingProcess:
             command.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             command.end()
-        if command.process.returncode:
+        self.stopped = command.process.returncode == 0
+        if not self.stopped:
             self.say(f"{self.label}: {self.run} was not stopped: {command.last_line()}")
 
     def give_up(self) -> None:
         """End the training, since the benchmark ends."""
         if self.command.process.poll() is None:
             self._find_run()
+            if not self.run:
+                self.command.end()
+                self._find_fresh_run()
             if self.run and not self.stopped:
                 self.stop()
+            self._await_command()
             self.command.end()
+
+    def _await_command(self) -> None:
+        """Wait for the command of a run that was stopped: it collects the logs."""
+        if self.stopped:
+            try:
+                self.command.process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.say(f"{self.label}: the logs of {self.run} were not collected")
 
     def outcome(self) -> dict[str, Any]:
         """Return {run, label, ended_well, text, output} of a training that has ended."""
@@ -187,4 +222,6 @@ def await_end(training: TrainingProcess) -> dict[str, Any]:
     except BaseException:
         training.give_up()
         raise
+    if training.run and not training.command.result().get("verdict"):
+        training.stop()  # its command has left it, and the next training needs its nodes
     return training.outcome()

@@ -43,13 +43,15 @@ def stall_seconds(node: str, chain: Sequence[str]) -> int:
 def missing_names(entries: Mapping[str, Any], ranges: Sequence[Sequence[int]]) -> str:
     """Return rsync's list of the files at these places of a manifest's sorted paths.
 
-    ranges: (first, last). Only the places come from a node. Those that do not
-    exist are passed over.
+    ranges: (first, last), ascending. Only the places come from a node. Those that do not exist, or
+    come again, are passed over.
     """
-    paths = sorted(entries)
-    chosen = {place for first, last in ranges for place in range(first, min(last + 1, len(paths)))}
-    # rsync takes '#' and ';' at the start of a line for a comment.
-    return "".join(f"./{paths[place]}\n" for place in sorted(chosen))
+    paths, names, after = sorted(entries), [], 0
+    for first, last in ranges:
+        # rsync takes '#' and ';' at the start of a line for a comment.
+        names += [f"./{path}\n" for path in paths[max(first, after) : last + 1]]
+        after = max(after, last + 1)
+    return "".join(names)
 
 
 def synchronize_arguments(tree: Mapping[str, Any], names: str, staging: str) -> dict[str, Any]:

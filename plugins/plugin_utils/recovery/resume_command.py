@@ -136,7 +136,7 @@ def rebuild(
     CommandRefused.
     """
     options, actions = parse(argv)
-    _refuse_passwords(options)
+    refuse_passwords(options)
     arguments = []
     for action in actions:
         value = getattr(options, action.dest, None)
@@ -151,7 +151,7 @@ def rebuild(
     return [playbook, *arguments, "-e", json.dumps(variables)]
 
 
-def _refuse_passwords(options: argparse.Namespace) -> None:
+def refuse_passwords(options: argparse.Namespace) -> None:
     """Raise CommandRefused for a command that asks for a password."""
     asking = [option for name, option in ASKING.items() if getattr(options, name, False)]
     # (ansible/parsing/vault and cli/__init__.py: label@source, and these sources are no files)

@@ -55,7 +55,7 @@ def choose(
 
 
 def _known_attempts(claims: Mapping[str, dict[str, Any]]) -> list[int]:
-    """Return the attempts that a node has started and that more than half of the nodes know of, in order.
+    """Return in order the attempts that a node has started and more than half of the nodes know of.
 
     An attempt that was started on no node has left nothing to collect. The nodes may have agreed on
     it, and given it up for another one.

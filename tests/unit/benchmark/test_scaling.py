@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -45,9 +46,19 @@ def test_speed_up_is_beside_the_fewest_nodes(speeds, speed_ups, efficiencies):
 
 def test_what_a_log_does_not_say_is_unknown():
     rows = scaling.compare([training(1, None), training(2, 20.0, 1.0)])
-    assert [(row.speed_up, row.efficiency, row.parts) for row in rows] == [(None, None, {})] * 2
+    assert (rows[0].speed_up, rows[0].efficiency, rows[0].parts) == (None, None, {})
+    assert rows[1].speed_up == 1, "the fewest nodes that have a figure"
     assert scaling.advice(rows) == [] and scaling_text.plot(rows) is None
     assert scaling_text.cells(rows[0])[4:8] == [scaling_text.NOTHING] * 4
+
+
+def test_a_training_that_failed_is_compared_with_nothing():
+    failed = dataclasses.replace(training(1, 2.0, 9.0), outcome="failed")
+    rows = scaling.compare([failed, training(2, 10, 1.0), training(4, 20, 1.0)])
+    assert [row.speed_up for row in rows] == [None, 1, 2]
+    assert rows[0].parts == {} and scaling_text.cells(rows[0])[-1] == "failed"
+    rows = scaling.compare([training(1, 10, 1.0), training(2, 14, 2.0), failed])
+    assert len(scaling.advice(rows)) == 1
 
 
 def test_a_step_is_split_by_the_training_on_the_fewest_nodes():

@@ -64,7 +64,13 @@ def bench(tmp_path, monkeypatch):
             str(tmp_path / "train-2.txt"),
         )
         return training_process.TrainingProcess(
-            command, "2 nodes", str(tmp_path / "runs"), "stop.yml", minutes, said.append
+            command,
+            "2 nodes",
+            "recognition",
+            str(tmp_path / "runs"),
+            "stop.yml",
+            minutes,
+            said.append,
         )
 
     def calls():
@@ -112,6 +118,56 @@ def test_a_run_that_somebody_else_stopped_did_not_end_well(bench, tmp_path):
     (tmp_path / "stopped").write_text("by another command")
     outcome = training_process.await_end(training)
     assert (outcome["ended_well"], outcome["text"]) == (False, "STOPPED")
+
+
+def test_a_stop_that_failed_is_tried_again(bench, tmp_path, monkeypatch):
+    start, calls, said, run = bench
+    monkeypatch.setattr(training_process, "SAY_SECONDS", 0.5)
+    script = tmp_path / "program.py"
+    script.write_text(
+        script.read_text().replace(
+            '    open(stopped, "w")',
+            '    tried = os.path.join(folder, "tried")\n'
+            "    if not os.path.exists(tried):\n"
+            '        open(tried, "w"); print("no answer"); sys.exit(2)\n'
+            '    open(stopped, "w")',
+        )
+    )
+    outcome = training_process.await_end(start(60, minutes=1))
+    assert outcome["ended_well"] and len(calls()) == 3
+    assert any("was not stopped: no answer" in line for line in said)
+
+
+def test_a_run_that_its_command_has_left_is_stopped(bench, tmp_path):
+    start, calls, _said, run = bench
+    script = tmp_path / "program.py"
+    script.write_text(script.read_text().replace('"verdict":', '"nothing":'))
+    outcome = training_process.await_end(start(1))
+    assert not outcome["ended_well"]
+    assert json.loads(calls()[1]["words"][-1]) == {"run": run}
+
+
+def test_a_worker_without_ansible_ends_its_training(bench, monkeypatch):
+    start, calls, _said, run = bench
+    training = start(60)
+    parents = iter([os.getppid()] * 8 + [1] * 99)
+    monkeypatch.setattr(training_process.os, "getppid", lambda: next(parents))
+    with pytest.raises(KeyboardInterrupt):
+        training_process.await_end(training)
+    assert training.command.process.poll() is not None and len(calls()) == 2
+
+
+def test_a_run_that_has_only_just_started_is_stopped_as_well(bench, tmp_path):
+    """Its name is no line of the output yet: it is the one new directory of the job."""
+    start, calls, _said, run = bench
+    script = tmp_path / "program.py"
+    script.write_text(script.read_text().replace('print("run ', 'print("'))
+    os.rename(tmp_path / "runs" / run, tmp_path / "away")
+    training = start(60)
+    os.rename(tmp_path / "away", tmp_path / "runs" / run)
+    time.sleep(1)
+    training.give_up()
+    assert json.loads(calls()[1]["words"][-1]) == {"run": run}
 
 
 def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch, request):

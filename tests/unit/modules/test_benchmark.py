@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -15,8 +16,9 @@ from report_support import Page, bring
 
 
 @pytest.fixture
-def act(load_plugin, tmp_path):
+def act(load_plugin, tmp_path, monkeypatch):
     """Run the action for a site of as many trainers."""
+    monkeypatch.setattr(sys, "argv", ["ansible-playbook", "playbooks/benchmark.yml"])
 
     def run(arguments, trainers=4, check=False):
         task = SimpleNamespace(args=arguments, async_val=0, check_mode=check, action="benchmark")
@@ -67,6 +69,7 @@ def checked(monkeypatch):
         ("", 6, [1, 2, 4, 6]),
         ("", 1, [1]),
         ("", 8, [1, 2, 4, 8]),
+        ("", 200, [1, 4, 8, 16, 32, 64, 128, 200]),
     ],
 )
 def test_the_job_is_checked_on_the_largest_number_first(act, checked, asked, trainers, counts):
@@ -93,6 +96,21 @@ def test_the_job_is_checked_on_the_largest_number_first(act, checked, asked, tra
 def test_bad_input_is_refused_before_anything_starts(act, checked, arguments, tmp_path):
     assert act({"state": "chosen", **arguments})["failed"]
     assert checked.made == [] and os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("option", ["-K", "--ask-vault-pass", "-e@vars.yml"])
+def test_what_no_command_could_be_given_again_is_refused(
+    act, checked, option, tmp_path, monkeypatch
+):
+    (tmp_path / "site").mkdir()
+    monkeypatch.chdir(tmp_path / "site")
+    (tmp_path / "site" / "vars.yml").write_text("config: x.yml\n")
+    monkeypatch.setattr(sys, "argv", ["ansible-playbook", "playbooks/benchmark.yml", option])
+    found = act({"state": "chosen", "config": "x.yml"})
+    assert found["failed"] and checked.made == [] and os.listdir(tmp_path) == ["site"]
+    (tmp_path / "site" / "vars.yml").write_text("trainyard_site: x\n")
+    if option.startswith("-e"):
+        assert act({"state": "chosen", "config": "x.yml"})["counts"]
 
 
 def test_nothing_is_trained_where_the_check_fails(act, checked):

@@ -99,7 +99,7 @@ def test_the_next_nodes_hear_that_a_tree_will_not_come(send):
 
 
 def test_only_what_a_node_lacks_is_sent(send):
-    begun = {"missing": [[2, 99], [0, 0], [7, 5]], "changed": False}
+    begun = {"missing": [[0, 0], [0, 0], [2, 99], [7, 5], [0, 9]], "changed": False}
     _result, _asked, sent = send("node1", {"tree_install": begun}, bytes=1000)
     assert sent[0]["names"] == "./a\n./c\n", "a place that does not exist is passed over"
     result, asked, sent = send(
