@@ -41,6 +41,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import su
 
 NUMBERS = re.compile(r"[1-9][0-9]{0,3}(?:,[1-9][0-9]{0,3})*\Z")
 MOST_MINUTES = 100_000
+LONGEST = 4000  # characters of an output that are shown
 
 
 class ActionModule(ControllerAction):
@@ -96,7 +97,7 @@ class ActionModule(ControllerAction):
         finally:
             check.end()
         if code:
-            text = printable(check.text()[-4000:], newlines=True)
+            text = printable(check.text()[-LONGEST:], limit=LONGEST, newlines=True)
             self.fail(f"the job cannot start on {counts[-1]} nodes:\n{text}")
         return {"changed": True, "counts": counts, "folder": folder}
 

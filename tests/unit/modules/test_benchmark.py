@@ -51,7 +51,7 @@ def checked(monkeypatch):
             self.process = SimpleNamespace(wait=lambda: calls.code)
 
         def text(self):
-            return "node4 is held"
+            return "ok\n" * 2000 + "node4 is held\n" + "ok\n" * 1000
 
         def end(self):
             pass
