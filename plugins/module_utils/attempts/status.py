@@ -279,9 +279,7 @@ def read_status(run_command, base, run_id, number, node):
         "found": True,
         "run": run_id,
         "attempt": number,
-        "attempts": attempt_numbers(base, run_id),
-        "begun": [item[1] for item in known if item[0] == run_id],
-        "noted": early_stops(base, run_id),
+        **_numbers(base, run_id, known),
         "undone": (read_json(attempt, "stop.json") or {}).get("from") in attempt_dir.UNDONE,
         "node": node,
         "unit": record["unit"],
@@ -343,9 +341,7 @@ def _absent_run(base, run_id, known):
         "state": AttemptState.NONE.value,
         "run": run_id,
         "known": [item[0] for item in known][-5:],
-        "attempts": attempt_numbers(base, run_id),
-        "begun": [item[1] for item in known if item[0] == run_id],
-        "noted": early_stops(base, run_id),
+        **_numbers(base, run_id, known),
         "processes": processes.of_run(run_id),
         "stopped": bool(stops),
     }
@@ -401,6 +397,15 @@ def _reported_endpoints(plan, events):
         if event.get("event") == "start" and not event.get("endpoints_as_planned", True):
             return {"endpoints_as_planned": False, "endpoints_reported": event.get("endpoints")}
     return {"endpoints_as_planned": True, "endpoints_reported": plan["endpoints"]}
+
+
+def _numbers(base, run_id, known):
+    """Return which attempts of a run this node has. known: attempt_dir.list_attempts."""
+    return {
+        "attempts": attempt_numbers(base, run_id),
+        "begun": [number for run, number in known if run == run_id],
+        "noted": early_stops(base, run_id),
+    }
 
 
 def attempt_numbers(base, run_id):
