@@ -31,7 +31,8 @@ CHUNK = 256 << 10  # bytes of one frame at most
 # Seconds between two looks for more bytes, and between two for files that rsync still writes. After
 # so many without one a beat is sent, and after so many this program gives up.
 LOOK_SECONDS, LIST_SECONDS, BEAT_SECONDS, MOST_SECONDS = 0.02, 0.1, 2.0, 7200
-REQUEST_SECONDS = 120
+# A caller may read a damaged copy of the whole tree before it asks for what it lacks.
+REQUEST_SECONDS = 1800
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
