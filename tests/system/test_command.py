@@ -85,7 +85,9 @@ def site(type_in):
 def test_every_verb_explains_itself_and_every_playbook_has_one():
     verbs = set(cli.commands)
     playbooks = {path.stem for path in (ROOT / "playbooks").glob("*.yml")}
-    assert playbooks - NO_VERB - {"runs"} <= verbs - {"ps"}
+    # Two playbooks have a verb of another name.
+    named = {"runs": "ps", "benchmark": "bench"}
+    assert {named.get(name, name) for name in playbooks - NO_VERB} <= verbs
     for verb in verbs:
         done = CliRunner().invoke(cli, [verb, "--help"])
         assert done.exit_code == 0 and "Usage: " in done.output
