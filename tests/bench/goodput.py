@@ -8,7 +8,7 @@ Docker nodes as `make drill` leaves it; for mpirun both need Open MPI (playbooks
 suite=mindocr brings it).
 
 .venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 56] [--faults
-3] [--rounds 1] [--ways quiet ours detached bare mpirun]
+3] [--rounds 1] [--cpus 0.75] [--ways quiet ours detached bare mpirun]
 
 Each round has a schedule of its own, of the next seed. The training saves after every epoch. Useful are the steps that had to be made, each once, at the
 pace of the way `quiet`, bare Paddle without a fault; wall time is from the command to the last
@@ -31,6 +31,7 @@ rank again, and until the next step. A node is looked at twice a second.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -512,6 +513,32 @@ def play_round(asked, out, plan):
     return results
 
 
+@contextlib.contextmanager
+def capped(site, cpus):
+    """Give each node so many cores for a while, None for those that it has.
+
+    What they leave of this machine's is the controller's, which has cores of its own on a real
+    site.
+    """
+    if cpus is None:
+        yield
+        return
+    names = [site.container(node) for node in site.nodes]
+    found = subprocess.run(
+        ["docker", "inspect", "-f", "{{.HostConfig.NanoCpus}}", *names],
+        check=True,
+        text=True,
+        capture_output=True,
+    ).stdout.split()
+    try:
+        for name in names:
+            subprocess.run(["docker", "update", "--cpus", str(cpus), name], check=True)
+        yield
+    finally:
+        for name, nano in zip(names, found):
+            subprocess.run(["docker", "update", "--cpus", str(int(nano) / 1e9), name], check=True)
+
+
 def main():
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("-i", "--inventory", default=str(PROJECT / "molecule" / "inventory"))
@@ -523,6 +550,7 @@ def main():
     asked.add_argument(
         "--limit", type=float, default=1500, help="seconds that a way gets (default 1500)"
     )
+    asked.add_argument("--cpus", type=float, help="cores that each node has meanwhile")
     asked.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     asked = asked.parse_args()
     os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
@@ -532,7 +560,8 @@ def main():
     kept = out / "goodput.json"
     for number in range(asked.rounds):
         plan = schedule(asked.seed + number, asked.faults)
-        rounds.append(play_round(asked, out / f"round-{number + 1}", plan))
+        with capped(Ours(asked.inventory), asked.cpus):
+            rounds.append(play_round(asked, out / f"round-{number + 1}", plan))
         kept.write_text(json.dumps(rounds, indent=1))
     print(kept)
 
