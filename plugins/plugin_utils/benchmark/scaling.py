@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job scales: its speed, speed-up and efficiency by the number of nodes. Pure.
+"""Scaling of a job: its speed, speed-up and efficiency by the number of nodes. Pure.
 
 The figures are those that the suite prints in its step lines. A step's time is split by comparing
 the trainings with the one on the fewest nodes, since no rank says how long it waited for another:
