@@ -22,7 +22,7 @@ import time
 from ..base import manifest
 from ..base.files import read_mapping, write_json
 from ..base.sanitize import printable
-from . import tree_install, tree_reuse
+from . import source_choice, tree_install, tree_reuse
 
 # Seconds without a frame after which a source counts as dead. A live one sends a beat every 2 s.
 SILENCE_SECONDS = 10
@@ -39,6 +39,10 @@ WRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 class SourceFailed(Exception):
     """A source that cannot give the tree, or not to its end. The message says why."""
+
+
+class SourceLeft(SourceFailed):
+    """A source that is left for another one, since it is slow. That is no failure of it."""
 
 
 class OtherContent(SourceFailed):
@@ -85,24 +89,28 @@ def fetch(base, kind, digest, argvs, stall, most):
     """Receive a tree into its staging directory.
 
     Return (whether it is complete, [why a source did not give it], bytes received). argvs: {node:
-    the command that reaches its gate}, in the order in which they are tried. What came from one is
-    not asked for again. stall: seconds after which a source without progress is left. most: bytes
+    the command that reaches its gate}, in the order in which they are tried. A slow one is left for
+    a faster one (source_choice.py). What came from one is not asked for again. stall: seconds after
+    which a source without progress is left. most: bytes
     of the manifest. Raises OSError where this node cannot keep it, and TreeError.
     """
     problems, received, again = [], 0, set()
+    choice = source_choice.SourceChoice(argvs)
     with tree_install.hold(base, kind, digest):
-        tries = list(argvs.items())
-        while tries:
-            node, argv = tries.pop(0)
-            receiver = Receiver(base, kind, digest, stall, most)
+        while choice.node is not None:
+            node = choice.node
+            receiver = Receiver(base, kind, digest, stall, most, choice.leaves)
             try:
-                receiver.receive(argv)
+                receiver.receive(argvs[node])
+            except SourceLeft:
+                pass  # the choice has named another one
             except SourceFailed as error:
                 problems.append(f"{node}: {error}")
                 # What was here before may have been wrong, or what that node has not verified yet.
                 if isinstance(error, OtherContent) and node not in again:
                     again.add(node)
-                    tries.insert(0, (node, argv))
+                else:
+                    choice.fail()
             finally:
                 received += receiver.received
                 receiver.close()
@@ -153,17 +161,21 @@ class Frames:
 
 
 class Receiver:
-    """One try to receive a tree from one source."""
+    """One try to receive a tree from one source.
 
-    def __init__(self, base, kind, digest, stall, most):
+    leaves: whether this source is left for another one, from its bytes per second and the bytes
+    that are missing.
+    """
+
+    def __init__(self, base, kind, digest, stall, most, leaves):
         self.base, self.kind, self.digest = base, kind, digest
-        self.stall, self.most = stall, most
+        self.stall, self.most, self.leaves = stall, most, leaves
         self.staging = tree_install.tree_paths(base, kind, digest)[1]
         self.cache = self.staging + tree_install.SCAN
         # {path: record} of the files that are here and verified.
         self.known = read_mapping(self.cache, manifest.TREE_BYTES)
         self.entries, self.missing = {}, None
-        self.received = 0
+        self.received, self.wanted = 0, 0  # bytes
         # The file that grows: its path, descriptor, size so far, and sha256 so far.
         self.path, self.descriptor, self.size, self.sum = None, None, 0, None
 
@@ -193,8 +205,8 @@ class Receiver:
             lines = _last_words(process)
             text = printable(": ".join([str(error), *lines[-1:]]), limit=MESSAGE)
             kind = SourceFailed
-            if isinstance(error, OtherContent):
-                kind = OtherContent
+            if isinstance(error, SourceFailed):
+                kind = type(error)
             raise kind(text) from error
         finally:
             process.kill()
@@ -209,6 +221,7 @@ class Receiver:
         if self.missing:
             self._ask(process, wanted)
         last, before = time.monotonic(), (self.received, len(self.missing))
+        trial, at_trial = last, self.received
         while self.missing:
             header = frames.line()
             if "gone" in header:
@@ -223,6 +236,11 @@ class Receiver:
                 last, before = now, (self.received, len(self.missing))
             elif now - last > self.stall:
                 raise SourceFailed(f"no progress for {self.stall} s")
+            if now - trial >= source_choice.TRIAL_SECONDS:
+                rate = (self.received - at_trial) / (now - trial)
+                if self.leaves(rate, self.wanted - self.received):
+                    raise SourceLeft("slower than another one may be")
+                trial, at_trial = now, self.received
 
     def _ask(self, process, wanted):
         """Send the list of what is wanted."""
@@ -268,6 +286,7 @@ class Receiver:
             if offset is not None:
                 wanted.append((path, offset))
         self.missing = {path for path, _offset in wanted}
+        self.wanted = sum(self.entries[path][1] - offset for path, offset in wanted)
         for path, _offset in wanted:
             kind, size, _sum = self.entries[path]
             if kind != "l" and not size:

@@ -17,6 +17,7 @@ import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import mesh_credential
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
+    source_choice,
     tree_install,
     tree_relay,
     tree_state,
@@ -237,6 +238,23 @@ def test_a_source_that_stands_still_is_left(tree, nodes):
     tree_relay.begin(nodes[0].base, KIND, digest, entries)  # and nothing comes
     complete, said, _received = fetch(nodes[1], digest, nodes[0].argv(digest), stall=1)
     assert not complete and said == ["node1: no progress for 1 s"]
+
+
+def test_a_slow_source_is_left_and_what_it_has_sent_is_kept(tree, nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(source_choice, "TRIAL_SECONDS", 0.5)
+    _root, entries, digest = tree
+    placed(nodes[0], tree)
+    large = repr(LARGE[:300_000])
+    text = f"""
+large = {large}
+for place in range(0, len(large), 1000):
+    frame(index_of('part1/large.bin'), large[place:place + 1000]); time.sleep(0.1)
+"""
+    slow = script(tmp_path, "slow", (MANIFEST + text).replace("ENTRIES", repr(entries)))
+    begun = time.monotonic()
+    complete, said, received = fetch(nodes[1], digest, slow, nodes[0].argv(digest))
+    assert complete and said == [] and time.monotonic() - begun < 10
+    assert received == sum(entry[1] for entry in entries.values() if entry[0] != "l")
 
 
 def test_those_who_wait_for_a_node_that_gives_up_hear_it_at_once(tree, nodes):
