@@ -51,6 +51,7 @@ saved:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import priority
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
@@ -76,6 +77,7 @@ def main():
     )
     given = module.params
     patterns = {"best": given["best"], "last": given["last"]}
+    priority.lower()  # the next attempt of the run may be starting on this node
     try:
         saved = model_collector.find_checkpoint(
             given["path"], given["folders"], patterns, given["wanted"]

@@ -237,6 +237,7 @@ problems:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import priority
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.evidence import (
     EvidenceError,
     collect,
@@ -254,6 +255,7 @@ def main():
         supports_check_mode=True,
     )
     where = module.params["attempt_dir"]
+    priority.lower()  # the next attempt of the run may be starting on this node
     try:
         found = collect(
             where, module.params["node"], module.params["digest"], module.params["mask"]

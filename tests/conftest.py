@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # As ansible-playbook does it: the collection is known with its metadata before anything imports it.
 init_plugin_loader([str(ROOT / "collections")])
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import priority
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 
@@ -67,7 +68,15 @@ def load_plugin():
 
 
 @pytest.fixture
-def run_module(capsys, monkeypatch):
+def lowered(monkeypatch):
+    """Count how often a module has lowered its priority, and keep that of the tests."""
+    calls = []
+    monkeypatch.setattr(priority, "lower", lambda: calls.append(1))
+    return calls
+
+
+@pytest.fixture
+def run_module(capsys, monkeypatch, lowered):
     """Run a module's main() with arguments, as Ansible does; returns its JSON result."""
 
     def run(module, arguments, check=False):

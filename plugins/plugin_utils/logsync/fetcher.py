@@ -64,6 +64,8 @@ _FIXED = (
 )
 
 
+# The next attempt of the run may be starting on the node.
+_SENDER = "nice -n 19 rsync"
 # The words of a full disk. The sender on the node writes nothing.
 _NO_ROOM = ("No space left on device", "Disk quota exceeded")
 
@@ -138,7 +140,7 @@ def rsync_argv(
     """
     argv = [*_FIXED, f"--timeout={SILENCE_SECONDS}", f"--max-size={most}", *options]
     if shell:
-        argv.append("--rsh=" + shell_words(shell))
+        argv += ["--rsh=" + shell_words(shell), "--rsync-path=" + _SENDER]
     return [*argv, "--", source, "./"]
 
 

@@ -182,3 +182,9 @@ def test_a_folder_that_is_a_link_is_not_entered(run_module, tmp_path):
         run_module(module, dict(arguments, wanted="best", folders=["../outside"]))["saved"]["files"]
         == {}
     )
+
+
+def test_it_gives_way_to_the_next_attempt(run_module, tmp_path, lowered):
+    _root, arguments = attempt(tmp_path, "paddleseg")
+    assert not run_module(module, arguments).get("failed")
+    assert lowered == [1]

@@ -420,3 +420,11 @@ def test_a_full_disk_here_is_said_in_words(tmp_path):
     path.write_text("rsync error: error starting client-server protocol (code 5)\n")
     with path.open("rb") as output:
         assert fetcher._failure_text(5, output).startswith("rsync ended with 5: rsync error")
+
+
+def test_the_sender_on_the_node_gives_way_to_the_next_attempt(node, fetch):
+    text = f'#!/bin/sh\nnice > {node.bin}/niceness\nexec /usr/bin/rsync "$@"\n'
+    put(node.bin, {"rsync": text})
+    (node.bin / "rsync").chmod(0o755)
+    assert fetch(lay(node, {"a": b"x"})) == ["a"]
+    assert (node.bin / "niceness").read_text() == "19\n"

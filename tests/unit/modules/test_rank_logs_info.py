@@ -736,3 +736,8 @@ def test_the_documentation_names_what_is_returned(make_attempt):
     assert set(by_rank(found)[3]["first_error"]) == set(
         documented["ranks"]["contains"]["first_error"]["contains"]
     )
+
+
+def test_it_gives_way_to_the_next_attempt(run_module, tmp_path, lowered):
+    run_module(rank_logs_info, {"attempt_dir": str(tmp_path), "node": "node1"})
+    assert lowered == [1]
