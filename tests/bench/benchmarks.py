@@ -25,13 +25,22 @@ import statistics
 import sys
 from pathlib import Path
 
+import environments
 import rig as rigs
 import starts
 import transfers
 
 PAGE = rigs.PROJECT / "docs/benchmarks.md"
-ROWS = {**transfers.ROWS, **starts.ROWS}
+ROWS = {**transfers.ROWS, **starts.ROWS, **environments.ROWS}
 OURS = "Trainyard"
+# What a figure is divided by, and its form.
+SCALES = {
+    "sent": (1e6, "%.1f"),
+    "tasks": (1, "%d"),
+    "found": (1, "%d"),
+    "held": (1, "%d"),
+    "skew": (1, "%.2f"),
+}
 
 
 def spread(values, form="%.1f"):
@@ -44,10 +53,17 @@ def table(found):
     """Return the Markdown lines of one row's result: {nodes: {way: {seconds, ...}}}."""
     keys = [
         key
-        for key in ("processor", "sent", "tasks")
+        for key in ("processor", "sent", "tasks", "found", "held", "skew")
         if any(key in way for rows in found["nodes"].values() for way in rows.values())
     ]
-    titles = {"processor": "CPU s here", "sent": "MB sent from here", "tasks": "tasks a node"}
+    titles = {
+        "processor": "CPU s here",
+        "sent": "MB sent from here",
+        "tasks": "tasks a node",
+        "found": "damages found",
+        "held": "other nodes with all of it",
+        "skew": "s between the nodes",
+    }
     head = ["nodes", "way", "seconds", "ours takes", *(titles[key] for key in keys)]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for nodes, rows in found["nodes"].items():
@@ -62,7 +78,7 @@ def table(found):
             ]
             for key in keys:
                 values = figures.get(key) or []
-                scale, form = {"sent": (1e6, "%.1f"), "tasks": (1, "%d")}.get(key, (1, "%.1f"))
+                scale, form = SCALES.get(key, (1, "%.1f"))
                 cells.append(form % (statistics.median(values) / scale) if values else "-")
             lines.append("| " + " | ".join(cells) + " |")
     return lines

@@ -7,10 +7,11 @@ Not part of CI and nothing is asserted: the figures depend on the machine. The s
 Docker nodes as `make drill` leaves it; for mpirun both need Open MPI (playbooks/provision.yml -e
 suite=mindocr brings it).
 
-.venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 56] [--faults
-3] [--rounds 1] [--cpus 0.75] [--ways quiet ours detached bare mpirun]
+.venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 56] [--every 1]
+[--faults 3] [--rounds 1] [--cpus 0.75] [--ways quiet ours detached bare mpirun]
 
-Each round has a schedule of its own, of the next seed. The training saves after every epoch. Useful are the steps that had to be made, each once, at the
+Each round has a schedule of its own, of the next seed. The training saves after every epoch, or after
+so many (--every). Useful are the steps that had to be made, each once, at the
 pace of the way `quiet`, bare Paddle without a fault; wall time is from the command to the last
 step, `whole` to the end of the command. The schedule (which fault, how many seconds of training
 after the one before) is the same for all; its clock stands still while nothing trains. `stretch` is
@@ -62,9 +63,14 @@ export PADDLE_CURRENT_ENDPOINT=$(echo $PADDLE_TRAINER_ENDPOINTS | cut -d, -f$((O
 %(packages)s mkdir -p log && exec %(python)s -u %(words)s >> log/workerlog.0 2>&1"""
 
 
-def job_of(epochs):
-    """Return the training as a job."""
-    overrides = {"epoch": epochs, "log_iter": 1, "snapshot_epoch": 1, "TrainDataset.sample_num": 32}
+def job_of(epochs, every=1):
+    """Return the training as a job. every: epochs between two checkpoints."""
+    overrides = {
+        "epoch": epochs,
+        "log_iter": 1,
+        "snapshot_epoch": every,
+        "TrainDataset.sample_num": 32,
+    }
     job = {
         "suite": "paddledetection",
         "launcher": "paddle",
@@ -506,7 +512,7 @@ def play_round(asked, out, plan):
             continue
         print(way, flush=True)
         given = [] if way == "quiet" else plan
-        found = site.train(job_of(asked.epochs), given, out, asked.limit)
+        found = site.train(job_of(asked.epochs, asked.every), given, out, asked.limit)
         pace = results.get("quiet", {}).get("pace")
         results[way] = describe(found, given, pace)
         print(json.dumps(results[way]), flush=True)
@@ -545,6 +551,7 @@ def main():
     asked.add_argument("--out", type=Path)
     asked.add_argument("--seed", type=int, default=6)
     asked.add_argument("--epochs", type=int, default=56)
+    asked.add_argument("--every", type=int, default=1, help="epochs between two checkpoints")
     asked.add_argument("--faults", type=int, default=3)
     asked.add_argument("--rounds", type=int, default=1)
     asked.add_argument(

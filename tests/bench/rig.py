@@ -36,6 +36,7 @@ SSH_WORDS = (
     "GlobalKnownHostsFile=none",
 )
 HOME = "/home/trainer"
+SHAPE = "tbf rate {:g}mbit burst 256kb latency 100ms"
 
 
 class Failure(Exception):
@@ -156,11 +157,18 @@ class Rig:
 
     def limit_links(self, megabits):
         """Limit this machine's link to the nodes and each node's own to a rate, in Mbit/s."""
-        shape = f"tbf rate {megabits}mbit burst 256kb latency 100ms".split()
+        shape = SHAPE.format(megabits).split()
         run(["tc", "qdisc", "replace", "dev", self._bridge(), "root", *shape])
         for node in range(self.count):
-            run([*self._inside(node), "tc", "qdisc", "replace", "dev", "eth0", "root", *shape])
-            run(["tc", "qdisc", "replace", "dev", self._peer_of(node), "root", *shape])
+            self.limit_link(node, megabits)
+
+    def limit_link(self, node, megabits):
+        """Limit one node's link to a rate, in Mbit/s."""
+        shape = SHAPE.format(megabits).split()
+        inside = [*self._inside(node), "tc", "qdisc", "replace", "dev", "eth0", "root", *shape]
+        own_end = ["tc", "qdisc", "replace", "dev", self._peer_of(node), "root", *shape]
+        for argv in (inside, own_end):
+            run(argv)
 
     def free_links(self):
         """Take the limits away."""

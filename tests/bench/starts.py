@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the benchmarks about commands: a start on a ready site, the mesh from nothing, and what a
-check costs for each node.
+"""Rows of the benchmarks about commands: a start on a ready site, the mesh from nothing, what a
+check costs for each node, and many ranks at once.
 """
 
 from __future__ import annotations
@@ -192,4 +192,108 @@ def control(rig, rounds, counts=(2, 8)):
     return {"nodes": found}
 
 
-ROWS = {"noop": noop, "trust": trust, "control": control}
+# --- many ranks at once
+
+DEVICES = 8
+STUB = rigs.PROJECT / "tests/bench/stub_ranks"
+NOTES = "bench-launch"
+# A line of shell that starts the ranks of one node, of which the first has the number %d.
+RANKS = (
+    "cd bench-stub && for i in 0 1 2 3 4 5 6 7; do"
+    " RANK_ID=$((%s * 8 + i)) %s tools/train.py & done; wait"
+)
+
+
+def ascend_site(rig, python):
+    """Put a stand-in for Huawei's hccn_tool on the nodes, and return the variables of a site whose
+    nodes have eight devices each.
+    """
+    tool = (rigs.PROJECT / "molecule/shared/files/hccn_tool").read_text()
+    for node in range(rig.count):
+        table = "".join(f"{device} 192.168.{device}.{node + 1}\n" for device in range(DEVICES))
+        for path, text in (
+            ("/usr/local/bin/hccn_tool", tool),
+            ("/etc/trainyard-fake-hccn", table),
+        ):
+            rig.root(node, f"cat > {path} <<'END'\n{text}END\nchmod 755 {path}")
+    suite = {"code": {"path": str(STUB)}, "environment": {"python": python}}
+    return json.dumps(
+        {
+            "trainyard_accelerator": "ascend",
+            "trainyard_devices": DEVICES,
+            "trainyard_suites": {"mindocr": suite},
+        }
+    )
+
+
+class Launches:
+    """Ways to start eight ranks on each node. All nodes have the clock of this machine."""
+
+    def __init__(self, rig, python):
+        self.rig, self.python = rig, python
+        self.site = ascend_site(rig, python)
+        shell = " ".join(["ssh", *rig.ssh_options()])
+        for node, address in enumerate(rig.addresses):
+            target = f"trainer@{address}:bench-stub/"
+            rigs.run(["rsync", "-a", "-e", shell, f"{STUB}/", target])
+            rig.ssh(node, f"echo {node} > bench-node")
+        self.line = RANKS % ("$(cat bench-node)", python)
+
+    def ours(self):
+        words = ["-e", f"config={STUB / 'job.yml'}", "-e", f"nodes={self.rig.count}"]
+        try:
+            self.rig.play("playbooks/train.yml", *words, "-e", self.site, "-e", "rehearse=false")
+        except rigs.Failure as error:
+            # Nothing was trained, and that is no success.
+            if "UNKNOWN: every rank ended with exit code 0" not in str(error):
+                raise
+
+    def pdsh(self):
+        self.rig.pdsh(self.rig.count, self.line)
+
+    def clush(self):
+        self.rig.clush(self.rig.count, self.line)
+
+    def shell(self):
+        self.rig.module("ansible.builtin.shell", self.line)
+
+    def times(self):
+        """Return when each rank was started, by node."""
+        texts = (self.rig.ssh(node, f"cat {NOTES}/*") for node in range(self.rig.count))
+        found = [sorted(map(float, text.split())) for text in texts]
+        if any(len(times) != DEVICES for times in found):
+            raise rigs.Failure(f"not every rank was started: {list(map(len, found))}")
+        return found
+
+
+def launch(rig, rounds):
+    """Eight ranks on each of eight nodes: seconds from the command to the last one, and the skew.
+
+    skew: seconds between the nodes' first ranks. Ours does what train.yml does on a ready site
+    besides, the peers start the ranks and nothing else.
+    """
+    rig.play("playbooks/provision.yml", "-e", f"suite={SUITE}")
+    python = rig.ssh(0, "ls -d ~/.trainyard/env/*/bin/python | head -1").strip()
+    ways = Launches(rig, python)
+    rows = {}
+    for number in range(rounds + 1):
+        for name, way in (
+            ("Trainyard", ways.ours),
+            ("pdsh", ways.pdsh),
+            ("clush", ways.clush),
+            ("`ansible -m shell`", ways.shell),
+        ):
+            rig.pdsh(rig.count, f"rm -rf {NOTES}")
+            begun = time.time()
+            way()
+            found = ways.times()
+            firsts = [times[0] for times in found]
+            if number:  # the first round brings code
+                row = rows.setdefault(name, {"seconds": [], "skew": []})
+                row["seconds"].append(max(times[-1] for times in found) - begun)
+                row["skew"].append(max(firsts) - min(firsts))
+                print(f"  {name}: {row['seconds'][-1]:.1f} s, {row['skew'][-1]:.2f} s", flush=True)
+    return {"nodes": {rig.count: rows}}
+
+
+ROWS = {"noop": noop, "trust": trust, "control": control, "launch": launch}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the benchmarks about bytes: a large file, many small ones, a change, a verification.
+"""Rows of the benchmarks about bytes: a large file, many small ones, a change, a verification, and
+a node that is not well.
 
 Ours is what `train.yml` does with a data set: the manifest on the controller, the role workspace,
 and the digest of every file on every node. Each peer sends the same files, and then `sha256sum -c`
@@ -13,9 +14,10 @@ import hashlib
 import json
 import os
 import random
+import shlex
 import shutil
-import statistics
 import sys
+import threading
 
 import rig as rigs
 
@@ -62,10 +64,14 @@ class Ours:
         )
         shutil.rmtree(self.cache, ignore_errors=True)
 
-    def send(self, folder, nodes):
+    def entries(self, folder):
+        """Return the manifest of the files."""
         names = [str(path.relative_to(folder)) for path in folder.rglob("*.bin")]
         scan = describe.scan_cache(str(self.cache), str(folder))
-        entries = manifest.scan(str(folder), names, scan)
+        return manifest.scan(str(folder), names, scan)
+
+    def send(self, folder, nodes):
+        entries = self.entries(folder)
         tree = describe.keep_manifest("data", "bench", str(folder), entries, str(self.cache))
         words = json.dumps({"trees": [tree], "trainyard_cache_dir": str(self.cache)})
         self.rig.play("molecule/shared/send_tree.yml", "-e", words, nodes=nodes)
@@ -210,10 +216,201 @@ def delta(rig, rounds, nodes=8):
     return {"rate": rate, "bytes": 15_000, "nodes": {nodes: rows}}
 
 
-def ratio(rows, ours, peer, key="seconds"):
-    """Return the median of ours over the peer's, round by round."""
-    pairs = zip(rows[ours][key], rows[peer][key])
-    return statistics.median(one / other for one, other in pairs)
+# --- verification
+
+# What a user, a disk or a training may do to a tree: shell words, run in it.
+DAMAGES = {
+    "a flipped byte, with the time before": (
+        "t=$(stat -c %y {file}); chmod u+w {file};"
+        ' printf x | dd of={file} bs=1 seek=9 conv=notrunc status=none; touch -d "$t" {file}'
+    ),
+    "another file": "chmod u+w {folder}; echo x > {folder}/other.bin",
+    "a missing file": "chmod u+w {folder}; rm -f {file}",
+    "another mode": "chmod a+x {file}",
+    "a link in place of the file": (
+        "chmod u+w {folder}; mv {file} /tmp/bench-aside; ln -s /tmp/bench-aside {file}"
+    ),
+}
 
 
-ROWS = {"fanout-big": fanout_big, "fanout-small": fanout_small, "delta": delta}
+class VerifiedTree:
+    """A tree on the first nodes, as ours and as a plain folder, and the ways to verify it."""
+
+    def __init__(self, rig, folder, nodes):
+        self.rig, self.folder, self.nodes = rig, folder, nodes
+        ours, peer = Ours(rig), RsyncLoop(rig)
+        ours.clean(nodes)
+        ours.send(folder, nodes)
+        self.digest = describe.keep_manifest(
+            "data", "bench", str(folder), ours.entries(folder), str(ours.cache)
+        )["digest"]
+        peer.clean(nodes)
+        peer.send(folder, nodes)
+        self.ours, self.plain = f".trainyard/data/{self.digest[:16]}", peer.place
+
+    def module(self, name, **arguments):
+        """Run one of our modules; return its output, whatever it says."""
+        words = json.dumps({"base": ".trainyard", **arguments})
+        return self.rig.module(f"trainyard.cluster.{name}", words, self.nodes)
+
+    def cached(self):
+        said = self.module("tree_install", state="probed", kind="data", digest=self.digest)
+        return said.count('"ok": true') == self.nodes
+
+    def full(self):
+        tree = {"kind": "data", "digest": self.digest}
+        return self.module("tree_verify", trees=[tree]).count('"ok": true') == self.nodes
+
+    def rsync(self):
+        shell = " ".join(["ssh", *self.rig.ssh_options()])
+        same = []
+        for address in self.rig.addresses[: self.nodes]:
+            target = f"trainer@{address}:{self.plain}/"
+            said = rigs.run(
+                ["rsync", "-nac", "--delete", "-i", "-e", shell, f"{self.folder}/", target]
+            )
+            # The times of folders differ after each damage, and are no difference of the tree.
+            lines = [line for line in said.splitlines() if not line.startswith(".d")]
+            same.append(not lines)
+        return all(same)
+
+    def sums(self):
+        try:
+            self.rig.clush(self.nodes, f"cd {self.plain} && sha256sum --quiet -c {SUMS}")
+        except rigs.Failure:
+            return False
+        return True
+
+    def damage(self, words, place):
+        """Do one thing to the tree on the first node."""
+        file = sorted(path.relative_to(self.folder) for path in self.folder.rglob("*.bin"))[7]
+        line = words.format(file=file, folder=file.parent)
+        self.rig.ssh(0, f"cd {place} && {line}")
+
+    def repair(self, place):
+        """Put the first node's tree back, from a copy of the folder that was damaged."""
+        self.rig.ssh(
+            0,
+            f"cd {place} && chmod u+w part000 && rm -rf part000"
+            " && cp -a ~/bench-part000 part000 && rm -f /tmp/bench-aside",
+        )
+
+
+def verify(rig, rounds, nodes=2):
+    """100,000 files of 10 kB on two nodes: is everything as it was sent? Then five damages."""
+    folder = rig.folder / "many"
+    make_files(folder, 100_000, 10_000, 3)
+    tree = VerifiedTree(rig, folder, nodes)
+    ways = {
+        "Trainyard": (tree.cached, tree.ours),
+        "Trainyard, `verify=full`": (tree.full, tree.ours),
+        "`rsync -nac`, node after node": (tree.rsync, tree.plain),
+        "`sha256sum -c` by clush": (tree.sums, tree.plain),
+    }
+    rows = {name: {"seconds": [], "processor": [], "found": []} for name in ways}
+    for _round in range(rounds):
+        for name, (way, _place) in ways.items():
+            wall, used, same = rigs.timed(way)
+            if not same:
+                raise rigs.Failure(f"{name}: a difference where there is none")
+            rows[name]["seconds"].append(wall)
+            rows[name]["processor"].append(used)
+            print(f"  {name}: {wall:.1f} s", flush=True)
+    for place in (tree.ours, tree.plain):
+        rig.ssh(0, f"rm -rf bench-part000; cp -a {place}/part000 bench-part000")
+        mine = {name: way for name, (way, its) in ways.items() if its == place}
+        found = dict.fromkeys(mine, 0)
+        for words in DAMAGES.values():
+            rig.ssh(0, f"chmod u+w {place}")
+            tree.damage(words, place)
+            for name, way in mine.items():
+                found[name] += not way()
+            tree.repair(place)
+        for name, count in found.items():
+            rows[name]["found"] = [count]
+            print(f"  {name}: {count} of {len(DAMAGES)} damages found", flush=True)
+    return {"nodes": {nodes: rows}}
+
+
+# --- a node that is not well
+
+SICK = 3  # the fourth node
+
+
+def unwell(rig, what):
+    """Make the fourth node unwell during a copy, and return a function that makes it well."""
+    name = f"trainyard-{rigs.SITE}-{rig.names[SICK]}"
+    if what == "slow":
+        rig.limit_link(SICK, RATE / 10)
+        return lambda: rig.limit_link(SICK, RATE)
+    timer = threading.Timer(2.5, rigs.run, [["docker", "pause", name]])
+    timer.start()
+
+    def well():
+        timer.join()
+        rigs.run(["docker", "unpause", name])
+
+    return well
+
+
+def arrived(rig, way, folder):
+    """Return how many of the other nodes hold the whole file. folder: of the controller."""
+    size = sum(path.stat().st_size for path in folder.rglob("*.bin"))
+    place = "~/.trainyard/{staging,data}"
+    if isinstance(way, Peer):
+        place = "~/bench-arrived"
+    count = 0
+    for node in range(rig.count):
+        if node != SICK:
+            line = f"find {place} -name '*.bin' -size {size}c 2>/dev/null | grep -c . || true"
+            count += int(rig.ssh(node, f"bash -c {shlex.quote(line)}").split()[-1]) > 0
+    return count
+
+
+def send_in_spite(way, folder, nodes):
+    """Send, and return what the command says of it, be it a failure."""
+    try:
+        way.send(folder, nodes)
+    except rigs.Failure as error:
+        return str(error)
+    return ""
+
+
+def sick_node(rig, rounds):
+    """64 MiB to eight nodes, of which the fourth stands still in mid-copy, or is ten times slower.
+
+    Seconds until the command has ended; the other nodes must hold the file then.
+    """
+    folder = rig.folder / "big"
+    make_files(folder, 1, 64 * MIB, 1)
+    found = {}
+    with limited(rig) as rate:
+        for what in ("well", "frozen", "slow"):
+            rows = {}
+            for _round in range(rounds):
+                for way in (Ours(rig), Clush(rig)):
+                    way.clean(rig.count)
+                    rig.clush(rig.count, "rm -rf bench-arrived")
+                    well = unwell(rig, what) if what != "well" else lambda: None
+                    try:
+                        wall, used, said = rigs.timed(send_in_spite, way, folder, rig.count)
+                    finally:
+                        well()
+                    whole = arrived(rig, way, folder)
+                    row = rows.setdefault(way.name, {"seconds": [], "processor": [], "held": []})
+                    row["seconds"].append(wall)
+                    row["processor"].append(used)
+                    row["held"].append(whole)
+                    named = rig.names[SICK] in said or rig.addresses[SICK] in said
+                    print(f"  {what}, {way.name}: {wall:.1f} s, {whole} of 7, named: {named}")
+            found[what] = rows
+    return {"rate": rate, "nodes": found}
+
+
+ROWS = {
+    "fanout-big": fanout_big,
+    "fanout-small": fanout_small,
+    "delta": delta,
+    "verify": verify,
+    "sick-node": sick_node,
+}
