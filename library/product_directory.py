@@ -47,11 +47,12 @@ import shutil
 import stat
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
 
 # A digest, its lock, and what an interrupted installation leaves.
 OURS = {
     "env": re.compile(r"([0-9a-f]{16}|\.[0-9a-f]{16}\.lock)\Z"),
-    "wheels": re.compile(r"([0-9a-f]{16}|\.work-[0-9a-f]{16})\Z"),
+    "wheels": re.compile(r"([0-9a-f]{16}(\.(manifest|scan)\.json)?|\.work-[0-9a-f]{16})\Z"),
 }
 NOTE = "lingering"  # of earlier versions
 MOST_NAMED = 20
@@ -97,6 +98,8 @@ def remove(path):
             raise problem[1]
 
     if os.path.isdir(path) and not os.path.islink(path):
+        with contextlib.suppress(FileNotFoundError):
+            tree_install.open_folders(path)
         shutil.rmtree(path, onerror=gone)
         return
     with contextlib.suppress(FileNotFoundError):

@@ -10,8 +10,8 @@ description:
   - Makes C(<home>/env/<digest>) with uv from wheels that already lie on the node. No network is
     used.
   - Every wheel is checked against the wheelhouse's manifest first, and the manifest against
-    O(manifest_sha256), so a wheel that was damaged on the way is noticed; it is removed, so that
-      the next run copies it again.
+    O(manifest_sha256), so a wheel that was damaged on the way is noticed. The next run of
+      M(tree_install) then reads all of them again.
   - Afterwards the installed versions are compared with the manifest and Paddle or MindSpore is
     imported. Only then the marker C(.trainyard.json) is written. An environment without one was
     interrupted and is made again; one that is complete is not touched.
@@ -101,7 +101,6 @@ seconds:
 """
 
 import os
-import shutil
 import time
 
 from ansible.module_utils.basic import AnsibleModule
@@ -143,7 +142,7 @@ def make(params, home, target, lock):
 def drop_wheels(params):
     """Remove the wheels from this node unless they are to stay."""
     if params["wheelhouse"] and not params["keep_wheels"]:
-        shutil.rmtree(params["wheelhouse"], ignore_errors=True)
+        environment_install.remove_wheels(params["wheelhouse"])
 
 
 def ensure(params, home, check_mode):

@@ -22,7 +22,7 @@ options:
   kind:
     description: The kind of tree.
     type: str
-    choices: [code, data, weights, checkpoints]
+    choices: [code, data, weights, checkpoints, wheels]
     required: true
   digest:
     description: Digest of its manifest.
@@ -93,7 +93,7 @@ def main():
             "base": {"type": "str", "default": ".trainyard"},
             "kind": {
                 "type": "str",
-                "choices": ["code", "data", "weights", "checkpoints"],
+                "choices": ["code", "data", "weights", "checkpoints", "wheels"],
                 "required": True,
             },
             "digest": {"type": "str", "required": True},

@@ -26,7 +26,7 @@ options:
   kind:
     description: The kind of tree.
     type: str
-    choices: [code, data, weights, checkpoints]
+    choices: [code, data, weights, checkpoints, wheels]
     required: true
   digest:
     description: Digest of its manifest.
@@ -78,7 +78,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import (
 )
 
 STATES = ("probed", "begun", "withdrawn", "placed")
-KINDS = ("code", "data", "weights", "checkpoints")
+KINDS = ("code", "data", "weights", "checkpoints", "wheels")
 
 
 # Ranges of files that are returned. Where there are more, rsync compares all files.

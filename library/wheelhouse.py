@@ -93,6 +93,11 @@ path:
   description: The wheelhouse on the controller; empty where none is needed.
   type: str
   returned: success
+tree:
+  description: The wheels as M(tree_send) takes them. Left out in check mode and where none is
+    needed.
+  type: dict
+  returned: where wheels are needed
 packages:
   description: Package to version, as the pinned lists say for the nodes' Python.
   type: dict

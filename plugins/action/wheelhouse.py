@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import python_env
 from ansible_collections.trainyard.cluster.plugins.modules.wheelhouse import DOCUMENTATION
@@ -16,6 +17,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments imp
     wheel_collector,
     wheelhouse,
 )
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import describe
 
 MESSAGE_CHARACTERS = 8000
 
@@ -27,11 +29,21 @@ class ActionModule(ControllerAction):
     FAILURES = (python_env.EnvironmentRefused, wheelhouse.WheelhouseError)
 
     def execute(self, arguments: Arguments) -> Result:
-        """Return what the nodes lack and where its wheels are."""
+        """Return what the nodes lack, where its wheels are, and their tree."""
         try:
-            return wheel_collector.collect_wheels(arguments, not self.check_mode)
-        except OSError as error:
+            result: Result = wheel_collector.collect_wheels(arguments, not self.check_mode)
+            if result["path"] and not self.check_mode:
+                result["tree"] = self._describe_tree(arguments, result["path"])
+        except (OSError, manifest.ManifestError) as error:
             self.fail(f"the controller's cache {arguments['cache_dir']}: {error}")
+        return result
+
+    def _describe_tree(self, arguments: Arguments, path: str) -> Result:
+        """Return the wheels as a tree, which goes to the nodes as code and data do."""
+        cache_dir, asked = arguments["cache_dir"], arguments["environment"]
+        entries = manifest.scan(path, None, describe.scan_cache(cache_dir, path))
+        name = f"{asked['package']}=={asked['version']}"
+        return dict(describe.keep_manifest("wheels", name, path, entries, cache_dir))
 
     def describe(self, error: Exception) -> str:
         """Return the message with every problem."""

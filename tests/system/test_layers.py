@@ -22,7 +22,7 @@ ON_NODE = {
     "logs": "base",
     "suites": "base",
     "attempts": "base checkpoints logs",
-    "environments": "attempts base",
+    "environments": "attempts base inputs",
     "mesh": "attempts base",
     "network": "agent base",
     "records": "attempts base",

@@ -6,6 +6,7 @@ Programs get a small environment and no network. What is installed is described 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import zipfile
 
 from ..base import locks
 from ..base.manifest import file_sha256
+from ..inputs import tree_install
 from . import python_env as core
 from . import wheel_manifest
 
@@ -121,26 +123,30 @@ def run_program(argv, lock=None, environment=None, timeout=None):
 def check_wheels(wheelhouse, manifest_sha256):
     """Return the manifest of the wheels that came to this node.
 
-    What was damaged on the way is removed, and InstallError is raised.
+    Raises InstallError for a damaged one. The next command reads all of them again then, and sends
+    what differs.
     """
     path = os.path.join(wheelhouse, wheel_manifest.MANIFEST)
     manifest = wheel_manifest.read_manifest(wheelhouse)
-    if not manifest or file_sha256(path) != manifest_sha256:
-        shutil.rmtree(wheelhouse, ignore_errors=True)
-        raise InstallError(
-            f"{path} is not the controller's; the copy was removed, run the same command again"
-        )
-    problems = wheel_manifest.verify(wheelhouse, manifest)
-    for problem in problems:
-        damaged = os.path.join(wheelhouse, problem.split(": ", 1)[0])
-        if os.path.lexists(damaged):
-            os.unlink(damaged)
+    problems = [f"{path} is not the controller's"]
+    if manifest and file_sha256(path) == manifest_sha256:
+        problems = wheel_manifest.verify(wheelhouse, manifest)
     if problems:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(wheelhouse + tree_install.SCAN)
         raise InstallError(
-            f"damaged on the way to this node: {'; '.join(problems)}; they were removed, run the"
-            " same command again"
+            f"damaged on this node: {'; '.join(problems)}; run the same command again"
         )
     return manifest
+
+
+def remove_wheels(wheelhouse):
+    """Remove the tree of wheels from this node, with what lies beside it."""
+    if os.path.isdir(wheelhouse):
+        tree_install.remove(wheelhouse)
+    for name in (tree_install.MANIFEST, tree_install.SCAN):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(wheelhouse + name)
 
 
 def unpack_uv(wheelhouse, manifest, directory):

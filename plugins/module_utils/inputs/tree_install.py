@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees on a node: code, data, weights and checkpoints under their digest.
+"""Trees on a node: code, data, weights, checkpoints and wheels under their digest.
 
 Decision 9. One rename puts a tree into its final place. From then on it is read-only.
 """

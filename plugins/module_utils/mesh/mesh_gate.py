@@ -14,7 +14,7 @@ is agent/peer_gate.py.
         identify                        print this machine's id and host name
         pull RUN ATTEMPT FOLDER --server --daemon .
                                         serve a folder of checkpoints to rsync, read-only
-        tree KIND NAME                  send a tree (code, data, weights) that lies here or arrives
+        tree KIND NAME                  send a tree (code, data, wheels) that lies here or arrives
                                         at this moment (tree_sender.py, which lies beside this file)
 """
 
@@ -38,7 +38,7 @@ NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}\Z")
 FOLDER = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9._@+=-]{0,120}(?:/[A-Za-z0-9_][A-Za-z0-9._@+=-]{0,120}){0,8}\Z"
 )
-KIND = re.compile(r"(?:code|data|weights|checkpoints)\Z")
+KIND = re.compile(r"(?:code|data|weights|checkpoints|wheels)\Z")
 # The first letters of a tree's digest (inputs/tree_install.py).
 TREE = re.compile(r"[0-9a-f]{16}\Z")
 # Beside this file, as it is installed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sender of a tree (code, data, weights): the second program of the mesh on a node.
+"""Sender of a tree (code, data, wheels): the second program of the mesh on a node.
 
 The gate of the site (mesh_gate.py) starts it in its own place, for a call that it has checked. It
 lies beside the gate, is bound to the proof of the mesh as that is, and is one file that needs

@@ -8,6 +8,7 @@ import json
 import product_directory
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
 
 DIGEST = "0123456789abcdef"
 
@@ -40,15 +41,19 @@ def listing(folder):
 
 
 def test_ours_goes_and_the_rest_stays_and_is_named(home, capsys):
+    tree = home / ".trainyard/wheels" / DIGEST
+    for name in (tree_install.MANIFEST, tree_install.SCAN):
+        tree.with_name(DIGEST + name).write_text("{}")
+    tree_install.protect(tree)
     before = listing(home)
     assert (
         call(capsys, home=".trainyard", _ansible_check_mode=True)["changed"] is True
         and listing(home) == before
     )
     answer = call(capsys, home=".trainyard")
-    assert answer["removed"] == ["env/" + DIGEST, "wheels/" + DIGEST, "lingering"] and answer[
-        "left"
-    ] == ["env/mine"]
+    beside = [f"wheels/{DIGEST}{name}" for name in (tree_install.MANIFEST, tree_install.SCAN)]
+    ours = ["env/" + DIGEST, "wheels/" + DIGEST, *beside, "lingering"]
+    assert answer["removed"] == ours and answer["left"] == ["env/mine"]
     assert listing(home) == [
         ".trainyard/env/mine/x",
         ".trainyard/runs/r/plan.json",

@@ -25,6 +25,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.environments imp
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.environments.wheelhouse import (
     inspect_wheel,
 )
@@ -152,6 +153,14 @@ def test_wheels_stay_where_asked(run_module, arguments, wheelhouse):
     assert (wheelhouse / wheel_manifest.MANIFEST).exists()
 
 
+def test_the_wheels_go_with_what_lies_beside_them(run_module, arguments, wheelhouse):
+    for name in (tree_install.MANIFEST, tree_install.SCAN):
+        wheelhouse.with_name(DIGEST + name).write_text("{}")
+    tree_install.protect(wheelhouse)  # as a tree is on a node
+    run_module(python_environment, arguments)
+    assert list(wheelhouse.parent.iterdir()) == []
+
+
 def test_check_mode_installs_nothing(run_module, arguments, target):
     result = run_module(python_environment, arguments, check=True)
     assert result["changed"] and result["environments"] == {} and not target.exists()
@@ -178,18 +187,18 @@ def test_a_changed_environment_is_made_again(run_module, arguments, target):
     assert result["environments"][DIGEST]["packages"]["some-package"] == "1.5"
 
 
-def test_a_wheel_damaged_on_the_way_is_named_and_removed(run_module, arguments, wheelhouse, target):
+def test_a_damaged_wheel_is_named_and_the_next_command_reads_all_of_them(
+    run_module, arguments, wheelhouse, target
+):
+    records = wheelhouse.with_name(DIGEST + tree_install.SCAN)
+    records.write_text("{}")
     damaged = wheelhouse / "some_package-1.5-py3-none-any.whl"
     damaged.write_bytes(b"x" * damaged.stat().st_size)
     result = run_module(python_environment, arguments)
     assert (
         result["failed"] and damaged.name in result["msg"] and "same command again" in result["msg"]
     )
-    assert (
-        not damaged.exists()
-        and (wheelhouse / "paddlepaddle-2.6.2-py3-none-any.whl").exists()
-        and not target.exists()
-    )
+    assert not records.exists() and damaged.exists() and not target.exists()
 
 
 def test_a_missing_wheel_is_named(run_module, arguments, wheelhouse):
@@ -200,9 +209,7 @@ def test_a_missing_wheel_is_named(run_module, arguments, wheelhouse):
 
 def test_a_manifest_that_is_not_the_controllers_is_refused(run_module, arguments, wheelhouse):
     result = run_module(python_environment, dict(arguments, manifest_sha256="0" * 64))
-    assert (
-        result["failed"] and "is not the controller's" in result["msg"] and not wheelhouse.exists()
-    )
+    assert result["failed"] and "is not the controller's" in result["msg"]
 
 
 def test_a_package_that_is_not_in_the_manifest_is_noticed(

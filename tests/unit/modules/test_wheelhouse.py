@@ -10,6 +10,7 @@ import os
 import re
 
 import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
 )
@@ -47,6 +48,9 @@ def provided(monkeypatch):
     calls = []
 
     def provide(root, want, pip, free):
+        os.makedirs(os.path.join(root, want.digest))
+        with open(os.path.join(root, want.digest, "x.whl"), "w") as wheel:
+            wheel.write("a wheel")
         with open(os.path.join(root, ".lock"), "a") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         calls.append(want)
@@ -73,6 +77,14 @@ def test_check_mode_tells_what_would_be_fetched_and_writes_nothing(run_action, a
     )
     assert result["digest"] == core.environment_digest(ASKED, ["numpy==1.26.4"], "3.11", "x86_64")
     assert not os.path.exists(arguments["cache_dir"])
+
+
+def test_the_wheels_are_a_tree_for_the_nodes(run_action, arguments, provided):
+    result = run_action("wheelhouse", arguments)
+    tree = result["tree"]
+    assert (tree["kind"], tree["files"], tree["source"]) == ("wheels", 1, result["path"])
+    kept = os.path.join(arguments["cache_dir"], "manifests", tree["digest"] + ".json")
+    assert list(manifest.read_mapping(kept, 1000)) == ["x.whl"]
 
 
 def test_ready_nodes_need_no_wheelhouse(run_action, arguments, provided):
