@@ -7,6 +7,7 @@ Documented in library/tree_send.py.
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from typing import Any
 
@@ -20,7 +21,11 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_actio
     arguments_of,
 )
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import tree_route
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import (
+    tree_progress,
+    tree_route,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import log_receiver
 
 SYNCHRONIZE = "ansible.posix.synchronize"
 
@@ -34,6 +39,26 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     def execute(self, arguments: Arguments) -> Result:
         """Return where the tree came from."""
+        with self._progress(arguments):
+            return self._send(arguments)
+
+    def _progress(self, arguments: Arguments) -> tree_progress.Progress:
+        """Return what shows a line now and then while the tree comes to the node."""
+        node, staging = self.task_vars["inventory_hostname"], arguments["staging"]
+        if getattr(self._connection, "transport", "") == "ssh":
+            words, host = log_receiver.ssh_command(self._connection)
+            command = [*words, host, f"du -sb -- {shlex.quote(staging)}"]
+        else:
+            command = ["du", "-sb", "--", os.path.expanduser(staging)]
+        return tree_progress.Progress(
+            arguments["tree"],
+            command,
+            lambda line: self._display.display(f"{node}: {line}"),
+            max(tree_progress.INTERVAL_SECONDS, len(arguments["chain"])),
+        )
+
+    def _send(self, arguments: Arguments) -> Result:
+        """Send the tree and return where it came from."""
         tree, node = arguments["tree"], self.task_vars["inventory_hostname"]
         self._place = os.path.join(arguments["cache_dir"], "manifests", tree["digest"])
         self._own = {"base": arguments["base"], "kind": tree["kind"], "digest": tree["digest"]}

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ansible.parsing.dataloader import DataLoader
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.inputs import tree_progress
 from core_support import put
 
 DIGEST = "4" * 64
@@ -42,7 +44,7 @@ def send(load_plugin, tmp_path):
         given.update(chain=["node1", "node2", "node3"], holders=["old"])
         task = SimpleNamespace(args=given, async_val=0, check_mode=False, action="tree_send")
         task.copy = lambda: SimpleNamespace(args={}, action="")
-        link = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"), transport="ssh")
+        link = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"), transport="local")
         synchronize = Synchronize(failed)
         loaders = SimpleNamespace(action_loader=synchronize)
         action = load_plugin("action", "tree_send").ActionModule(
@@ -106,3 +108,17 @@ def test_only_what_a_node_lacks_is_sent(send):
         "node1", {"tree_install": {"missing": [], "changed": False}}, bytes=9
     )
     assert sent == [] and len(asked) == 1 and result["origin"] == "controller"
+
+
+def test_a_long_transfer_is_looked_at_where_it_arrives(send, monkeypatch):
+    made = []
+
+    class Recorder(contextlib.nullcontext):
+        def __init__(self, *arguments):
+            super().__init__()
+            made.append(arguments)
+
+    monkeypatch.setattr(tree_progress, "Progress", Recorder)
+    send("node3", {"tree_fetch": {"complete": True, "said": [], "bytes": 5, "changed": True}})
+    ((tree, command, _show, interval),) = made
+    assert (tree["name"], command, interval) == ("coco", ["du", "-sb", "--", "there"], 10)
