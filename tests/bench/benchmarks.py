@@ -26,13 +26,26 @@ import sys
 from pathlib import Path
 
 import environments
+import logs
 import rig as rigs
 import starts
 import transfers
 
 PAGE = rigs.PROJECT / "docs/benchmarks.md"
-ROWS = {**transfers.ROWS, **starts.ROWS, **environments.ROWS}
+ROWS = {**transfers.ROWS, **starts.ROWS, **environments.ROWS, **logs.ROWS}
 OURS = "Trainyard"
+# Columns after the seconds.
+TITLES = {
+    "processor": "CPU s here",
+    "sent": "MB sent from here",
+    "received": "MB received here",
+    "tasks": "tasks a node",
+    "found": "damages found",
+    "held": "complete",
+    "skew": "s between the nodes",
+    "p50": "s late (middle)",
+    "p99": "s late (99 %)",
+}
 # What a figure is divided by, and its form.
 SCALES = {
     "sent": (1e6, "%.1f"),
@@ -40,6 +53,9 @@ SCALES = {
     "found": (1, "%d"),
     "held": (1, "%d"),
     "skew": (1, "%.2f"),
+    "received": (1e6, "%.1f"),
+    "p50": (1, "%.2f"),
+    "p99": (1, "%.2f"),
 }
 
 
@@ -53,18 +69,10 @@ def table(found):
     """Return the Markdown lines of one row's result: {nodes: {way: {seconds, ...}}}."""
     keys = [
         key
-        for key in ("processor", "sent", "tasks", "found", "held", "skew")
+        for key in TITLES
         if any(key in way for rows in found["nodes"].values() for way in rows.values())
     ]
-    titles = {
-        "processor": "CPU s here",
-        "sent": "MB sent from here",
-        "tasks": "tasks a node",
-        "found": "damages found",
-        "held": "other nodes with all of it",
-        "skew": "s between the nodes",
-    }
-    head = ["nodes", "way", "seconds", "ours takes", *(titles[key] for key in keys)]
+    head = ["nodes", "way", "seconds", "ours takes", *(TITLES[key] for key in keys)]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for nodes, rows in found["nodes"].items():
         for way, figures in rows.items():

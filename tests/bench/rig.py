@@ -194,7 +194,14 @@ class Rig:
 
     def sent(self):
         """Return the bytes that this machine has sent to the nodes since it was started."""
-        return int(Path(f"/sys/class/net/{self._bridge()}/statistics/tx_bytes").read_text())
+        return self._counted("tx_bytes")
+
+    def received(self):
+        """Return the bytes that this machine has received from the nodes since it was started."""
+        return self._counted("rx_bytes")
+
+    def _counted(self, name):
+        return int(Path(f"/sys/class/net/{self._bridge()}/statistics/{name}").read_text())
 
     def _bridge(self):
         found = json.loads(run(["docker", "network", "inspect", NETWORK]))[0]
