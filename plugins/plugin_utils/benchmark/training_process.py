@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +17,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_mapping
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 
+from ..base.playbook_process import PlaybookProcess
 from ..recovery import resume_command
 from ..report import series
 
@@ -33,8 +32,8 @@ LOOK_SECONDS, SAY_SECONDS, STOP_SECONDS, END_SECONDS = 2, 60, 180, 60
 LONGEST_RESULT = 16 << 20
 
 
-class Command:
-    """One of the product's playbooks with the options of this command, and its output in a file.
+class Command(PlaybookProcess):
+    """One of the product's playbooks with the options of this command.
 
     variables: of the playbook. dropped: this command's variables that it does not get. Raises
     resume_command.CommandRefused, OSError.
@@ -48,22 +47,10 @@ class Command:
         output: str,
     ) -> None:
         argv = resume_command.rebuild(sys.argv, playbook, dropped, variables)
-        self.output, self._result = output, output + ".json"
+        self._result = output + ".json"
         environment = {key: value for key, value in os.environ.items() if key not in _NOT_PASSED}
-        with open(output, "wb") as handle:
-            self.process = subprocess.Popen(
-                [*resume_command.program(), *argv],
-                env={**environment, "TRAINYARD_RESULT": self._result, "TRAINYARD_RESTART": "0"},
-                stdin=subprocess.DEVNULL,
-                stdout=handle,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def text(self) -> str:
-        """Return the output up to now."""
-        with open(self.output, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
+        environment.update(TRAINYARD_RESULT=self._result, TRAINYARD_RESTART="0")
+        super().__init__([*resume_command.program(), *argv], environment, output)
 
     def last_line(self) -> str:
         """Return the last line of the output that is not empty, safe to print."""
@@ -73,16 +60,6 @@ class Command:
     def result(self) -> dict[str, Any]:
         """Return what the playbook says of its end (docs/runbooks/command.md), {} for nothing."""
         return read_mapping(self._result, LONGEST_RESULT)
-
-    def end(self) -> None:
-        """End it, if it still runs, as Ctrl-C does."""
-        for number in (signal.SIGINT, signal.SIGKILL):
-            if self.process.poll() is None:
-                os.killpg(self.process.pid, number)
-                try:
-                    self.process.wait(20)
-                except subprocess.TimeoutExpired:
-                    continue
 
 
 class TrainingProcess:
@@ -118,7 +95,7 @@ class TrainingProcess:
         """
         if os.getppid() != self._parent:
             raise KeyboardInterrupt
-        if self.command.process.poll() is not None:
+        if self.command.has_ended():
             return True
         if not self.run:
             self._find_run()
@@ -169,33 +146,38 @@ class TrainingProcess:
         command = Command(
             self._stop_playbook, {"run": self.run}, START_VARIABLES, self.command.output + ".stop"
         )
-        try:
-            command.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            command.end()
-        self.stopped = command.process.returncode == 0
+        self.stopped = command.wait(STOP_SECONDS) == 0
+        command.end()
         if not self.stopped:
             self.say(f"{self.label}: {self.run} was not stopped: {command.last_line()}")
 
     def give_up(self) -> None:
         """End the training, since the benchmark ends."""
-        if self.command.process.poll() is None:
+        if not self.command.has_ended():
             self._find_run()
-            if not self.run:
+            follows = bool(self.run)
+            if not follows:
                 self.command.end()
                 self._find_fresh_run()
             if self.run and not self.stopped:
                 self.stop()
-            self._await_command()
+            if self.stopped:
+                self._await_logs(follows)
             self.command.end()
 
-    def _await_command(self) -> None:
-        """Wait for the command of a run that was stopped: it collects the logs."""
-        if self.stopped:
-            try:
-                self.command.process.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                self.say(f"{self.label}: the logs of {self.run} were not collected")
+    def _await_logs(self, follows: bool) -> None:
+        """Wait until the logs of a stopped run are collected.
+
+        follows: whether the run's own command does that. Else it has ended, and follow.yml does.
+        """
+        command = self.command
+        if not follows:
+            playbook = os.path.join(os.path.dirname(self._stop_playbook), "follow.yml")
+            output = self.command.output + ".follow"
+            command = Command(playbook, {"run": self.run}, START_VARIABLES, output)
+        if command.wait(END_SECONDS) is None:
+            self.say(f"{self.label}: the logs of {self.run} were not collected")
+            command.end()
 
     def outcome(self) -> dict[str, Any]:
         """Return {run, label, ended_well, text, output} of a training that has ended."""

@@ -352,7 +352,7 @@ class Drill(Steps):
             self.add_problem("drill.verdict_wrong", f"verdict: {reason}")
         self.check_messages()
         numbers = sorted(self.attempts()) or [1]
-        outputs = [command.path for command in self.commands]
+        outputs = [command.output for command in self.commands]
         fresh = self.find_elsewhere()
         self.result["promises"], problems = invariants.check_all(
             self.site, self.fault, self.run, numbers, verdict, before, self.canary, outputs, fresh

@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import IO, Any, TypeVar, cast
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import read_json
 
 from ..agent import zipapp
+from ..base.playbook_process import PlaybookProcess
 from . import fault_table
 from .fault_table import Observation, Observations
 
@@ -167,61 +167,16 @@ def container_of(site: str, name: str, address: str) -> tuple[str | None, int]:
     return None, 0
 
 
-class Command:
-    """One of the product's playbooks that runs as a user starts it.
-
-    It has a session of its own, no terminal, and its output in a file.
-    """
+class Command(PlaybookProcess):
+    """One of the product's playbooks that runs as a user starts it."""
 
     def __init__(
         self, site: Site, verb: str, words: Sequence[str], path: str, fresh: str | None = None
     ) -> None:
         argv = [os.path.join(os.path.dirname(sys.executable), "ansible-playbook"), *site.options]
         argv += [os.path.join(site.project, "playbooks", verb + ".yml"), *words]
-        self.path, self.begun, self.verb = path, time.monotonic(), verb
-        with open(path, "wb") as handle:
-            self.process = subprocess.Popen(
-                argv,
-                cwd=fresh or site.project,
-                env=site.environment(fresh),
-                stdin=subprocess.DEVNULL,
-                stdout=handle,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def text(self) -> str:
-        """Return the output up to now."""
-        with open(self.path, encoding="utf-8", errors="replace") as handle:
-            return handle.read()
-
-    def has_ended(self) -> bool:
-        """Return whether the command has ended."""
-        return self.process.poll() is not None
-
-    def signal(self, name: str) -> None:
-        """Send a signal to it and its workers, as a terminal does.
-
-        KILL goes to the command alone, as from the kernel.
-        """
-        if name == "KILL":
-            os.kill(self.process.pid, signal.SIGKILL)
-        else:
-            os.killpg(self.process.pid, getattr(signal, "SIG" + name))
-
-    def wait(self, seconds: float) -> int | None:
-        """Return the exit code, None where it still runs after so many seconds."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def end(self) -> None:
-        """End it, if it still runs."""
-        for name in ("INT", "KILL"):
-            if not self.has_ended():
-                self.signal(name)
-                self.wait(20)
+        self.begun, self.verb = time.monotonic(), verb
+        super().__init__(argv, site.environment(fresh), path, fresh or site.project)
 
 
 class Site:

@@ -27,6 +27,8 @@ stopped = os.path.join(folder, "stopped")
 if "stop.yml" in words[0]:
     open(stopped, "w").write(variables["run"])
     sys.exit(0)
+if "follow.yml" in words[0]:
+    sys.exit(2)
 print("run RUN_ID, job x, 2 nodes", flush=True)
 end = time.monotonic() + float(os.environ["SECONDS_TO_TRAIN"])
 while time.monotonic() < end and not os.path.exists(stopped):
@@ -167,7 +169,10 @@ def test_a_run_that_has_only_just_started_is_stopped_as_well(bench, tmp_path):
     os.rename(tmp_path / "away", tmp_path / "runs" / run)
     time.sleep(1)
     training.give_up()
-    assert json.loads(calls()[1]["words"][-1]) == {"run": run}
+    stopped, followed = calls()[1:]
+    assert [call["words"][0] for call in (stopped, followed)] == ["stop.yml", "follow.yml"]
+    for call in (stopped, followed):
+        assert json.loads(call["words"][-1]) == {"run": run}
 
 
 def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch, request):
