@@ -27,16 +27,18 @@ from pathlib import Path
 
 import environments
 import logs
+import many_nodes
 import rig as rigs
 import starts
 import transfers
 
 PAGE = rigs.PROJECT / "docs/benchmarks.md"
-ROWS = {**transfers.ROWS, **starts.ROWS, **environments.ROWS, **logs.ROWS}
+ROWS = {**transfers.ROWS, **starts.ROWS, **environments.ROWS, **logs.ROWS, **many_nodes.ROWS}
 OURS = "Trainyard"
 # Columns after the seconds.
 TITLES = {
     "processor": "CPU s here",
+    "each": "CPU ms here a node",
     "sent": "MB sent from here",
     "received": "MB received here",
     "tasks": "tasks a node",
@@ -48,6 +50,7 @@ TITLES = {
 }
 # What a figure is divided by, and its form.
 SCALES = {
+    "each": (1, "%.0f"),
     "sent": (1e6, "%.1f"),
     "tasks": (1, "%d"),
     "found": (1, "%d"),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the benchmarks about commands: a start on a ready site, the mesh from nothing, what a
-check costs for each node, and many ranks at once.
+"""Rows of the benchmarks about commands: a start on a ready site, the mesh from nothing, and many
+ranks at once.
 """
 
 from __future__ import annotations
@@ -164,34 +164,6 @@ def trust(rig, rounds):
     return {"nodes": {rig.count: rows}}
 
 
-def control(rig, rounds, counts=(2, 8)):
-    """`check.yml`, beside what Ansible and pdsh need to reach the nodes at all."""
-    found = {}
-    for nodes in counts:
-        rows = {name: {"seconds": [], "processor": []} for name in ("Trainyard", "ping", "pdsh")}
-        for _round in range(rounds):
-            for name, function in (
-                (
-                    "Trainyard",
-                    lambda n: rig.play(
-                        "playbooks/check.yml", "-e", f"config={JOB}", "-e", f"nodes={n}"
-                    ),
-                ),
-                ("ping", lambda n: rig.module("ansible.builtin.ping", "", n)),
-                ("pdsh", lambda n: rig.pdsh(n, "true")),
-            ):
-                wall, used, _text = rigs.timed(function, nodes)
-                rows[name]["seconds"].append(wall)
-                rows[name]["processor"].append(used)
-            print(
-                f"  {nodes} nodes:",
-                {name: round(row["seconds"][-1], 1) for name, row in rows.items()},
-                flush=True,
-            )
-        found[nodes] = rows
-    return {"nodes": found}
-
-
 # --- many ranks at once
 
 DEVICES = 8
@@ -296,4 +268,4 @@ def launch(rig, rounds):
     return {"nodes": {rig.count: rows}}
 
 
-ROWS = {"noop": noop, "trust": trust, "control": control, "launch": launch}
+ROWS = {"noop": noop, "trust": trust, "launch": launch}
