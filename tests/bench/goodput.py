@@ -8,7 +8,7 @@ Docker nodes as `make drill` leaves it; for mpirun both need Open MPI (playbooks
 suite=mindocr brings it).
 
 .venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 56] [--every 1]
-[--faults 3] [--rounds 1] [--cpus 0.75] [--ways quiet ours detached bare mpirun]
+[--faults 3] [--rounds 1] [--pin] [--ways quiet ours detached bare mpirun]
 
 Each round has a schedule of its own, of the next seed. The training saves after every epoch, or after
 so many (--every). Useful are the steps that had to be made, each once, at the
@@ -520,29 +520,35 @@ def play_round(asked, out, plan):
 
 
 @contextlib.contextmanager
-def capped(site, cpus):
-    """Give each node so many cores for a while, None for those that it has.
+def pinned(site):
+    """Give each node a processor of its own for a while, where there are as many, and all of it.
 
-    What they leave of this machine's is the controller's, which has cores of its own on a real
-    site.
+    Docker's limit (--cpus) is a share of all processors. What a program of low priority takes beside
+    the training, on another processor, is then missing to the training in the same period. On a
+    machine with one processor it gets what the training leaves.
     """
-    if cpus is None:
-        yield
-        return
     names = [site.container(node) for node in site.nodes]
-    found = subprocess.run(
-        ["docker", "inspect", "-f", "{{.HostConfig.NanoCpus}}", *names],
-        check=True,
-        text=True,
-        capture_output=True,
-    ).stdout.split()
+    cores = os.cpu_count() or 1
+    found = []
+    for name in names:
+        form = "{{.HostConfig.NanoCpus}} {{.HostConfig.CpusetCpus}}"
+        found.append(
+            subprocess.run(
+                ["docker", "inspect", "-f", form, name], check=True, text=True, capture_output=True
+            ).stdout.split()
+        )
+
+    def update(name, cpus, processors):
+        words = ["--cpus", str(cpus), "--cpuset-cpus", processors]
+        subprocess.run(["docker", "update", *words, name], check=True, stdout=subprocess.DEVNULL)
+
     try:
-        for name in names:
-            subprocess.run(["docker", "update", "--cpus", str(cpus), name], check=True)
+        for number, name in enumerate(names):
+            update(name, cores, str(number % cores))
         yield
     finally:
-        for name, nano in zip(names, found):
-            subprocess.run(["docker", "update", "--cpus", str(int(nano) / 1e9), name], check=True)
+        for name, (nano, *processors) in zip(names, found):
+            update(name, int(nano) / 1e9, (processors or [f"0-{cores - 1}"])[0])
 
 
 def main():
@@ -557,7 +563,7 @@ def main():
     asked.add_argument(
         "--limit", type=float, default=1500, help="seconds that a way gets (default 1500)"
     )
-    asked.add_argument("--cpus", type=float, help="cores that each node has meanwhile")
+    asked.add_argument("--pin", action="store_true", help="a processor of its own for each node")
     asked.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
     asked = asked.parse_args()
     os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
@@ -567,7 +573,8 @@ def main():
     kept = out / "goodput.json"
     for number in range(asked.rounds):
         plan = schedule(asked.seed + number, asked.faults)
-        with capped(Ours(asked.inventory), asked.cpus):
+        site = Ours(asked.inventory)
+        with pinned(site) if asked.pin else contextlib.nullcontext():
             rounds.append(play_round(asked, out / f"round-{number + 1}", plan))
         kept.write_text(json.dumps(rounds, indent=1))
     print(kept)
