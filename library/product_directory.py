@@ -52,8 +52,13 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tr
 # A digest, its lock, and what an interrupted installation leaves.
 OURS = {
     "env": re.compile(r"([0-9a-f]{16}|\.[0-9a-f]{16}\.lock)\Z"),
-    "wheels": re.compile(r"([0-9a-f]{16}(\.(manifest|scan)\.json)?|\.work-[0-9a-f]{16})\Z"),
+    "wheels": re.compile(
+        r"([0-9a-f]{16}(\.(manifest|scan)\.json|\.old-\d+)?|\.work-[0-9a-f]{16})\Z"
+    ),
+    "staging": re.compile(r"wheels-[0-9a-f]{16}(\.(manifest|scan)\.json|\.lock)?\Z"),
 }
+# Code, data and weights arrive there too. They stay, and are not named.
+SHARED = ("staging",)
 NOTE = "lingering"  # of earlier versions
 MOST_NAMED = 20
 
@@ -120,7 +125,8 @@ def clear(base, check=False):
             continue
         for name in names:
             if not pattern.match(name):
-                left.append(os.path.join(folder, name))
+                if folder not in SHARED:
+                    left.append(os.path.join(folder, name))
                 continue
             removed.append(os.path.join(folder, name))
             if not check:

@@ -11,7 +11,7 @@ description:
     used.
   - Every wheel is checked against the wheelhouse's manifest first, and the manifest against
     O(manifest_sha256), so a wheel that was damaged on the way is noticed. The next run of
-      M(tree_install) then reads all of them again.
+    M(tree_install) then reads all of them again.
   - Afterwards the installed versions are compared with the manifest and Paddle or MindSpore is
     imported. Only then the marker C(.trainyard.json) is written. An environment without one was
     interrupted and is made again; one that is complete is not touched.

@@ -176,6 +176,27 @@ def test_a_node_that_no_other_one_serves_gets_the_tree_from_the_controller(tmp_p
     remove(place)
 
 
+def test_the_wheels_of_an_environment_leave_the_controller_once():
+    digest = on("node1", "ls -d .trainyard/env/*/lib/python3*/site-packages/pycocotools")
+    digest = digest.split("/")[2]
+    wheels = Path.home() / ".cache/trainyard/wheels" / digest / "manifest.json"
+    size = sum(wheel["bytes"] for wheel in json.loads(wheels.read_text())["wheels"].values())
+    for node in NODES:
+        on(node, f"rm .trainyard/env/{digest}/.trainyard.json")
+    words = ("provision", "-e", "suite=paddledetection")
+    checked = playbook(*words, "--check", timeout=300)
+    assert checked.returncode == 0 and "changed" in checked.stdout, checked.stdout
+    before = sent()
+    done = playbook(*words, timeout=900)
+    assert done.returncode == 0, done.stdout
+    assert size < sent() - before < 1.3 * size, "once, whatever the number of nodes"
+    for node in NODES:
+        assert on(node, "ls .trainyard/wheels .trainyard/staging").split() == [
+            ".trainyard/staging:",
+            ".trainyard/wheels:",
+        ]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -47,7 +47,9 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         node, staging = self.task_vars["inventory_hostname"], arguments["staging"]
         if getattr(self._connection, "transport", "") == "ssh":
             words, host = log_receiver.ssh_command(self._connection)
-            command = [*words, host, f"du -sb -- {shlex.quote(staging)}"]
+            # Without a terminal nothing ends it on the node when ssh is ended here.
+            look = f"timeout {tree_progress.LOOK_SECONDS} nice -n 19 du -sb -- "
+            command = [*words, host, look + shlex.quote(staging)]
         else:
             command = ["du", "-sb", "--", os.path.expanduser(staging)]
         return tree_progress.Progress(

@@ -26,14 +26,10 @@ PLACE = "bench-environment"
 PINS = "pins.txt"
 
 
-def wheelhouse():
-    """Return the controller's wheelhouse of the suite's environment."""
-    found = []
-    for path in WHEELS.glob("*/manifest.json"):
-        packages = json.loads(path.read_text())["packages"]
-        if "paddlepaddle" in packages and "pycocotools" in packages:
-            found.append(path.parent)
-    return max(found, key=lambda path: path.stat().st_mtime)
+def wheelhouse(rig):
+    """Return the controller's wheelhouse of the environment that the nodes have."""
+    place = rig.ssh(0, "ls -d .trainyard/env/*/lib/python3*/site-packages/pycocotools")
+    return WHEELS / place.split("/")[2]
 
 
 def write_pins(wheels, folder):
@@ -143,7 +139,7 @@ def bring_installers(rig, wheels):
 def env(rig, rounds):
     """PaddleDetection's environment on all nodes, over links of transfers.RATE."""
     rig.play("playbooks/provision.yml", "-e", f"suite={SUITE}")
-    wheels = wheelhouse()
+    wheels = wheelhouse(rig)
     bring_installers(rig, wheels)
     rows = {}
     gateway = rig.addresses[0].rpartition(".")[0] + ".1"

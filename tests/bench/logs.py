@@ -74,17 +74,22 @@ class Training:
 
 
 def kill(process):
-    """End a command at once, with all that it has started."""
+    """End a command at once. Its workers have sessions of their own, and end at their next look."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 class Watch:
-    """Looks at the copies of all logs and notes how late each line is."""
+    """Looks at the copies of all logs and notes how late each line is.
+
+    Only lines that are written after `since` count, a time that the caller moves on when a command
+    that follows has begun to copy again.
+    """
 
     def __init__(self, folder):
         self.folder, self.delays, self.over = folder, [], threading.Event()
+        self.since = float("inf")
         self.places = {}
         self.thread = threading.Thread(target=self.follow, daemon=True)
         self.thread.start()
@@ -97,7 +102,8 @@ class Watch:
                     text, now = handle.read(), time.time()
                     whole = text[: text.rfind(b"\n") + 1]
                     self.places[path] = self.places.get(path, 0) + len(whole)
-                    self.delays += [now - float(stamp) for stamp in STAMP.findall(whole)]
+                    stamps = map(float, STAMP.findall(whole))
+                    self.delays += [now - stamp for stamp in stamps if stamp > self.since]
 
     def end(self):
         self.over.set()
@@ -129,10 +135,14 @@ def tail(rig, rounds):
         run = newest_run()
         watch = Watch(run)
         begun = time.monotonic()
+        watch.since = time.time() + 2
         for _kill in range(2):
             time.sleep(8)
+            watch.since = float("inf")
             kill(command)
             command = training.command("follow", "-e", f"run={run.name}")
+            time.sleep(5)  # until it copies
+            watch.since = time.time()
         command.wait(600)
         watch.end()
         row["seconds"].append(time.monotonic() - begun)
@@ -165,15 +175,22 @@ def collect(rig, rounds):
     """64 logs of 1.6 MB each, from nothing, and again after one percent more was written."""
     rig.play("playbooks/provision.yml", "-e", f"suite={starts.SUITE}")
     found = {}
-    for _round in range(rounds):
+    for number in range(rounds):
         training = Training(rig, BENCH_BYTES=1_600_000)
-        kill(training.start())  # nobody follows, so nothing is here yet
-        ways = Collection(rig, newest_run())
+        kill(training.start())
+        run = newest_run()
+        time.sleep(10)  # its workers have ended then
+        for path in run.glob("attempt-1/*.log"):
+            path.unlink()
+        ways = Collection(rig, run)
         for what in ("from nothing", "one percent more"):
-            for name, way in (
+            turns = [
                 ("Trainyard", ways.ours),
                 ("`ansible.posix.synchronize`", ways.synchronize),
-            ):
+            ]
+            if number % 2:
+                turns.reverse()
+            for name, way in turns:
                 before = rig.received()
                 wall, used, _said = rigs.timed(way)
                 row = found.setdefault(what, {}).setdefault(

@@ -140,7 +140,8 @@ class Rig:
     def clush(self, nodes, *words):
         """Run clush for the first nodes."""
         options = ["-l", "trainer", "-f", str(max(64, nodes)), "-o", shlex.join(self.ssh_options())]
-        return run(["clush", "-S", "-q", *options, "-w", ",".join(self.addresses[:nodes]), *words])
+        argv = ["clush", "-S", "-q", "-u", "120", *options]
+        return run([*argv, "-w", ",".join(self.addresses[:nodes]), *words])
 
     def pdsh(self, nodes, command):
         """Run pdsh for the first nodes."""

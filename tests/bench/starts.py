@@ -209,7 +209,7 @@ class Launches:
             target = f"trainer@{address}:bench-stub/"
             rigs.run(["rsync", "-a", "-e", shell, f"{STUB}/", target])
             rig.ssh(node, f"echo {node} > bench-node")
-        self.line = RANKS % ("$(cat bench-node)", python)
+        self.line = RANKS % ("$(cat ~/bench-node)", python)
 
     def ours(self):
         words = ["-e", f"config={STUB / 'job.yml'}", "-e", f"nodes={self.rig.count}"]

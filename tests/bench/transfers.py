@@ -16,8 +16,11 @@ import os
 import random
 import shlex
 import shutil
+import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import rig as rigs
 
@@ -343,14 +346,30 @@ def unwell(rig, what):
     if what == "slow":
         rig.limit_link(SICK, RATE / 10)
         return lambda: rig.limit_link(SICK, RATE)
-    timer = threading.Timer(2.5, rigs.run, [["docker", "pause", name]])
-    timer.start()
+    thread = threading.Thread(target=freeze_when_it_arrives, args=(rig, name))
+    thread.start()
 
     def well():
-        timer.join()
+        thread.join()
         rigs.run(["docker", "unpause", name])
 
     return well
+
+
+def freeze_when_it_arrives(rig, name):
+    """Freeze a container when some MB of the file are there."""
+    inside = rigs.run(["docker", "inspect", "-f", "{{.State.Pid}}", name]).strip()
+    counter = Path(f"/proc/{inside}/net/dev")
+    before, until = arrived_bytes(counter), time.monotonic() + 60
+    while arrived_bytes(counter) - before < 8 * MIB and time.monotonic() < until:
+        time.sleep(0.05)
+    rigs.run(["docker", "pause", name])
+
+
+def arrived_bytes(counter):
+    """Return the bytes that a container's link has received."""
+    line = next(line for line in counter.read_text().splitlines() if "eth0:" in line)
+    return int(line.split(":")[1].split()[0])
 
 
 def arrived(rig, way, folder):
@@ -358,7 +377,7 @@ def arrived(rig, way, folder):
     size = sum(path.stat().st_size for path in folder.rglob("*.bin"))
     place = "~/.trainyard/{staging,data}"
     if isinstance(way, Peer):
-        place = "~/bench-arrived"
+        place = f"~/bench-arrived {way.place}"
     count = 0
     for node in range(rig.count):
         if node != SICK:
@@ -373,6 +392,8 @@ def send_in_spite(way, folder, nodes):
         way.send(folder, nodes)
     except rigs.Failure as error:
         return str(error)
+    except subprocess.TimeoutExpired:
+        return "no end"
     return ""
 
 

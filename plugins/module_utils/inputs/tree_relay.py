@@ -28,6 +28,8 @@ from . import source_choice, tree_install, tree_reuse
 SILENCE_SECONDS = 10
 # Bytes that have to come, or a file that has to be finished, within the seconds of `stall`.
 LEAST_BYTES = 64 << 10
+# Instead of `stall`, of a source that is tried while another one is known to work.
+TRIAL_PATIENCE_SECONDS = 2 * source_choice.TRIAL_SECONDS
 CONNECT_SECONDS = 5
 # Seconds in which a source has to read what is asked for.
 REQUEST_SECONDS = 120
@@ -47,6 +49,10 @@ class SourceLeft(SourceFailed):
 
 class OtherContent(SourceFailed):
     """A file that has not the digest of the manifest. It is not kept."""
+
+
+class ContentOfSeveral(OtherContent):
+    """The same of a file whose beginning came from another source. None of them is blamed."""
 
 
 def ssh_argv(config, node, kind, digest):
@@ -94,12 +100,15 @@ def fetch(base, kind, digest, argvs, stall, most):
     which a source without progress is left. most: bytes
     of the manifest. Raises OSError where this node cannot keep it, and TreeError.
     """
-    problems, received, again = [], 0, set()
+    problems, received, again, begun = [], 0, set(), None
     choice = source_choice.SourceChoice(argvs)
     with tree_install.hold(base, kind, digest):
         while choice.node is not None:
-            node = choice.node
-            receiver = Receiver(base, kind, digest, stall, most, choice.leaves)
+            node, patience = choice.node, stall
+            if choice.is_comparing():
+                patience = min(stall, TRIAL_PATIENCE_SECONDS)
+            receiver = Receiver(base, kind, digest, patience, most, choice.leaves)
+            receiver.begun = begun
             try:
                 receiver.receive(argvs[node])
             except SourceLeft:
@@ -107,11 +116,14 @@ def fetch(base, kind, digest, argvs, stall, most):
             except SourceFailed as error:
                 problems.append(f"{node}: {error}")
                 # What was here before may have been wrong, or what that node has not verified yet.
-                if isinstance(error, OtherContent) and node not in again:
+                if isinstance(error, ContentOfSeveral):
+                    pass
+                elif isinstance(error, OtherContent) and node not in again:
                     again.add(node)
                 else:
                     choice.fail()
             finally:
+                begun = receiver.begun
                 received += receiver.received
                 receiver.close()
             if receiver.is_complete():
@@ -178,6 +190,9 @@ class Receiver:
         self.received, self.wanted = 0, 0  # bytes
         # The file that grows: its path, descriptor, size so far, and sha256 so far.
         self.path, self.descriptor, self.size, self.sum = None, None, 0, None
+        # The same (path, size, sha256) of the file that grew when the source before was left.
+        self.begun = None
+        self.has_foreign_part = False
 
     def is_complete(self):
         """Return whether every file of the manifest is here."""
@@ -185,7 +200,9 @@ class Receiver:
 
     def close(self):
         """Remember what was verified, so that nothing reads it again."""
+        self.begun = None
         if self.descriptor is not None:
+            self.begun = (self.path, self.size, self.sum)
             os.close(self.descriptor)
             self.descriptor = None
         write_json(self.cache, self.known)
@@ -221,7 +238,7 @@ class Receiver:
         if self.missing:
             self._ask(process, wanted)
         last, before = time.monotonic(), (self.received, len(self.missing))
-        trial, at_trial = last, self.received
+        trial, at_trial = None, 0
         while self.missing:
             header = frames.line()
             if "gone" in header:
@@ -236,7 +253,10 @@ class Receiver:
                 last, before = now, (self.received, len(self.missing))
             elif now - last > self.stall:
                 raise SourceFailed(f"no progress for {self.stall} s")
-            if now - trial >= source_choice.TRIAL_SECONDS:
+            # A rate is that after the first bytes: before them the source may read its files.
+            if trial is None and self.received:
+                trial, at_trial = now, self.received
+            elif trial is not None and now - trial >= source_choice.TRIAL_SECONDS:
                 rate = (self.received - at_trial) / (now - trial)
                 if self.leaves(rate, self.wanted - self.received):
                     raise SourceLeft("slower than another one may be")
@@ -352,7 +372,10 @@ class Receiver:
         self.sum = hashlib.sha256()
         with contextlib.suppress(FileNotFoundError):
             os.chmod(place, 0o600)  # an earlier try may have made it read-only
-        if offset:
+        self.has_foreign_part = bool(offset)
+        if self.begun and self.begun[:2] == (path, offset):
+            self.sum = self.begun[2]
+        elif offset:
             with open(place, "rb") as handle:
                 for chunk in iter(lambda: handle.read(CHUNK), b""):
                     self.sum.update(chunk)
@@ -369,7 +392,10 @@ class Receiver:
         self.descriptor, self.path = None, None
         if self.sum.hexdigest() != digest:
             os.unlink(place)
-            raise OtherContent(f"sends other content of {path}")
+            text = f"sends other content of {path}"
+            if self.has_foreign_part:
+                raise ContentOfSeveral(text)
+            raise OtherContent(text)
         self._record(path, place)
         self.missing.discard(path)
 

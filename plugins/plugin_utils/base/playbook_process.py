@@ -65,8 +65,8 @@ class PlaybookProcess:
             return None
 
     def end(self) -> None:
-        """End it, if it still runs, as Ctrl-C does."""
-        for name in ("INT", "KILL"):
+        """End it, if it still runs, as Ctrl-C does, and where that is not enough with SIGKILL."""
+        for number in (signal.SIGINT, signal.SIGKILL):
             if not self.has_ended():
-                self.signal(name)
+                os.killpg(self.process.pid, number)
                 self.wait(END_SECONDS)

@@ -175,9 +175,10 @@ class TrainingProcess:
             playbook = os.path.join(os.path.dirname(self._stop_playbook), "follow.yml")
             output = self.command.output + ".follow"
             command = Command(playbook, {"run": self.run}, START_VARIABLES, output)
-        if command.wait(END_SECONDS) is None:
+        command.wait(END_SECONDS)
+        command.end()
+        if not command.result().get("verdict"):
             self.say(f"{self.label}: the logs of {self.run} were not collected")
-            command.end()
 
     def outcome(self) -> dict[str, Any]:
         """Return {run, label, ended_well, text, output} of a training that has ended."""

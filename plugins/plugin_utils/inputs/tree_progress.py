@@ -21,24 +21,27 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.units impor
     format_duration,
 )
 
-# Seconds between two lines of one node. Where there are more nodes, so many seconds as nodes.
+# Seconds between two lines of one node, at least. With more nodes it is one second for each.
 INTERVAL_SECONDS = 10
 # Seconds that a look may take. One of a tree of millions of files takes long.
 LOOK_SECONDS = 60
 _SIZE = re.compile(rb"(\d{1,18})\t")
 
 
-def describe(tree: Mapping[str, Any], there: int, before: int, seconds: float) -> str:
+def describe(tree: Mapping[str, Any], there: int, before: int | None, seconds: float) -> str:
     """Return how far a tree has come, as text.
 
-    there, before: bytes now and at the look before. seconds: between the two.
+    there, before: bytes now and at the look before, None at the first look: an earlier try may have
+    brought a part. seconds: between the two.
     """
-    size = tree["bytes"]
+    size = max(tree["bytes"], 1)
     there = min(there, size)
     part = int(100 * there / size)
     text = (
         f"{tree['kind']} {tree['name']}: {format_bytes(there)} of {format_bytes(size)} ({part} %)"
     )
+    if before is None:
+        return text
     rate = (there - before) / seconds
     if rate <= 0:
         return f"{text}, nothing came in {format_duration(seconds)}"
@@ -82,7 +85,7 @@ class Progress:
         self._thread.join()
 
     def _follow(self) -> None:
-        at, before = time.monotonic(), 0
+        at, before = time.monotonic(), None
         while not self._over.wait(self._interval):
             there, now = self._look(), time.monotonic()
             if there is None or self._over.is_set():
@@ -100,6 +103,8 @@ class Progress:
                 stderr=subprocess.DEVNULL,
             )
             with self._process as process:
+                if self._over.is_set():
+                    process.kill()
                 timer = threading.Timer(LOOK_SECONDS, process.kill)
                 timer.start()
                 try:

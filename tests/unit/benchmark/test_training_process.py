@@ -161,7 +161,7 @@ def test_a_worker_without_ansible_ends_its_training(bench, monkeypatch):
 
 def test_a_run_that_has_only_just_started_is_stopped_as_well(bench, tmp_path):
     """Its name is no line of the output yet: it is the one new directory of the job."""
-    start, calls, _said, run = bench
+    start, calls, said, run = bench
     script = tmp_path / "program.py"
     script.write_text(script.read_text().replace('print("run ', 'print("'))
     os.rename(tmp_path / "runs" / run, tmp_path / "away")
@@ -173,6 +173,7 @@ def test_a_run_that_has_only_just_started_is_stopped_as_well(bench, tmp_path):
     assert [call["words"][0] for call in (stopped, followed)] == ["stop.yml", "follow.yml"]
     for call in (stopped, followed):
         assert json.loads(call["words"][-1]) == {"run": run}
+    assert said == [f"2 nodes: the logs of {run} were not collected"]  # follow.yml has failed
 
 
 def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch, request):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import time
 
@@ -21,6 +20,7 @@ FIGURES = re.compile(r"[\d.]+ (?:[KMGT]iB/s|[KMGT]iB|B/s|B|%|s|min|h)")
     ("there", "before", "figures"),
     [
         (10 * GB, 9 * GB, ["9.3 GiB", "93.1 GiB", "10 %", "95.4 MiB/s", "15 min"]),
+        (10 * GB, None, ["9.3 GiB", "93.1 GiB", "10 %"]),
         (10 * GB, 10 * GB, ["9.3 GiB", "93.1 GiB", "10 %", "10 s"]),
         (101 * GB, 99 * GB, ["93.1 GiB", "93.1 GiB", "100 %", "95.4 MiB/s", "0 s"]),
     ],
@@ -49,7 +49,7 @@ def test_the_size_on_the_node_is_shown_while_it_grows(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "x\\t", "-5\\t", "1e9\\t", "9" * 30 + "\\t", "\\033[2J 5\\t"])
 def test_what_is_no_number_is_not_shown(text):
-    assert play(["printf", text]) == []
+    assert play(["printf", "--", text]) == []
 
 
 def test_a_short_transfer_shows_nothing_and_a_look_that_hangs_ends_with_it():
@@ -65,4 +65,3 @@ def test_a_program_that_is_missing_or_prints_for_ever_harms_nothing():
     assert play(["/no/such/program"]) == []
     endless = "import sys\nwhile True: sys.stdout.write('x' * 1000)"
     assert play([sys.executable, "-c", endless]) == []
-    assert subprocess.run(["true"], check=False).returncode == 0

@@ -240,21 +240,54 @@ def test_a_source_that_stands_still_is_left(tree, nodes):
     assert not complete and said == ["node1: no progress for 1 s"]
 
 
+def slow_source(tmp_path, entries, data):
+    """Return the command of a source that sends 10 kB a second of the large file."""
+    text = f"""
+data = {data!r}
+for place in range(0, len(data), 1000):
+    frame(index_of('part1/large.bin'), data[place:place + 1000]); time.sleep(0.1)
+"""
+    return script(tmp_path, "slow", (MANIFEST + text).replace("ENTRIES", repr(entries)))
+
+
 def test_a_slow_source_is_left_and_what_it_has_sent_is_kept(tree, nodes, tmp_path, monkeypatch):
     monkeypatch.setattr(source_choice, "TRIAL_SECONDS", 0.5)
+    # What has come is not read again to go on with its digest.
+    monkeypatch.setattr(tree_relay, "open", pytest.fail, raising=False)
     _root, entries, digest = tree
     placed(nodes[0], tree)
-    large = repr(LARGE[:300_000])
-    text = f"""
-large = {large}
-for place in range(0, len(large), 1000):
-    frame(index_of('part1/large.bin'), large[place:place + 1000]); time.sleep(0.1)
-"""
-    slow = script(tmp_path, "slow", (MANIFEST + text).replace("ENTRIES", repr(entries)))
+    slow = slow_source(tmp_path, entries, LARGE[:100_000])
     begun = time.monotonic()
     complete, said, received = fetch(nodes[1], digest, slow, nodes[0].argv(digest))
     assert complete and said == [] and time.monotonic() - begun < 10
     assert received == sum(entry[1] for entry in entries.values() if entry[0] != "l")
+
+
+def test_a_node_is_not_blamed_for_what_another_one_has_sent(tree, nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(source_choice, "TRIAL_SECONDS", 0.5)
+    _root, entries, digest = tree
+    placed(nodes[0], tree)
+    slow = slow_source(tmp_path, entries, b"x" * 100_000)
+    blamed = []
+    fail = source_choice.SourceChoice.fail
+    monkeypatch.setattr(
+        source_choice.SourceChoice, "fail", lambda self: (blamed.append(self.node), fail(self))
+    )
+    complete, said, _received = fetch(nodes[1], digest, slow, nodes[0].argv(digest))
+    assert complete and said == ["node2: sends other content of part1/large.bin"]
+    assert blamed == []
+
+
+def test_a_source_that_is_tried_and_sends_nothing_is_soon_left(tree, nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(source_choice, "TRIAL_SECONDS", 0.5)
+    monkeypatch.setattr(tree_relay, "TRIAL_PATIENCE_SECONDS", 1)
+    _root, entries, digest = tree
+    slow = slow_source(tmp_path, entries, LARGE[:30_000])
+    tree_relay.begin(nodes[0].base, KIND, digest, entries)  # and nothing comes
+    begun = time.monotonic()
+    complete, said, received = fetch(nodes[1], digest, slow, nodes[0].argv(digest), stall=60)
+    assert not complete and said[0] == "node2: no progress for 1 s"
+    assert received > 20_000 and time.monotonic() - begun < 30
 
 
 def test_those_who_wait_for_a_node_that_gives_up_hear_it_at_once(tree, nodes):

@@ -45,6 +45,11 @@ def test_ours_goes_and_the_rest_stays_and_is_named(home, capsys):
     for name in (tree_install.MANIFEST, tree_install.SCAN):
         tree.with_name(DIGEST + name).write_text("{}")
     tree_install.protect(tree)
+    (tree.with_name(DIGEST + ".old-17") / "folder").mkdir(parents=True)
+    staging = home / ".trainyard/staging"
+    for name in (f"wheels-{DIGEST}", f"data-{DIGEST}"):
+        (staging / name).mkdir(parents=True)
+        (staging / (name + tree_install.MANIFEST)).write_text("{}")
     before = listing(home)
     assert (
         call(capsys, home=".trainyard", _ansible_check_mode=True)["changed"] is True
@@ -52,11 +57,14 @@ def test_ours_goes_and_the_rest_stays_and_is_named(home, capsys):
     )
     answer = call(capsys, home=".trainyard")
     beside = [f"wheels/{DIGEST}{name}" for name in (tree_install.MANIFEST, tree_install.SCAN)]
-    ours = ["env/" + DIGEST, "wheels/" + DIGEST, *beside, "lingering"]
-    assert answer["removed"] == ours and answer["left"] == ["env/mine"]
+    ours = ["env/" + DIGEST, "wheels/" + DIGEST, *beside, f"wheels/{DIGEST}.old-17"]
+    staged = f"staging/wheels-{DIGEST}"
+    ours = sorted([*ours, staged, staged + tree_install.MANIFEST, "lingering"])
+    assert sorted(answer["removed"]) == ours and answer["left"] == ["env/mine"]
     assert listing(home) == [
         ".trainyard/env/mine/x",
         ".trainyard/runs/r/plan.json",
+        f".trainyard/staging/data-{DIGEST}.manifest.json",
         "env/bin/python",
         "wheels/mine.whl",
     ]

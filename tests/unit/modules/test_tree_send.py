@@ -122,3 +122,14 @@ def test_a_long_transfer_is_looked_at_where_it_arrives(send, monkeypatch):
     send("node3", {"tree_fetch": {"complete": True, "said": [], "bytes": 5, "changed": True}})
     ((tree, command, _show, interval),) = made
     assert (tree["name"], command, interval) == ("coco", ["du", "-sb", "--", "there"], 10)
+
+
+def test_a_node_is_asked_for_its_size_over_its_own_connection(send, monkeypatch, load_plugin):
+    module = load_plugin("action", "tree_send")
+    monkeypatch.setattr(module.log_receiver, "ssh_command", lambda _link: (["ssh", "-T"], "there"))
+    action = module.ActionModule.__new__(module.ActionModule)
+    action._connection = SimpleNamespace(transport="ssh")
+    action.task_vars = {"inventory_hostname": "node3"}
+    progress = action._progress({"tree": TREE, "staging": "a b", "chain": ["n"] * 64})
+    assert progress._command == ["ssh", "-T", "there", "timeout 60 nice -n 19 du -sb -- 'a b'"]
+    assert progress._interval == 64
