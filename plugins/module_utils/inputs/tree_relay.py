@@ -123,9 +123,9 @@ def fetch(base, kind, digest, argvs, stall, most):
                 else:
                     choice.fail()
             finally:
-                begun = receiver.begun
                 received += receiver.received
                 receiver.close()
+                begun = receiver.begun
             if receiver.is_complete():
                 return True, problems, received
     return False, problems, received
