@@ -591,7 +591,8 @@ def test_what_is_sent_goes_where_the_controller_says(root):
             "__runtime_wheelhouse"
         }  # (of the controller)
         for text in re.findall(
-            r"(?:synchronize|tree_send):\n(?: {4,}\w+: .*\n| +#.*\n| +- .*\n)+", tasks
+            r"(?:synchronize|tree_send|tasks_from: tree\n +vars):\n(?: {4,}\w+: .*\n| +#.*\n| +- .*\n)+",
+            tasks,
         ):
             words, seen = set(re.findall(r"\w+", text)), seen + 1
             for _level in range(4):
