@@ -22,6 +22,7 @@ import json
 import os
 import re
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -126,12 +127,17 @@ def main():
     os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     asked.out.mkdir(parents=True, exist_ok=True)
     rigs.bring_peers()
-    rig, results = rigs.Rig(asked.out, asked.nodes), {}
+    rig, results, failed = rigs.Rig(asked.out, asked.nodes), {}, []
     rig.start()
     try:
         for name in asked.only:
             print(name, flush=True)
-            found = ROWS[name](rig, asked.rounds)
+            try:
+                found = ROWS[name](rig, asked.rounds)
+            except (rigs.Failure, subprocess.TimeoutExpired) as error:
+                print(f"{name} failed: {error}", flush=True)
+                failed.append(name)
+                continue
             found.update(rounds=asked.rounds, date=datetime.date.today().isoformat())
             results[name] = found
             (asked.out / f"{name}.json").write_text(json.dumps(found, indent=1))
@@ -141,6 +147,8 @@ def main():
         rig.stop()
     if asked.write:
         write_page(results)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -226,8 +226,9 @@ class Launches:
     def clush(self):
         self.rig.clush(self.rig.count, self.line)
 
-    def shell(self):
-        self.rig.module("ansible.builtin.shell", self.line)
+    def command(self):
+        words = json.dumps({"argv": ["sh", "-c", self.line]})
+        self.rig.module("ansible.builtin.command", words)
 
     def times(self):
         """Return when each rank was started, by node."""
@@ -253,7 +254,7 @@ def launch(rig, rounds):
             ("Trainyard", ways.ours),
             ("pdsh", ways.pdsh),
             ("clush", ways.clush),
-            ("`ansible -m shell`", ways.shell),
+            ("`ansible -m command`", ways.command),
         ):
             rig.pdsh(rig.count, f"rm -rf {NOTES}")
             begun = time.time()
