@@ -5,6 +5,7 @@ ranks at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -67,8 +68,15 @@ def start(rig, nodes):
                 break
         seconds = time.monotonic() - begun
     finally:
-        os.killpg(process.pid, signal.SIGINT)
-        process.communicate()
+        # Ansible can wait for ever where the signal ends a worker that is sending a result.
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            try:
+                process.communicate(timeout=20)
+                break
+            except subprocess.TimeoutExpired:
+                continue
     if len(started) != nodes:
         raise rigs.Failure(f"train.yml started on {sorted(started)} only\n{text[-4000:]}")
     rig.play("playbooks/stop.yml")
