@@ -25,7 +25,7 @@ from ..base.sanitize import printable
 from . import source_choice, tree_install, tree_reuse
 
 # Seconds without a frame after which a source counts as dead. A live one sends a beat every 2 s.
-SILENCE_SECONDS = 10
+SILENCE_SECONDS = 6
 # Bytes that have to come, or a file that has to be finished, within the seconds of `stall`.
 LEAST_BYTES = 64 << 10
 # Instead of `stall`, of a source that is tried while another one is known to work.
