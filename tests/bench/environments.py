@@ -89,14 +89,15 @@ class Peer:
 
     def __init__(self, rig, address):
         self.rig, self.address = rig, address
-        self.python = f"{PLACE}/{self.name}/bin/python"
+        self.folder = f"{PLACE}/env-{self.name}"
+        self.python = f"{self.folder}/bin/python"
 
     def clean(self):
-        self.rig.pdsh(self.rig.count, f"rm -rf {PLACE}/{self.name} .cache/pip .cache/uv")
+        self.rig.pdsh(self.rig.count, f"rm -rf {self.folder} .cache/pip .cache/uv")
 
     def install(self):
         make = f"{PLACE}/uv venv --quiet --no-project --python /usr/bin/python3"
-        line = f"{make} {PLACE}/{self.name} && {self.words()} --requirement {PLACE}/{PINS}"
+        line = f"{make} {self.folder} && {self.words()} --requirement {PLACE}/{PINS}"
         proof = "-c 'import paddle'"
         self.rig.pdsh(self.rig.count, f"{line} && {self.python} {proof}")
 

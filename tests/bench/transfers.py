@@ -258,11 +258,11 @@ class VerifiedTree:
 
     def cached(self):
         said = self.module("tree_install", state="probed", kind="data", digest=self.digest)
-        return said.count('"ok": true') == self.nodes
+        return said.count("ok: true") == self.nodes
 
     def full(self):
         tree = {"kind": "data", "digest": self.digest}
-        return self.module("tree_verify", trees=[tree]).count('"ok": true') == self.nodes
+        return self.module("tree_verify", trees=[tree]).count("ok: true") == self.nodes
 
     def rsync(self):
         shell = " ".join(["ssh", *self.rig.ssh_options()])
