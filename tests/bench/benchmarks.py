@@ -39,10 +39,10 @@ OURS = "Trainyard"
 # Columns after the seconds.
 TITLES = {
     "processor": "CPU s here",
-    "each": "CPU ms here a node",
+    "each": "CPU ms here per node",
     "sent": "MB sent from here",
     "received": "MB received here",
-    "tasks": "tasks a node",
+    "tasks": "tasks per node",
     "found": "damages found",
     "held": "complete",
     "skew": "s between the nodes",
