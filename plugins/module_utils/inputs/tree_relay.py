@@ -188,6 +188,8 @@ class Receiver:
         self.known = read_mapping(self.cache, manifest.TREE_BYTES)
         self.entries, self.missing = {}, None
         self.received, self.wanted = 0, 0  # bytes
+        # When the present trial of this source began, and the bytes that had come before it.
+        self.trial = None
         # The file that grows: its path, descriptor, size so far, and sha256 so far.
         self.path, self.descriptor, self.size, self.sum = None, None, 0, None
         # The same (path, size, sha256) of the file that grew when the source before was left.
@@ -238,29 +240,41 @@ class Receiver:
         if self.missing:
             self._ask(process, wanted)
         last, before = time.monotonic(), (self.received, len(self.missing))
-        trial, at_trial = None, 0
         while self.missing:
-            header = frames.line()
-            if "gone" in header:
-                raise SourceFailed("has given it up")
-            if "beat" not in header:
-                index, count = header.get("file"), header.get("bytes")
-                if not (_is_count(index) and _is_count(count) and count and index < len(wanted)):
-                    raise SourceFailed("sends no frames")
-                self._take_file(*wanted[index], frames, count)
+            self._take_frame(frames, wanted)
             now = time.monotonic()
             if self.received - before[0] >= LEAST_BYTES or len(self.missing) != before[1]:
                 last, before = now, (self.received, len(self.missing))
             elif now - last > self.stall:
                 raise SourceFailed(f"no progress for {self.stall} s")
-            # A rate is that after the first bytes: before them the source may read its files.
-            if trial is None and self.received:
-                trial, at_trial = now, self.received
-            elif trial is not None and now - trial >= source_choice.TRIAL_SECONDS:
-                rate = (self.received - at_trial) / (now - trial)
-                if self.leaves(rate, self.wanted - self.received):
-                    raise SourceLeft("slower than another one may be")
-                trial, at_trial = now, self.received
+            self._judge_rate(now)
+
+    def _take_frame(self, frames, wanted):
+        """Take the next frame: bytes of a file, or a beat."""
+        header = frames.line()
+        if "gone" in header:
+            raise SourceFailed("has given it up")
+        if "beat" in header:
+            return
+        index, count = header.get("file"), header.get("bytes")
+        if not (_is_count(index) and _is_count(count) and count and index < len(wanted)):
+            raise SourceFailed("sends no frames")
+        self._take_file(*wanted[index], frames, count)
+
+    def _judge_rate(self, now):
+        """Leave the source after a trial in which it was slow.
+
+        A trial begins with the first bytes: before them the source may read its files.
+        """
+        if self.trial is None and not self.received:
+            return
+        begun, at_first = self.trial or (now, self.received)
+        if now - begun >= source_choice.TRIAL_SECONDS:
+            rate = (self.received - at_first) / (now - begun)
+            if self.leaves(rate, self.wanted - self.received):
+                raise SourceLeft("slower than another one may be")
+            begun, at_first = now, self.received
+        self.trial = begun, at_first
 
     def _ask(self, process, wanted):
         """Send the list of what is wanted."""
