@@ -62,7 +62,7 @@ class SourceChoice:
             return False
         if rest <= rate * PATIENCE_SECONDS:
             return False
-        before = max((self.rates[node] for node in self.rates if node != self.node), default=0)
+        before = max(self.rates.values(), default=0)
         self.rates[self.node] = rate
         others = [node for node in self.nodes if node not in self.rates]
         if others and len(self.rates) < MOST_COMPARED and rate >= BETTER * before:

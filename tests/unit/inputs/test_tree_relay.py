@@ -278,6 +278,22 @@ def test_a_node_is_not_blamed_for_what_another_one_has_sent(tree, nodes, tmp_pat
     assert blamed == []
 
 
+@pytest.mark.parametrize(
+    ("offset", "kind"), [(0, tree_relay.OtherContent), (3, tree_relay.ContentOfSeveral)]
+)
+def test_other_content_is_of_several_where_a_part_was_there(nodes, offset, kind):
+    digest = "5" * 64
+    staging = nodes[0].staging(digest)
+    put(staging, {"file": "x" * offset})
+    receiver = tree_relay.Receiver(nodes[0].base, KIND, digest, 5, 1000, None)
+    receiver.entries, receiver.missing = {"file": ["f", offset, "0" * 64]}, {"file"}
+    receiver._open("file", offset)
+    with pytest.raises(tree_relay.OtherContent) as raised:
+        receiver._finish()
+    receiver.close()
+    assert raised.type is kind and not os.path.exists(os.path.join(staging, "file"))
+
+
 def test_a_source_that_is_tried_and_sends_nothing_is_soon_left(tree, nodes, tmp_path, monkeypatch):
     monkeypatch.setattr(source_choice, "TRIAL_SECONDS", 0.5)
     monkeypatch.setattr(tree_relay, "TRIAL_PATIENCE_SECONDS", 1)

@@ -40,7 +40,7 @@ def listing(folder):
     )
 
 
-def test_ours_goes_and_the_rest_stays_and_is_named(home, capsys):
+def test_ours_goes_and_the_rest_stays_and_is_named(home, capsys, monkeypatch):
     tree = home / ".trainyard/wheels" / DIGEST
     for name in (tree_install.MANIFEST, tree_install.SCAN):
         tree.with_name(DIGEST + name).write_text("{}")
@@ -55,7 +55,13 @@ def test_ours_goes_and_the_rest_stays_and_is_named(home, capsys):
         call(capsys, home=".trainyard", _ansible_check_mode=True)["changed"] is True
         and listing(home) == before
     )
+    opened, open_folders = [], tree_install.open_folders
+    # A test as root could remove a read-only tree, and the training user could not.
+    monkeypatch.setattr(
+        tree_install, "open_folders", lambda path: (opened.append(path), open_folders(path))
+    )
     answer = call(capsys, home=".trainyard")
+    assert str(tree) in opened
     beside = [f"wheels/{DIGEST}{name}" for name in (tree_install.MANIFEST, tree_install.SCAN)]
     ours = ["env/" + DIGEST, "wheels/" + DIGEST, *beside, f"wheels/{DIGEST}.old-17"]
     staged = f"staging/wheels-{DIGEST}"
