@@ -290,5 +290,18 @@ MUTANTS = (
         seed=28,
     ),
     Mutant("run_state", "an older checkpoint counts again", ' and value["step"] > self.step', ""),
+    Mutant(
+        "supervisor",
+        "what a node found after an older attempt counts",
+        "            if report.attempt == run.attempt and report.finding\n",
+        "            if report.finding\n",
+        is_detached=True,
+    ),
+    Mutant(
+        "run_state",
+        "an older checkpoint is left by an attempt",
+        'if newer and newer["step"] > self.step:',
+        "if newer:",
+    ),
     Mutant("host", "an empty disk keeps its vote", "", "", 23),
 )

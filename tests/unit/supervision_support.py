@@ -38,7 +38,8 @@ TICK = 0.5
 FAULTY, QUIET = 70.0, 55.0  # seconds with faults, and without them at the end
 SLACK = 2 * TICK  # in which a node that thawed notices it
 TARGET = 300  # steps of the training
-CHECKPOINT = 10  # steps between two checkpoints
+CHECKPOINT = 2  # steps between two checkpoints of a detached run
+NOTED = 10  # steps between two that its nodes know of at once. Other runs save no others
 TWICE = ((0,), (0,), (0,), (0,), (0, 1))  # the copies of one message, by chance
 # Of the run's state, what the rules about a plan need.
 KNOWN_BEFORE = ("attempt", "generation", "is_stopped", "is_done", "is_superseded")
@@ -287,6 +288,9 @@ class World:
 
     def _judge(self, run, found):
         """Return the entry of a verdict. Every attempt that failed may be followed by another."""
+        newer, saved = None, max((finding["saved"] for finding in found.values()), default=0)
+        if saved > run.step:
+            newer = {"step": saved, "point": None}
         return {
             "kind": "verdict",
             "attempt": run.attempt,
@@ -294,6 +298,7 @@ class World:
             "delay": self.chance.choice([0.0, 0.0, 3.0]),
             "verdict": {},
             "decision": {},
+            "newer": newer,
         }
 
     # -- time --
@@ -349,8 +354,13 @@ class World:
         reported = (host.newest, host.running, host.failed, host.done, host.written)
         if reported != host.reported:
             host.reported = reported
+            finding, noted = None, host.written
+            if self.is_detached:
+                noted -= noted % NOTED  # a node that trains does not read every checkpoint
+            if not host.running:
+                finding = {"saved": host.written}
             supervisor.report = self.parts.Report(
-                host.newest, bool(host.running), host.failed, host.done, host.written, None, {}
+                host.newest, bool(host.running), host.failed, host.done, noted, None, finding
             )
         call(*arguments, self.now - host.booted)
         raft = supervisor.raft
@@ -434,6 +444,9 @@ class World:
             if host.running and self.now < host.mute_until and self.now >= host.frozen_until:
                 host.running = 0  # the watchdog of systemd, within its seconds
         attempts = {host.running for host in self.hosts.values()} - {0}
+        every = NOTED
+        if self.is_detached:
+            every = CHECKPOINT
         for attempt in attempts:
             members = [h for h in self.hosts.values() if h.running == attempt]
             awake = [h for h in members if self.now >= h.frozen_until and not h.failed]
@@ -444,7 +457,7 @@ class World:
                 for host in awake:
                     host.step += 1
                     host.done = host.step >= TARGET
-                    if host.step % CHECKPOINT == 0:
+                    if host.step % every == 0:
                         host.written = host.step
             elif self.now > self.started[attempt] + 6.0 and self.chance.random() < 0.3:
                 for host in awake:
@@ -589,6 +602,15 @@ class World:
         if not self.least <= len(set(plan["members"])) <= self.size:
             raise Unsafe(f"attempt {plan['attempt']} begins on {plan['members']}")
 
+    def _check_newer(self, verdict):
+        """Check that a verdict's checkpoint is one that the attempt has written to its end."""
+        attempt = verdict["attempt"]
+        ended = [h for h in self.hosts.values() if h.newest == attempt and not h.running]
+        if verdict["newer"]["step"] not in [host.written for host in ended]:
+            raise Unsafe("a verdict names a checkpoint that its attempt has not written")
+        if any(later > attempt for later in self.started):
+            raise Unsafe("a superseded attempt's checkpoint counts")
+
     def _check_values(self):
         """Check that nobody has changed a value in place. Logs and disks share them."""
         for host in self.hosts.values():
@@ -612,6 +634,10 @@ class World:
         if changed and value.get("kind") == "checkpoint":
             if any(attempt > value["attempt"] for attempt in self.started):
                 raise Unsafe("a superseded attempt's checkpoint counts")
+        if changed and value.get("newer"):
+            self._check_newer(value)
+        if self.state.step < before:
+            raise Unsafe("an older checkpoint counts again")
         if changed and value.get("kind") == "plan" and value["step"] != before:
             raise Unsafe("an attempt begins from another checkpoint than the newest")
         if self.state.is_stopped and not was_stopped:

@@ -20,6 +20,10 @@ from ..checkpoints import finder, replica
 from . import bounded_rsync
 
 LOOK_SECONDS = 20
+# Looks and copies take at most this share of a processor here, and about as much on rank 0's node,
+# unless a pause would be longer than so many seconds.
+SHARE = 0.01
+MOST_PAUSE_SECONDS = 300
 LIST_SECONDS = 60
 MOST_SECONDS = 6 * 3600
 
@@ -110,6 +114,7 @@ def replicate(attempt):
     os.umask(0o077)
     replicator, state = Replicator(attempt), {"problem": None}
     while not os.path.exists(os.path.join(attempt, "exit.json")):
+        before = processor_seconds()
         try:
             new_state = dict(replicator.look() or state, problem=None)
         except (ReplicaError, OSError) as error:
@@ -118,7 +123,17 @@ def replicate(attempt):
             state = new_state
             attempt_files.write_if_possible(attempt, "replica.json", state)
             attempt_files.print_if_possible(state["problem"] or describe(state))
-        time.sleep(LOOK_SECONDS)
+        time.sleep(pause_after(processor_seconds() - before))
+
+
+def processor_seconds():
+    """Return the seconds of a processor that this program and its children have taken."""
+    return sum(os.times()[:4])
+
+
+def pause_after(spent):
+    """Return the seconds until the next look after one that took some seconds of a processor."""
+    return min(max(LOOK_SECONDS, spent / SHARE), MOST_PAUSE_SECONDS)
 
 
 def describe(state):

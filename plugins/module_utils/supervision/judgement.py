@@ -26,9 +26,11 @@ def judge(order, planned_ranks, run, found):
     found}.
     """
     verdict_found, ranks = _decide(planned_ranks, found)
-    if run.written_by == run.attempt:
-        # The log that says so may be lost with its node. All nodes know of the checkpoint.
-        ranks = [*ranks, {"last_step": {"step": run.step}, "saved_count": 1}]
+    newer = _newer(order, run, found)
+    if newer or run.written_by == run.attempt:
+        # The log that says so may be lost with its node.
+        step = (newer or {"step": run.step})["step"]
+        ranks = [*ranks, {"last_step": {"step": step}, "saved_count": 1}]
     kept = {key: verdict_found.get(key) for key in _KEPT}
     decided = printable_data(kept, limit=LONGEST)
     entry = {
@@ -55,10 +57,25 @@ def judge(order, planned_ranks, run, found):
         "trained": restart_policy.has_trained(entry),
         "saved": restart_policy.has_saved(entry),
         "resume": entry["resume"],
+        "newer": newer,
         "instead": instead,
         "failed": sorted(culprits),
         "broken": sorted(broken),
     }
+
+
+def _newer(order, run, found):
+    """Return {step, point} of a newer checkpoint that the attempt has left, None without one.
+
+    A member looks for it after the attempt's end there, so that nothing changes it any more. What
+    another attempt has left does not count: it was superseded, and may have gone on.
+    """
+    points = [finding.get(key) for finding in found.values() for key in ("holds", "saved")]
+    points = [p for p in points if _is_sound(order, p) and p["attempt"] == run.attempt]
+    newest = max(points, key=node_attempts.order_of, default=None)
+    if newest is None or node_attempts.order_of(newest) <= run.step:
+        return None
+    return {"step": node_attempts.order_of(newest), "point": newest}
 
 
 def _instead(order, run, found):

@@ -47,7 +47,7 @@ _VALUES = {
 # Fields that may be missing.
 _OPTIONAL = {
     "checkpoint": {"point"},
-    "verdict": {"trained", "saved", "resume", "instead", "failed", "broken"},
+    "verdict": {"trained", "saved", "resume", "newer", "instead", "failed", "broken"},
 }
 _REPORT = (_COUNT, bool, bool, bool, _COUNT)
 
@@ -125,8 +125,8 @@ def _names_nodes(value: dict[str, typing.Any], nodes: typing.Collection[str]) ->
 def _has_sound_parts(value: dict[str, typing.Any]) -> bool:
     """Return whether the mappings inside an entry have their form."""
     flat = [value.get(key) for key in ("verdict", "decision", "resume")]
-    instead, point = value.get("instead"), value.get("point")
-    if instead is not None and not _is_instead(instead):
+    others, point = [value.get(key) for key in ("newer", "instead")], value.get("point")
+    if not all(other is None or _is_checkpoint(other) for other in others):
         return False
     return all(map(_is_flat, flat)) and (point is None or type(point) is dict)
 
@@ -139,8 +139,9 @@ def _is_flat(value: typing.Any) -> bool:
     return type(value) is dict and all(type(item) in plain for item in value.values())
 
 
-def _is_instead(instead: typing.Any) -> bool:
-    if type(instead) is not dict or set(instead) != {"step", "point"}:
+def _is_checkpoint(value: typing.Any) -> bool:
+    """Return whether a value has the step and the description of a checkpoint, or None for it."""
+    if type(value) is not dict or set(value) != {"step", "point"}:
         return False
-    is_point = instead["point"] is None or type(instead["point"]) is dict
-    return is_point and _has_type(instead["step"], _COUNT)
+    is_point = value["point"] is None or type(value["point"]) is dict
+    return is_point and _has_type(value["step"], _COUNT)

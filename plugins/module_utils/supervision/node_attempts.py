@@ -26,12 +26,15 @@ from ..recovery import checkpoint_transfer
 from . import planned_attempts
 from .supervisor import IDLE, Report
 
-# Between two looks for a new checkpoint. What was saved since the last look before a fault is lost.
-# Looks take at most this share of the time, however many files there are, unless that would be more
-# seconds than the last.
+# Between two looks for a new checkpoint. A member that has ended looks once more, so that a long
+# pause costs nothing but where rank 0's node is away.
 SAVED_SECONDS = 0.25
-SAVED_SHARE = 0.02
+# Looks, and readings of what they find, take at most this share of the time (a look of the clock's,
+# a reading of a processor's), however much there is, unless a pause would be longer than so many
+# seconds.
+SAVED_SHARE = 0.01
 MOST_SAVED_SECONDS = 5.0
+MOST_READ_SECONDS = 300.0
 MOST_CHANGES = 4  # looks in a row that find other files, until they are read all the same
 OTHERS_SECONDS = 5.0  # between two looks for another run that holds this node
 COMMAND_SECONDS = 90
@@ -166,8 +169,9 @@ class NodeAttempts:
         """Note a new complete checkpoint of the newest attempt."""
         if self.saving is not None:
             if self.saving.done():
-                self.point = self.saving.result() or self.point
-                self.saving = None
+                point, spent = self.saving.result()
+                self.point, self.saving = point or self.point, None
+                self.saved_from = now + min(spent / SAVED_SHARE, MOST_READ_SECONDS)
         elif now >= self.saved_from:
             began = time.monotonic()
             listed = self._list_checkpoints()
@@ -207,11 +211,12 @@ class NodeAttempts:
         return rows
 
     def _find_point(self, attempt):
-        """Return the newest complete checkpoint of an attempt, or None.
+        """Return (the newest complete checkpoint of an attempt or None, seconds of a processor).
 
         Those of earlier attempts are not read again.
         """
-        return self._held(attempt)
+        began = time.thread_time()
+        return self._held(attempt), time.thread_time() - began
 
     def _read_evidence(self):
         """Read what the attempt's end left here, once."""
@@ -226,9 +231,12 @@ class NodeAttempts:
         try:
             found = evidence.collect(self.directory(attempt), self.order.node)
         except (evidence.EvidenceError, OSError, ValueError) as error:
-            return {"node": self.order.node, "unreachable": str(error), "holds": self._held()}
+            found = {"node": self.order.node, "unreachable": str(error)}
         kept = {key: value for key, value in found.items() if key not in _LEFT_OUT}
-        return dict(kept, holds=self._held())
+        kept["holds"] = holds = self._held()
+        if holds and holds["attempt"] != attempt:
+            kept["saved"] = self._held(attempt)  # this one's, where an earlier attempt's is further
+        return kept
 
     def _held(self, attempt=None):
         """Return the newest complete checkpoint of the run, or of one attempt, on this node."""

@@ -10,8 +10,8 @@ before it changes nothing, so that a late or doubled one does no harm.
     checkpoint  the attempt has written a complete one
     done        the attempt has completed the training
     verdict     why the attempt ended, whether another one may begin, which nodes failed by a fault
-                of their own, which of them are broken, and the older checkpoint that stands instead
-                of one that is lost
+                of their own, which of them are broken, the newer checkpoint that the attempt has
+                left, and the older one that stands instead of one that is lost
     stop        a person ends the run. Only a controller's open makes a next generation
     open        the next generation
 """
@@ -123,7 +123,10 @@ class RunState:
             failed = value.get("failed", [])
             self.failed = [node for node in self.failed if node not in failed] + failed
             self.broken = value.get("broken", [])
-            instead = value.get("instead")
+            newer, instead = value.get("newer"), value.get("instead")
+            if newer and newer["step"] > self.step:
+                self.step, self.point = newer["step"], newer["point"]
+                self.written_by = self.attempt
             if instead and instead["step"] < self.step and self.written_by < self.attempt:
                 self.step, self.point = instead["step"], instead["point"]
         return fits

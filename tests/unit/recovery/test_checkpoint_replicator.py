@@ -172,9 +172,25 @@ def test_it_ends_with_the_attempt_and_goes_on_after_a_problem(two, monkeypatch, 
 
     monkeypatch.setattr(checkpoint_replicator.Replicator, "look", look)
     monkeypatch.setattr(checkpoint_replicator, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(checkpoint_replicator, "SHARE", 1e9)
     checkpoint_replicator.main([str(two.mine)])
     assert len(looks) == 2 and "a first problem" in capsys.readouterr().out
     assert lowered == [1]
+
+
+@pytest.mark.parametrize("spent, pause", [(0.0, 20), (0.1, 20), (0.5, 50.0), (10.0, 300)])
+def test_what_takes_much_of_a_processor_is_made_seldom(two, monkeypatch, spent, pause):
+    times, pauses = iter([(2.0, 0.0, 0.0, 1.0, 9.0), (2.0, 0.0, spent, 1.0, 99.0)]), []
+    monkeypatch.setattr(checkpoint_replicator.os, "times", lambda: next(times))
+    monkeypatch.setattr(checkpoint_replicator.Replicator, "look", lambda _self: None)
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        (two.mine / "exit.json").write_text("{}")
+
+    monkeypatch.setattr(checkpoint_replicator.time, "sleep", sleep)
+    checkpoint_replicator.replicate(str(two.mine))
+    assert pauses == [pytest.approx(pause)]
 
 
 # --- what a lying node lists

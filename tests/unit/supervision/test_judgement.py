@@ -236,6 +236,7 @@ def test_a_completed_run_is_not_begun_again():
 
 OLD, NEW = point_of(epoch=3), point_of(epoch=5, name="5", stem="5")
 HELD = point_of(epoch=4, source="node2")
+LEFT = point_of(epoch=5, attempt=2)
 
 
 @pytest.mark.parametrize(
@@ -284,6 +285,26 @@ def test_no_node_speaks_for_another():
 )
 def test_an_answer_that_cannot_be_judged_ends_no_supervisor(answer):
     assert judge(run_of(), dict(lost(), node2=answer))["verdict"]["node"] == "node2"
+
+
+@pytest.mark.parametrize(
+    "answers, point",
+    [
+        ([{"holds": LEFT}, {"holds": HELD}], LEFT),
+        ([{"holds": OLD}, {"holds": NEW, "saved": LEFT}], LEFT),
+        ([{"holds": dict(OLD, attempt=2, epoch=2)}, {}], None),  # no newer one
+        ([{"holds": NEW}, {}], None),  # of an attempt that was superseded
+        ([{"holds": dict(LEFT, source="node9")}, {"saved": [1]}], None),
+    ],
+)
+def test_a_newer_checkpoint_that_the_attempt_has_left_is_gone_on_from(answers, point):
+    run = run_of(2, [judge(run_of(), lost())], point=OLD)
+    run.step = node_attempts.order_of(OLD)
+    found = {name: dict(lost()["node1"], node=name, **a) for name, a in zip(NODES, answers)}
+    value = judge(run, found)
+    assert (value["newer"] or {}).get("point") == point and value["saved"] is bool(point)
+    apply(run, value)
+    assert run.point == (point or OLD) and run.step == node_attempts.order_of(run.point)
 
 
 def missed(holds1, holds2, lacks=True):

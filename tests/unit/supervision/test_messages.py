@@ -129,20 +129,22 @@ def test_a_point_is_a_mapping(point):
     assert not any(map(is_valid, carriers(dict(VALUES["checkpoint"], point=point))))
 
 
+@pytest.mark.parametrize("key", ["newer", "instead"])
 @pytest.mark.parametrize("step", [0, 7])
 @pytest.mark.parametrize("point", [None, {"name": "4"}])
-def test_a_verdict_may_name_an_older_checkpoint(step, point):
-    value = dict(VALUES["verdict"], instead={"step": step, "point": point})
+def test_a_verdict_may_name_another_checkpoint(step, point, key):
+    value = dict(VALUES["verdict"], **{key: {"step": step, "point": point}})
     assert all(map(is_valid, carriers(value)))
 
 
+@pytest.mark.parametrize("key", ["newer", "instead"])
 @pytest.mark.parametrize(
-    "instead",
+    "other",
     [1, "x", [], True, {}, {"step": 7}, {"point": None}, {"step": True, "point": None}]
     + [{"step": -1, "point": None}, {"step": 7, "point": "x"}, {"step": 7, "point": None, "x": 1}],
 )
-def test_an_older_checkpoint_has_a_step_and_a_point(instead):
-    assert not any(map(is_valid, carriers(dict(VALUES["verdict"], instead=instead))))
+def test_another_checkpoint_has_a_step_and_a_point(other, key):
+    assert not any(map(is_valid, carriers(dict(VALUES["verdict"], **{key: other}))))
 
 
 def test_a_report_with_a_wrong_part_is_refused():

@@ -86,6 +86,14 @@ def test_an_older_checkpoint_stands_instead_of_a_lost_one():
     assert after(*begun, saved, over, judged({"step": 10, "point": None}))[0].step == 30
 
 
+def test_what_an_attempt_has_left_stands_where_it_is_newer():
+    over, left = (*BEGUN, SAVED, FAILED[1]), {"step": 30, "point": {"name": "3"}}
+    state, _changed = after(*over, dict(judged(None), attempt=1, newer=left))
+    assert (state.step, state.point, state.written_by) == (30, {"name": "3"}, 1)
+    state, _changed = after(*over, dict(judged(None), attempt=1, newer=dict(left, step=10)))
+    assert (state.step, state.point) == (20, None)
+
+
 def test_the_node_that_failed_last_is_the_last_one():
     state, _changed = after()
     for attempt, names in ((1, ["b"]), (2, []), (3, ["a"]), (4, ["b"])):

@@ -30,13 +30,14 @@ def test_schedules_are_safe_and_live(parts):
 
 
 def test_schedules_of_detached_runs_are_safe_and_live(parts):
-    attempts = verdicts = 0
+    attempts = verdicts = newer = 0
     for seed in range(40):
         world = simulator.World(seed, parts, is_detached=True)
         world.play()
         attempts += world.state.attempt
         verdicts += len(world.state.verdicts)
-    assert attempts > 80 and verdicts > 40
+        newer += sum(bool(verdict["newer"]) for verdict in world.state.verdicts)
+    assert attempts > 80 and verdicts > 40 and newer > 10
 
 
 def test_a_schedule_is_the_same_every_time(parts):

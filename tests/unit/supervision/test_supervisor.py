@@ -189,6 +189,15 @@ def test_a_verdict_against_a_restart_ends_the_run():
     assert made.run.is_given_up and made.run.attempt == 1 and made.take_actions() == []
 
 
+def test_what_a_node_found_after_an_earlier_attempt_is_not_heard():
+    made = alone(again=True, expected={})
+    pass_time(made, 10.0, 80.0, FAILED)
+    assert made.run.attempt == 2
+    made.request({"kind": "supersede", "attempt": 2}, 80.0)
+    pass_time(made, 80.0, 160.0, FAILED._replace(finding={"said": "why"}))
+    assert made.run.judged == 2
+
+
 def test_a_finding_that_never_comes_holds_the_verdict_up_for_a_minute():
     made = alone(again=True, expected={})
     pass_time(made, 10.0, 5.0 + supervisor.FINDING, FAILED)
