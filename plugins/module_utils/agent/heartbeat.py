@@ -97,13 +97,18 @@ class Unit:
         return self.active_state
 
 
+def may_run(state):
+    """Return whether a unit in this state of systemd's may have processes."""
+    return state in ACTIVE or state == "unknown"
+
+
 def look(attempt, unit):
     """Return the attempt's state as {state, holds, ended}.
 
     holds: its unit is there, or the state is not known. ended: {ok, by, reason} or None.
     """
     state = unit.state()
-    if state in ACTIVE or state == "unknown":
+    if may_run(state):
         return {"state": state, "holds": True, "ended": None}
     ended = None
     ending, stop = (read_mapping(attempt, name) for name in ("exit.json", "stop.json"))

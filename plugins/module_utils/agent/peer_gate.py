@@ -92,7 +92,7 @@ def answer_call(credential, run, number, peer, words):
     if verb == "beat" and len(words) == 2:
         return heartbeat.main(attempt, unit)
     if verb == "pull" and len(words) == 6 and words[3:] == DAEMON:
-        return pull(machine["base"], run, attempt_number, words[2])
+        return pull(machine["base"], run, attempt_number, words[2], unit)
     if verb == "talk" and len(words) == 2:
         return talk(machine, run, peer)
     if verb == "door" and len(words) > 2:
@@ -123,15 +123,17 @@ def talk(machine, run, peer):
     return relay.relay(relay.socket_path(run, machine["node"]), peer)
 
 
-def pull(base, run, attempt_number, folder):
+def pull(base, run, attempt_number, folder, unit):
     """Serve a folder of the attempt's checkpoints, and return the exit code.
 
-    The training has the processors and the disk first.
+    unit: the attempt's. While it runs, the training has the processors first. After its end, a
+    start of the next attempt waits for the files.
     """
     path = folder_in_attempt(base, run, attempt_number, match(FOLDER, folder, "a folder"))
     if not path:
         raise Refused("no such folder of checkpoints is here")
-    priority.lower()
+    if heartbeat.may_run(heartbeat.Unit(unit).state()):
+        priority.lower()
     return serve(path)
 
 

@@ -253,17 +253,21 @@ class NodeAttempts:
         if self.starting is not None or attempt <= self.attempt:
             return
         before, self.attempt = self.attempt, attempt
+        finding = self.finding
         self.problem, self.finding, self.seen, self.point = "", None, None, None
         self.beat = {"state": "unknown", "holds": True, "ended": None}
-        self.starting = self.pool.submit(self._start, before, attempt, members, point)
+        self.starting = self.pool.submit(self._start, before, attempt, members, point, finding)
 
-    def _start(self, before, attempt, members, point):
-        """Return (its problem, the finding), ('', None) after a start."""
+    def _start(self, before, attempt, members, point, finding):
+        """Return (its problem, the finding), ('', None) after a start.
+
+        finding: of the attempt before, None for a node that was not in it.
+        """
         try:
             if before:
                 processes.end(self.order.run, before)
             if point is not None:
-                self._fetch(point)
+                self._fetch(point, finding)
             text = planned_attempts.plan_text(self.place, members, point)
             ownership.run_when_free(
                 run_command,
@@ -309,15 +313,15 @@ class NodeAttempts:
         about = f"Trainyard run {run} attempt {attempt:d}"
         attempt_dir.start(run_command, place, plan, node, unit, about, self.order.mesh)
 
-    def _fetch(self, point):
+    def _fetch(self, point, finding=None):
         """Make the point's files a tree of this node.
 
-        Raises ValueError, CheckpointMissing where no node gives it.
+        finding: see _sources. Raises ValueError, CheckpointMissing where no node gives it.
         """
         problem = point_check.point_problem(point)
         if problem:
             raise ValueError(f"the checkpoint {problem}")
-        wanted = dict(point, sources=self._sources(point))
+        wanted = dict(point, sources=self._sources(point, finding))
         _changed, is_here, reasons = checkpoint_transfer.fetch(
             run_command,
             self.order.home,
@@ -329,15 +333,21 @@ class NodeAttempts:
         if not is_here:
             raise CheckpointMissing("; ".join(reasons) or "no node has the checkpoint")
 
-    def _sources(self, point):
+    def _sources(self, point, finding=None):
         """Return [{source, path}] of the places where a point's files may lie.
 
         They are this node, the node that has found it, rank 0's, and the one with the replica.
+        finding: of this node, after the newest attempt's end. It has read all files then, and they
+        are not read again.
         """
         sources = []
-        own = finder.find_in_run(self.run_dir, {})["point"]
-        if own and own["digest"] == point["digest"]:
-            sources.append({"source": self.order.node, "path": own["path"]})
+        if finding is None:
+            held = [finder.find_in_run(self.run_dir, {})["point"]]
+        else:
+            held = [finding.get("holds"), finding.get("saved")]
+        for own in held:
+            if own and own["digest"] == point["digest"]:
+                sources.append({"source": self.order.node, "path": own["path"]})
         is_own = point["source"] == self.order.node
         if not is_own or point["path"].startswith(self.run_dir + os.sep):
             sources.append({"source": point["source"], "path": point["path"]})

@@ -438,6 +438,25 @@ def test_a_point_that_this_node_has_comes_first(node):
     assert node.attempts()._sources(other)[0]["source"] == "node1"
 
 
+@pytest.mark.parametrize("key", ["holds", "saved"])
+def test_what_was_read_after_the_end_is_not_read_again_for_a_start(node, monkeypatch, key):
+    point = point_of(source="node2", path=str(node.run / "attempt-3/output"))
+    asked = []
+    monkeypatch.setattr(
+        node_attempts.finder, "find_in_run", lambda *_a, **_k: pytest.fail("it was read again")
+    )
+    monkeypatch.setattr(
+        node_attempts.checkpoint_transfer,
+        "fetch",
+        lambda *words, **_k: asked.append(words[-1]["sources"]) or (True, True, []),
+    )
+    made = node.attempts()
+    made.finding = {"node": "node2", "holds": None, key: point}
+    made.start(4, MEMBERS, dict(point, source="node1", path="/elsewhere/output"))
+    node.await_report(made, lambda _report: made.starting is None)
+    assert made.problem == "" and asked[0][0] == {"source": "node2", "path": point["path"]}
+
+
 def test_a_point_of_an_attempt_that_was_not_here_may_lie_where_any_plan_says(node):
     teams = [["node1", "node5"], ["node9", "node5"], ["node2", "node5"]]
     rows = []
