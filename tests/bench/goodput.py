@@ -26,7 +26,9 @@ where a start from it made no step), and starts again with the suite's own -r. N
 quick.
 
 `recoveries` has for each fault the seconds from it until no rank was left, until each node had a
-rank again, and until the next step. A node is looked at twice a second.
+rank again, and until the next step. A node is looked at twice a second. `again` counts the steps that
+were lost and made a second time; `step` is the seconds of a step outside the recoveries. Each round
+begins with another way, since a machine is not as fast all the time.
 """
 
 from __future__ import annotations
@@ -487,11 +489,14 @@ def describe(found, plan, pace):
     if count < 2:
         return dict(result, pace=None, stretch=None, goodput=None, between=None)
     stretch = times[-1] - times[0]
+    trained = stretch - sum(row.get("step", 0.0) for row in faults.recoveries.rows)
     # From the first step to the last, so with what a checkpoint takes.
     own = stretch / (count - 1)
     pace = pace or own
     return dict(
         result,
+        again=steps.lines - count,
+        step=round(trained / (steps.lines - 1), 3),
         pace=round(own, 3),
         stretch=round(stretch, 1),
         goodput=round(count * pace / wall, 3),
@@ -499,11 +504,11 @@ def describe(found, plan, pace):
     )
 
 
-def play_round(asked, out, plan):
-    """Train once in each way and return {way: result}."""
+def play_round(asked, ways, out, plan):
+    """Train once in each way, in their order, and return {way: result}."""
     out.mkdir(parents=True, exist_ok=True)
-    results = {}
-    for way in asked.ways:
+    found, results = {}, {}
+    for way in ways:
         site = WAYS[way](asked.inventory)
         if way == "mpirun" and not all(
             site.root(node, "command -v mpirun", check=False) for node in site.nodes
@@ -512,10 +517,11 @@ def play_round(asked, out, plan):
             continue
         print(way, flush=True)
         given = [] if way == "quiet" else plan
-        found = site.train(job_of(asked.epochs, asked.every), given, out, asked.limit)
-        pace = results.get("quiet", {}).get("pace")
-        results[way] = describe(found, given, pace)
-        print(json.dumps(results[way]), flush=True)
+        found[way] = site.train(job_of(asked.epochs, asked.every), given, out, asked.limit), given
+        print(json.dumps(describe(*found[way], None)), flush=True)
+    pace = describe(*found["quiet"], None)["pace"] if "quiet" in found else None
+    for way, (made, given) in found.items():
+        results[way] = describe(made, given, pace)
     return results
 
 
@@ -573,9 +579,11 @@ def main():
     kept = out / "goodput.json"
     for number in range(asked.rounds):
         plan = schedule(asked.seed + number, asked.faults)
+        first = number % len(asked.ways)
+        ways = asked.ways[first:] + asked.ways[:first]
         site = Ours(asked.inventory)
         with pinned(site) if asked.pin else contextlib.nullcontext():
-            rounds.append(play_round(asked, out / f"round-{number + 1}", plan))
+            rounds.append(play_round(asked, ways, out / f"round-{number + 1}", plan))
         kept.write_text(json.dumps(rounds, indent=1))
     print(kept)
 

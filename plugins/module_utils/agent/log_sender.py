@@ -15,7 +15,8 @@ spec as one line of JSON:
                   optional
 `home` is a file's name on the controller.
 
-Standard output has frames. A frame is a line of JSON, {"file", "home", "offset", "bytes", "time"},
+Standard output is one stream of zlib (RFC 1950), flushed after each frame: logs become a tenth and
+less. It has frames. A frame is a line of JSON, {"file", "home", "offset", "bytes", "time"},
 and so many raw bytes, or a line alone:
 {"event": "truncated"|"replaced"|"gone", "file", "home", "time"}, {"event": "beat", "time"},
 {"event": "end", "time", "problems"}.
@@ -36,11 +37,13 @@ import select
 import stat
 import sys
 import time
+import zlib
 
 # Most bytes of one file in a row, so that a log of GBs does not delay the others.
 CHUNK = 256 << 10
 EDGE = 4096
 SMALL = 8 << 20
+LEVEL = 1  # of zlib. The training has the processors first, and a higher one takes twice the time.
 BEAT_SECONDS = 5.0
 LIST_SECONDS = 2.0  # between two searches for logs that no rank of the plan owns
 # A process that has a renamed log open may still write to it. The log is left after so long without
@@ -127,6 +130,22 @@ class Log:
         os.close(self.descriptor)
         self.descriptor = None
         self.seek(0)
+
+
+class Compressed:
+    """A binary file that is written as a stream of zlib. What was flushed can be read there."""
+
+    def __init__(self, out):
+        self.out, self.stream = out, zlib.compressobj(LEVEL)
+
+    def write(self, data):
+        """Write bytes."""
+        self.out.write(self.stream.compress(data))
+
+    def flush(self):
+        """Write out all that was written, as whole bytes."""
+        self.out.write(self.stream.flush(zlib.Z_SYNC_FLUSH))
+        self.out.flush()
 
 
 class Sender:
@@ -401,7 +420,7 @@ def main():
     """
     spec = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     try:
-        Sender(spec, sys.stdout.buffer).run(closed)
+        Sender(spec, Compressed(sys.stdout.buffer)).run(closed)
     except BrokenPipeError:
         # Nothing is flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -16,6 +16,7 @@ import select
 import shlex
 import stat
 import subprocess
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, TypeGuard
@@ -34,6 +35,7 @@ from .stream_lock import Busy, Lock
 __all__ = ["Busy", "Receiver", "StreamError", "ssh_argv", "ssh_command", "start_sender"]
 
 MOST = 1 << 20  # bytes of one frame
+BLOCK = 1 << 18  # bytes that are taken from a pipe at once
 LINE = 64 << 10  # bytes of a line that are passed on; the file gets all
 VERB = "send-logs"  # of agent.pyz
 STALL_SECONDS = 30.0  # the sender is never silent for so long
@@ -308,18 +310,28 @@ def _exists(root: int, name: str) -> bool:
 
 
 class _Reader:
-    """Reader of lines and blocks from a pipe, in bounded memory."""
+    """Reader of lines and blocks from a pipe with a stream of zlib, in bounded memory."""
 
     def __init__(self, descriptor: int, stall: float) -> None:
         self.descriptor, self.stall, self.buffer = descriptor, stall, bytearray()
+        self.stream = zlib.decompressobj()
 
     def fill(self) -> bool:
-        """Read into the buffer and return False at the end of the pipe."""
-        if not select.select([self.descriptor], [], [], self.stall)[0]:
-            raise StreamError(f"nothing came for {int(self.stall)} s")
-        data = os.read(self.descriptor, 1 << 18)
-        self.buffer += data
-        return bool(data)
+        """Read into the buffer and return False at the end of the pipe or of its stream."""
+        data = self.stream.unconsumed_tail
+        if not data:
+            if not select.select([self.descriptor], [], [], self.stall)[0]:
+                raise StreamError(f"nothing came for {int(self.stall)} s")
+            data = os.read(self.descriptor, BLOCK)
+        if not data or self.stream.eof:
+            return False
+        try:
+            # A few bytes can stand for gigabytes.
+            self.buffer += self.stream.decompress(data, BLOCK)
+        except zlib.error:
+            shown = printable(repr(data[:80]))
+            raise StreamError(f"what came is no frame: {shown}") from None
+        return True
 
     def header(self) -> Json | None:
         """Return the next header, or None at the end of the pipe."""

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+import zlib
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import log_sender
@@ -56,11 +57,13 @@ class Sent:
             errors,
         )
         os.set_blocking(self.process.stdout.fileno(), False)
-        self.raw = b""
+        self.raw, self.stream, self.wire_bytes = b"", zlib.decompressobj(), 0
 
     def more(self):
         with contextlib.suppress(BlockingIOError):
-            self.raw += os.read(self.process.stdout.fileno(), 1 << 20)
+            data = os.read(self.process.stdout.fileno(), 1 << 20)
+            self.wire_bytes += len(data)
+            self.raw += self.stream.decompress(data)
         return self.raw
 
     def bytes_of(self, home):
@@ -268,6 +271,14 @@ def test_a_log_that_begins_again_with_the_same_lines_after_another_head_begins_a
     frames, events = parsed(out.getvalue())
     assert [event["event"] for event in events] == ["truncated"]
     assert frames[-1][1] == b"pid 2\n" + lines * 2
+
+
+def test_lines_travel_compressed(attempt, send):
+    lines = b"".join(b"2026-11-29 epoch %d loss %.4f\n" % (at, at / 7) for at in range(40_000))
+    (attempt / "log" / "workerlog.0").write_bytes(lines)
+    sent = send(attempt)
+    wait_for(lambda: sent.bytes_of("rank-000.node1.log") == lines)
+    assert sent.wire_bytes < len(lines) / 2
 
 
 def test_a_renamed_log_is_sent_to_its_end_before_the_new_one_begins(attempt, send):

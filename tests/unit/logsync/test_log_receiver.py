@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+import zlib
 
 import pytest
 from ansible.playbook.play_context import PlayContext
@@ -102,6 +103,11 @@ def frame(home=RANK0, offset=0, data=b"x", **more):
 
 
 def consume(receiver, raw, stall=5):
+    """Let a receiver read a sender's frames from a pipe."""
+    return consume_bytes(receiver, zlib.compress(raw), stall)
+
+
+def consume_bytes(receiver, raw, stall=5):
     """Let a receiver read these bytes from a pipe."""
     read, write = os.pipe()
     process = subprocess.Popen(
@@ -303,6 +309,30 @@ def test_bytes_that_come_twice_are_written_once(home):
         content(home / RANK0) == b"abcdefgh"
         and stat.S_IMODE((home / RANK0).stat().st_mode) == 0o600
     )
+
+
+@pytest.mark.parametrize("raw", [b"Welcome to node1\n", zlib.compress(frame(data=b"a"))[:-9] + b"x" * 99])
+def test_what_is_no_stream_of_zlib_ends_it(home, raw):
+    receiver = log_receiver.Receiver(str(home), node="node1")
+    with pytest.raises(log_receiver.StreamError):
+        consume_bytes(receiver, raw)
+
+
+def test_a_stream_that_has_ended_is_not_read_on(home):
+    receiver = log_receiver.Receiver(str(home), node="node1")
+    assert consume_bytes(receiver, zlib.compress(frame(data=b"a")) + b"x" * 2_000_000) is False
+    assert content(home / RANK0) == b"a"
+
+
+def test_few_bytes_that_stand_for_many_take_little_memory():
+    read, write = os.pipe()
+    os.write(write, zlib.compress(b"x" * 30_000_000, 9))
+    os.close(write)
+    reader = log_receiver._Reader(read, 5)
+    with pytest.raises(log_receiver.StreamError):
+        reader.header()
+    assert len(reader.buffer) < 2 * log_receiver.BLOCK
+    os.close(read)
 
 
 def test_one_directory_has_one_receiver_a_node(home):
