@@ -311,7 +311,9 @@ def test_bytes_that_come_twice_are_written_once(home):
     )
 
 
-@pytest.mark.parametrize("raw", [b"Welcome to node1\n", zlib.compress(frame(data=b"a"))[:-9] + b"x" * 99])
+@pytest.mark.parametrize(
+    "raw", [b"Welcome to node1\n", zlib.compress(frame(data=b"a"))[:-9] + b"x" * 99]
+)
 def test_what_is_no_stream_of_zlib_ends_it(home, raw):
     receiver = log_receiver.Receiver(str(home), node="node1")
     with pytest.raises(log_receiver.StreamError):
