@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endings in which what is seen last is not what happened: a rank that ends itself while the
-controller's disk is full, and packets that get lost one way.
+controller's disk is full, packets that get lost one way, and a supervisor that does not come back.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
+import time
 
 import pytest
 from harness import (
@@ -16,11 +17,13 @@ from harness import (
     begin,
     ended,
     last_line,
+    new_run,
     on,
     playbook,
     quick_job,
     record,
     root,
+    runs,
     verdict,
     wait_for,
 )
@@ -123,3 +126,25 @@ def test_a_run_that_lost_rank_0s_disk_goes_on_from_the_replica(tmp_path):
     finally:
         playbook("stop", "-e", f"run={run}")
         resumed.wait(120)
+
+
+def test_the_ranks_of_a_node_whose_supervisor_does_not_come_back_end():
+    """Its record on the disk is damaged, and it is killed. The other node ends its own part."""
+    before = runs()
+    done = playbook("train", *quick_job("saves"), "-e", "detach=true")
+    assert done.returncode == 0, done.stdout
+    run = new_run(before)
+    place, unit = f".trainyard/runs/{run}/supervisor/node2", f"yardsupervisor-{run}-1-node2.service"
+    try:
+        wait_for(lambda: on("node2", f"cat {place}/lease.json", check=False), 60)
+        on("node2", f"echo x > {place}/state.json; systemctl --user kill --signal=KILL {unit}")
+        # The controller has granted the first attempt 90 s.
+        wait_for(lambda: all(ended(node, run) for node in NODES), 150)
+        stop = json.loads(attempt_file("node2", run, "stop.json"))
+        assert (stop["by"], stop["from"]) == ("peer", "the nodes of the run")
+        assert on("node2", f"systemctl --user is-active {unit} || true") == "failed"
+        time.sleep(20)
+        assert attempt_file("node1", run, "plan.json", 2) == "", "one of two votes begins nothing"
+    finally:
+        playbook("stop", "-e", f"run={run}", "-e", "lost=node2")
+        playbook("stop", "-e", f"run={run}")

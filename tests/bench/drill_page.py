@@ -33,7 +33,7 @@ BARE_HEAD = [
 LOG_HEAD = [
     "case",
     "written",
-    "over the wire",
+    "received",
     "lines",
     "seconds",
     "most memory: sender, receiver",

@@ -27,7 +27,8 @@ quick.
 
 `recoveries` has for each fault the seconds from it until no rank was left, until each node had a
 rank again, and until the next step. A node is looked at twice a second. `again` counts the steps that
-were lost and made a second time; `step` is the seconds of a step outside the recoveries. Each round
+were lost and made a second time; `step` is the seconds of a step outside the recoveries, where each of
+them was seen to its end. Each round
 begins with another way, since a machine is not as fast all the time.
 """
 
@@ -489,14 +490,18 @@ def describe(found, plan, pace):
     if count < 2:
         return dict(result, pace=None, stretch=None, goodput=None, between=None)
     stretch = times[-1] - times[0]
-    trained = stretch - sum(row.get("step", 0.0) for row in faults.recoveries.rows)
+    rows, step = faults.recoveries.rows, None
+    if done and all("step" in row for row in rows):
+        # Half of the step that a fault interrupts lies before it.
+        trained = stretch - sum(row["step"] for row in rows)
+        step = round(trained / (steps.lines - 1 - len(rows) / 2), 3)
     # From the first step to the last, so with what a checkpoint takes.
     own = stretch / (count - 1)
     pace = pace or own
     return dict(
         result,
         again=steps.lines - count,
-        step=round(trained / (steps.lines - 1), 3),
+        step=step,
         pace=round(own, 3),
         stretch=round(stretch, 1),
         goodput=round(count * pace / wall, 3),
@@ -518,7 +523,7 @@ def play_round(asked, ways, out, plan):
         print(way, flush=True)
         given = [] if way == "quiet" else plan
         found[way] = site.train(job_of(asked.epochs, asked.every), given, out, asked.limit), given
-        print(json.dumps(describe(*found[way], None)), flush=True)
+        print(json.dumps(describe(*found[way], None)), flush=True)  # its own pace, as yet
     pace = describe(*found["quiet"], None)["pace"] if "quiet" in found else None
     for way, (made, given) in found.items():
         results[way] = describe(made, given, pace)
@@ -570,7 +575,7 @@ def main():
         "--limit", type=float, default=1500, help="seconds that a way gets (default 1500)"
     )
     asked.add_argument("--pin", action="store_true", help="a processor of its own for each node")
-    asked.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    asked.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     asked = asked.parse_args()
     os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     out = asked.out or Path(tempfile.mkdtemp(prefix="goodput-"))

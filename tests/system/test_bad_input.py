@@ -225,6 +225,10 @@ SITES = [
                      "/lib", "/lib64", "/sbin", "/usr/lib/x", "/run", "/etc/trainyard")
     ],
     ("product directory above the home", {"site": {"trainyard_home": "../x"}}, "trainyard_home: may not lead upwards ('..'); got '../x'"),
+    *[
+        ("product directory " + path, {"site": {"trainyard_home": path}}, f"trainyard_home: may not begin with '~' or '$'; a relative path begins at the home directory of each node; got '{path}'")
+        for path in ("~/.trainyard", "~other/x", "$HOME/x", "${SCRATCH}/x")
+    ],
     ("state in a directory of the system", {"site": {"trainyard_state_dir": "/etc/x"}}, "trainyard_state_dir: is a directory of the system"),
     ("multicast", {"node2": {"trainyard_address": "224.0.0.1"}}, "hosts.yml:7 trainyard_address: host node2: must be an address that one"),
     ("IPv6 for the plan", {"node2": {"trainyard_address": "fe80::1"}}, "trainyard_address: host node2: must be an IPv4 address or network"),

@@ -2,6 +2,7 @@
 """Guard of one attempt on one node, against hangs and lost peers.
 
 It notices a neighbour that has vanished and a training that hangs, and ends the attempt everywhere.
+It ends this node's part where the lease is over and the supervisor has not come back to do so.
 It runs as a unit of its own beside the attempt's, and ends when the attempt's unit has gone. All
 times are of the monotonic clock. docs/runbooks/watchdog.md says when it acts, and when it does not.
 
@@ -17,7 +18,15 @@ import stat
 import subprocess
 import time
 
-from . import attempt_files, heartbeat, peer_monitor, peers, phase_watchdog, systemd
+from . import (
+    attempt_files,
+    heartbeat,
+    lease_watch,
+    peer_monitor,
+    peers,
+    phase_watchdog,
+    systemd,
+)
 
 TICK = 1.0
 # If the guard was not scheduled for this long, the node was frozen: ignore the gap.
@@ -117,6 +126,7 @@ class Guard:
         self.neighbour = None
         if len(self.plan["nodes"]) > 1:
             self.neighbour = peer_monitor.Neighbour(self.plan, node, self.record, now)
+        self.lease = lease_watch.LeaseWatch(attempt, node, self.record)
         self.budgets = self.plan.get("watchdog") or {}
         patterns = phase_watchdog.Words(self.plan["suite"].get("logs"), self.plan["script"])
         # The ranks whose logs show the training: all, or rank 0 alone.
@@ -305,6 +315,8 @@ class Guard:
                 self.end(*loss, now)
             elif stall:
                 self.end("hang", stall, now)
+            elif self.lease.is_over():
+                self.end_here()
         connections = []
         if self.neighbour:
             connections = self.neighbour.descriptor()
@@ -339,6 +351,19 @@ class Guard:
             deadline = time.monotonic() + HANG_SECONDS
             peers.keep_evidence(self.attempt)
         self.await_peers(calls, deadline)
+        self.stop_unit()
+
+    def end_here(self):
+        """End this node's part of the attempt, whose lease is over. The others see to theirs."""
+        print("trainyard: the supervisor has given no lease; the attempt ends here", flush=True)
+        if not attempt_files.read_stop(self.attempt):
+            now = time.time()
+            stop_note = {"by": "peer", "reason": "peer", "from": lease_watch.SOURCE, "time": now}
+            self.note("stop.json", stop_note)
+        self.stop_unit()
+
+    def stop_unit(self):
+        """Have systemd end the attempt's unit."""
         environment = systemd.manager_environment()
         subprocess.call(
             ["systemctl", "--user", "stop", self.record["unit"]],

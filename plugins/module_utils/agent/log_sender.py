@@ -15,8 +15,8 @@ spec as one line of JSON:
                   optional
 `home` is a file's name on the controller.
 
-Standard output is one stream of zlib (RFC 1950), flushed after each frame: logs become a tenth and
-less. It has frames. A frame is a line of JSON, {"file", "home", "offset", "bytes", "time"},
+Standard output is one stream of zlib (RFC 1950), flushed after each frame: logs take about an
+eighth. It has frames. A frame is a line of JSON, {"file", "home", "offset", "bytes", "time"},
 and so many raw bytes, or a line alone:
 {"event": "truncated"|"replaced"|"gone", "file", "home", "time"}, {"event": "beat", "time"},
 {"event": "end", "time", "problems"}.

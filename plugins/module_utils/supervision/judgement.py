@@ -67,7 +67,7 @@ def judge(order, planned_ranks, run, found):
 def _newer(order, run, found):
     """Return {step, point} of a newer checkpoint that the attempt has left, None without one.
 
-    A member looks for it after the attempt's end there, so that nothing changes it any more. What
+    A member looks for it after the attempt's end there, so that the training changes nothing. What
     another attempt has left does not count: it was superseded, and may have gone on.
     """
     points = [finding.get(key) for finding in found.values() for key in ("holds", "saved")]

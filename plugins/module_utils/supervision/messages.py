@@ -42,8 +42,10 @@ _VALUES = {
         "decision": dict,
     },
     "stop": {"generation": _COUNT},
-    "open": {"generation": _COUNT},
 }
+# What a peer may ask the leader for. The leader makes the other entries itself. None opens a run
+# again: a controller's resume begins a log of its own.
+_REQUESTS = ("stop",)
 # Fields that may be missing.
 _OPTIONAL = {
     "checkpoint": {"point"},
@@ -59,7 +61,7 @@ def is_valid(message: typing.Any, nodes: typing.Collection[str]) -> bool:
     if message["kind"] == "ask_lease":
         return _is_report(message["report"])
     if message["kind"] == "request":
-        return _is_value(message["value"], nodes)
+        return message["value"].get("kind") in _REQUESTS and _is_value(message["value"], nodes)
     if message["kind"] == "append":
         entries = message["entries"]
         return len(entries) <= MOST_ENTRIES and all(_is_entry(entry, nodes) for entry in entries)

@@ -15,7 +15,7 @@ import os
 import re
 import time
 
-from ..agent import heartbeat
+from ..agent import heartbeat, lease_watch
 from ..attempts import attempt_dir, evidence, ownership
 from ..attempts import supervisor_order as orders
 from ..base import processes
@@ -171,7 +171,8 @@ class NodeAttempts:
             if self.saving.done():
                 point, spent = self.saving.result()
                 self.point, self.saving = point or self.point, None
-                self.saved_from = now + min(spent / SAVED_SHARE, MOST_READ_SECONDS)
+                pause = min(spent / SAVED_SHARE, MOST_READ_SECONDS)
+                self.saved_from = max(self.saved_from, now + pause)
         elif now >= self.saved_from:
             began = time.monotonic()
             listed = self._list_checkpoints()
@@ -234,8 +235,9 @@ class NodeAttempts:
             found = {"node": self.order.node, "unreachable": str(error)}
         kept = {key: value for key, value in found.items() if key not in _LEFT_OUT}
         kept["holds"] = holds = self._held()
-        if holds and holds["attempt"] != attempt:
-            kept["saved"] = self._held(attempt)  # this one's, where an earlier attempt's is further
+        if not holds or holds["attempt"] != attempt:
+            # This one's, where an earlier attempt's is further, or cannot be used.
+            kept["saved"] = self._held(attempt)
         return kept
 
     def _held(self, attempt=None):
@@ -255,13 +257,15 @@ class NodeAttempts:
         before, self.attempt = self.attempt, attempt
         finding = self.finding
         self.problem, self.finding, self.seen, self.point = "", None, None, None
+        # What still reads the attempt before says nothing about this one.
+        self.reading, self.saving, self.saved_from = None, None, -1e9
         self.beat = {"state": "unknown", "holds": True, "ended": None}
         self.starting = self.pool.submit(self._start, before, attempt, members, point, finding)
 
     def _start(self, before, attempt, members, point, finding):
         """Return (its problem, the finding), ('', None) after a start.
 
-        finding: of the attempt before, None for a node that was not in it.
+        finding: of the attempt before here, None where there was none.
         """
         try:
             if before:
@@ -387,7 +391,7 @@ class NodeAttempts:
         place = self.directory(attempt)
         unit = attempt_dir.unit_name(self.order.run, attempt)
         try:
-            attempt_dir.stop(run_command, place, unit, "peer", "the nodes of the run")
+            attempt_dir.stop(run_command, place, unit, "peer", lease_watch.SOURCE)
         except (attempt_dir.AttemptError, OSError) as error:
             return str(error)
         return ""

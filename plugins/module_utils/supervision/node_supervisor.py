@@ -56,9 +56,7 @@ class Program:
             step = node_attempts.order_of(order.point)
         granted = orders.GRANTED_SECONDS
         beginning = Beginning(order.first, tuple(order.nodes), until, step, order.point, granted)
-        saved = None
-        if os.path.exists(self._path(orders.STATE)):
-            saved = read_json(self._path(orders.STATE))
+        saved = self._read_state()
         self.nodes = orders.nodes_of(order)
         self.supervisor = Supervisor(
             order.node,
@@ -91,6 +89,17 @@ class Program:
     def _path(self, name):
         return os.path.join(self.place, name)
 
+    def _read_state(self):
+        """Return what the protocol has saved, None before the first time.
+
+        Raises ValueError where it was lost: a node that has forgotten its votes must not vote.
+        """
+        if os.path.exists(self._path(orders.STATE)):
+            return read_json(self._path(orders.STATE))
+        if os.path.exists(self._path(orders.STATUS)):
+            raise ValueError(f"{orders.STATE} is missing")
+        return None
+
     def _save(self):
         """Put what the protocol needs onto the disk, before a message says it."""
         write_json(self._path(orders.STATE), self.supervisor.raft.state())
@@ -107,14 +116,23 @@ class Program:
         return saved["attempt"], saved["until"]
 
     def _keep_lease(self):
-        """Put a new lease onto the disk."""
+        """Put a new lease onto the disk, also for the guard (agent/lease_watch.py)."""
         attempt, until = self.supervisor.lease
         if (attempt, until) == self.lease:
             return
         self.lease = attempt, until
-        kept = {"attempt": attempt, "until": until, "boot": ownership.boot_mark()}
-        with contextlib.suppress(OSError):  # a full disk: the supervisor need not come back
+        beginning, granted = self.supervisor.beginning, 0.0
+        if beginning and attempt == beginning.attempt:
+            granted = beginning.until
+        kept = {"attempt": attempt, "until": until, "granted": granted}
+        kept["boot"] = ownership.boot_mark()
+        try:
             write_json(self._path(orders.LEASE), kept)
+        except OSError:
+            # A full disk. The supervisor need not come back, and an old lease would tell the guard
+            # that the attempt has none.
+            with contextlib.suppress(OSError):
+                os.unlink(self._path(orders.LEASE))
 
     def _judge(self, run, found):
         """Return the verdict's entry of the newest attempt.
@@ -265,7 +283,12 @@ def main(arguments):
     if len(arguments) != 1:
         raise SystemExit(__doc__)
     os.umask(0o077)
-    return Program(arguments[0]).run()
+    try:
+        program = Program(arguments[0])
+    except (ValueError, KeyError, TypeError) as error:
+        print(f"trainyard: {arguments[0]} is damaged, so this node does not vote: {error}", flush=True)
+        return supervisor_unit.DAMAGED
+    return program.run()
 
 
 if __name__ == "__main__":

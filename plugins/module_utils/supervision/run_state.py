@@ -13,7 +13,8 @@ before it changes nothing, so that a late or doubled one does no harm.
                 of their own, which of them are broken, the newer checkpoint that the attempt has
                 left, and the older one that stands instead of one that is lost
     stop        a person ends the run. Only a controller's open makes a next generation
-    open        the next generation
+    open        the next generation. Today's resume.yml begins a new log instead, and messages.py
+                takes no such entry of a peer
 """
 
 from __future__ import annotations

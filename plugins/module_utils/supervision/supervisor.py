@@ -140,7 +140,7 @@ class Supervisor:
     # -- from outside --
 
     def request(self, value: Json, now: float) -> None:
-        """Take the wish of a controller: plan, stop or open."""
+        """Take the wish of a controller."""
         self._forward(value, now)
         self.tick(now)
 

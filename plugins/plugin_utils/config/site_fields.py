@@ -100,8 +100,8 @@ def normalize_host(host: str) -> str:
 def directory_problem(value: Any, home: str, up: bool = True) -> str | None:
     """Say why the product may not keep anything at a path of the site, or return None.
 
-    home: the user's home directory. up: '..' may stand in it, as the controller's paths often start
-    at the inventory's directory.
+    home: the user's home directory. up: it is a path of the controller, in which '..' may stand, as
+    such paths often start at the inventory's directory. Else it is one of a node.
     """
     if not isinstance(value, str):
         return f"must be a path; got {abbreviate(value)}"
@@ -120,6 +120,12 @@ def directory_problem(value: Any, home: str, up: bool = True) -> str | None:
         return f"is a directory of the system; {own_directory}"
     if not up and ".." in value.split("/"):
         return f"may not lead upwards ('..'); got {abbreviate(value)}"
+    if not up and value.strip().startswith(("~", "$")):
+        # Modules on nodes join it with the home directory, and no shell reads it.
+        return (
+            "may not begin with '~' or '$'; a relative path begins at the home directory of each"
+            f" node; got {abbreviate(value)}"
+        )
     return None
 
 

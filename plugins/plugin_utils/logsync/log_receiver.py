@@ -36,6 +36,8 @@ __all__ = ["Busy", "Receiver", "StreamError", "ssh_argv", "ssh_command", "start_
 
 MOST = 1 << 20  # bytes of one frame
 BLOCK = 1 << 18  # bytes that are taken from a pipe at once
+# Bytes in a row without a new one of a log. A sender's beats alone would take a month for it.
+MOST_IDLE = 64 << 20
 LINE = 64 << 10  # bytes of a line that are passed on; the file gets all
 VERB = "send-logs"  # of agent.pyz
 STALL_SECONDS = 30.0  # the sender is never silent for so long
@@ -80,7 +82,8 @@ class Receiver:
         quota: quotas.Quota | None = None,
     ) -> None:
         self.directory, self.on_lines, self.node = directory, on_lines, node
-        self.bytes = self.frames = 0  # log bytes and frames that came over the wire
+        self.bytes = self.frames = 0  # log bytes, unpacked, and frames that came over the wire
+        self._news = 0  # log bytes that were not here before
         self.events: list[Json] = []  # the last of {"event", "file", "home", "kept"}
         self.problems: list[str] = []  # problems in the sender's last event
         self._open: dict[str, OpenLog] = {}
@@ -186,7 +189,8 @@ class Receiver:
         self.bytes += len(data)
         if self.directory is not None:
             data = self._write(home, header["offset"], data)
-        elif home not in self._rest and header["offset"]:
+        self._news += len(data)
+        if self.directory is None and home not in self._rest and header["offset"]:
             self._rest[home] = None  # it begins within a line
         self._lines(home, header.get("time"), data)
 
@@ -275,8 +279,10 @@ class Receiver:
 
         Return True where the sender announced the end. Raises StreamError, OSError.
         """
-        reader = _Reader(descriptor, stall)
+        reader, news = _Reader(descriptor, stall), self._news
         while True:
+            if self._news > news:
+                news, reader.taken = self._news, 0
             header = reader.header()
             if header is None:
                 return False
@@ -315,22 +321,29 @@ class _Reader:
     def __init__(self, descriptor: int, stall: float) -> None:
         self.descriptor, self.stall, self.buffer = descriptor, stall, bytearray()
         self.stream = zlib.decompressobj()
+        self.taken = 0  # bytes of the stream since the caller set it to 0
 
     def fill(self) -> bool:
         """Read into the buffer and return False at the end of the pipe or of its stream."""
+        if self.stream.eof:
+            return False
+        if self.taken > MOST_IDLE:
+            raise StreamError("what came brought nothing new")
         data = self.stream.unconsumed_tail
         if not data:
             if not select.select([self.descriptor], [], [], self.stall)[0]:
                 raise StreamError(f"nothing came for {int(self.stall)} s")
             data = os.read(self.descriptor, BLOCK)
-        if not data or self.stream.eof:
+        if not data:
             return False
         try:
             # A few bytes can stand for gigabytes.
-            self.buffer += self.stream.decompress(data, BLOCK)
+            text = self.stream.decompress(data, BLOCK)
         except zlib.error:
             shown = printable(repr(data[:80]))
             raise StreamError(f"what came is no frame: {shown}") from None
+        self.buffer += text
+        self.taken += len(text)
         return True
 
     def header(self) -> Json | None:

@@ -316,14 +316,33 @@ def test_bytes_that_come_twice_are_written_once(home):
 )
 def test_what_is_no_stream_of_zlib_ends_it(home, raw):
     receiver = log_receiver.Receiver(str(home), node="node1")
-    with pytest.raises(log_receiver.StreamError):
+    with pytest.raises(log_receiver.StreamError, match="no frame"):
         consume_bytes(receiver, raw)
 
 
 def test_a_stream_that_has_ended_is_not_read_on(home):
-    receiver = log_receiver.Receiver(str(home), node="node1")
-    assert consume_bytes(receiver, zlib.compress(frame(data=b"a")) + b"x" * 2_000_000) is False
+    """What its sender writes after it would only fill the memory."""
+    receiver, (read, write) = log_receiver.Receiver(str(home), node="node1"), os.pipe()
+    os.write(write, zlib.compress(frame(data=b"a")) + b"x" * 1000)
+    assert receiver.receive(read, 0.5) is False
     assert content(home / RANK0) == b"a"
+    os.close(read)
+    os.close(write)
+
+
+def test_frames_that_bring_nothing_new_are_not_read_for_ever(home, monkeypatch):
+    """A few bytes of zlib stand for as many as one likes, and each frame takes time here."""
+    monkeypatch.setattr(log_receiver, "MOST_IDLE", 100_000)
+    beat = b'{"event": "beat", "time": 1}\n'
+    for nothing in (beat * 5_000, frame(data=b"a" * 1000) * 200):
+        receiver = log_receiver.Receiver(str(home), node="node1")
+        with pytest.raises(log_receiver.StreamError, match="nothing new"):
+            consume(receiver, nothing)
+        receiver.close()
+    receiver = log_receiver.Receiver(str(home), node="node1")
+    news = [frame(offset=1000 * at, data=b"b" * 1000) for at in range(1, 100)]
+    consume(receiver, b"".join(beat * 1_000 + one for one in news))
+    assert len(content(home / RANK0)) == 100_000
 
 
 def test_few_bytes_that_stand_for_many_take_little_memory():

@@ -23,7 +23,6 @@ VALUES = {
         "decision": {"why": "so"},
     },
     "stop": {"generation": 1},
-    "open": {"generation": 2},
 }
 VALUES = {kind: dict(fields, kind=kind) for kind, fields in VALUES.items()}
 REPORT = [2, True, False, False, 7, {"name": "4"}, None, True]
@@ -75,10 +74,10 @@ def mutate(fields):
 
 def carriers(value):
     """Return the messages that carry the value of an entry."""
-    return [
-        dict(MESSAGES["request"], value=value),
-        dict(MESSAGES["append"], entries=[[1, None], [1, value]]),
-    ]
+    found = [dict(MESSAGES["append"], entries=[[1, None], [1, value]])]
+    if value.get("kind") == "stop":
+        found.append(dict(MESSAGES["request"], value=value))
+    return found
 
 
 def test_every_kind_has_an_example_here():
@@ -93,6 +92,17 @@ def test_a_sound_message_is_taken(kind):
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_sound_value_is_taken(kind):
     assert all(map(is_valid, carriers(VALUES[kind])))
+
+
+@pytest.mark.parametrize("kind", sorted(set(VALUES) - {"stop"}))
+def test_a_peer_may_ask_for_nothing_but_a_stop(kind):
+    assert not is_valid(dict(MESSAGES["request"], value=VALUES[kind]))
+
+
+def test_no_peer_opens_a_run_again():
+    value = {"kind": "open", "generation": 2}
+    assert not is_valid(dict(MESSAGES["request"], value=value))
+    assert not is_valid(dict(MESSAGES["append"], entries=[[1, value]]))
 
 
 @pytest.mark.parametrize("point", [None, {"name": "4"}])

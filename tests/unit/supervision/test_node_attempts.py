@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import hashlib
 import itertools
 import json
@@ -274,6 +275,21 @@ def test_while_an_attempt_trains_no_earlier_ones_checkpoint_is_read(node, monkey
     assert report.point["attempt"] == 3 and set(read) == {"attempt-3"}
 
 
+def test_a_quick_reading_does_not_shorten_the_pause_after_a_long_look(node):
+    node.lay_out(3)
+    made = node.attempts()
+    made.saved_from, made.saving = 100.0, done((None, 0.0))
+    made._look_for_checkpoint(1.0)
+    assert made.saving is None and made.saved_from == 100.0
+
+
+def done(result):
+    """Return a future that has this result."""
+    future = concurrent.futures.Future()
+    future.set_result(result)
+    return future
+
+
 # --- the begin
 
 
@@ -309,6 +325,36 @@ def test_a_start_that_failed_is_a_failure_with_its_reason(node, monkeypatch):
     made.start(5, MEMBERS, None)
     report = node.await_report(made, lambda _report: made.starting is None)
     assert report[:4] == (5, True, False, False) and report.finding is None
+
+
+def test_what_still_reads_the_attempt_before_says_nothing_about_this_one(node, monkeypatch):
+    monkeypatch.setattr(
+        node_attempts.evidence, "collect", lambda place, _node: {"from": os.path.basename(place)}
+    )
+    node.lay_out(3)
+    made = node.attempts()
+    made.reading, made.saving = done({"from": "attempt-3"}), done((point_of(attempt=3), 0.0))
+    made.saved_from = 1e9
+    made.start(4, MEMBERS, None)
+    node.await_report(made, lambda _report: made.starting is None)
+    assert made.saved_from < 0 and node.report(made)[4:7] == (0, None, None)
+    node.beat = GONE
+    made.beat = dict(GONE)
+    finding = node.await_report(made, lambda report: report.finding).finding
+    assert finding["from"] == "attempt-4"
+
+
+def test_what_an_attempt_has_left_is_said_where_the_furthest_is_damaged(node, monkeypatch):
+    monkeypatch.setattr(node_attempts.evidence, "collect", lambda *_which: {})
+    monkeypatch.setattr(
+        node_attempts.NodeAttempts,
+        "_held",
+        lambda _made, attempt=None: attempt and point_of(attempt=attempt),
+    )
+    node.lay_out(3)
+    node.beat = GONE
+    finding = node.await_report(node.attempts(), lambda report: report.finding).finding
+    assert (finding["holds"], finding["saved"]["attempt"]) == (None, 3)
 
 
 def test_a_node_says_which_checkpoint_it_holds(node, monkeypatch):

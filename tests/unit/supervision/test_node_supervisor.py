@@ -326,6 +326,18 @@ def test_a_supervisor_that_comes_back_ends_no_attempt(world):
     assert world.logs() == [[], [], []]
 
 
+@pytest.mark.parametrize("content", [None, "broken", "[]", '{"term": 1}'])
+def test_a_supervisor_that_has_lost_its_votes_does_not_come_back(world, content):
+    world.agree()
+    world.programs.pop("node2").channel.close()
+    state = world.folder / "node2" / orders.STATE
+    state.unlink()
+    if content is not None:
+        state.write_text(content)
+    found = node_supervisor.main([str(world.folder / "node2")])
+    assert found == supervisor_unit.DAMAGED
+
+
 def test_a_verdict_is_shown_at_once(world, capsys):
     program, now = world.programs["node1"], node_supervisor.clock()
     program._show(now)
@@ -344,6 +356,25 @@ def test_a_node_whose_peers_have_gone_ends_its_processes(world):
     alone.supervisor.beginning = alone.supervisor.beginning._replace(until=0.0)
     world.until(lambda program: program.attempts.log)
     assert alone.attempts.log == [("end", 1)] and not alone._is_over(node_supervisor.clock())
+
+
+def test_the_lease_on_the_disk_is_the_one_that_the_guard_reads(world, monkeypatch):
+    world.agree()
+    program = world.programs["node1"]
+    world.until(lambda program: program.supervisor.lease[0] == 1)
+    path = world.folder / "node1" / orders.LEASE
+    kept = json.loads(path.read_text())
+    assert (kept["attempt"], kept["until"]) == program.supervisor.lease
+    assert kept["granted"] == program.supervisor.beginning.until
+
+    def refuse(*_given):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(node_supervisor, "write_json", refuse)
+    program.supervisor.lease = (2, kept["until"] + 1)
+    program._keep_lease()
+    # An old lease would tell the guard that the attempt has none.
+    assert not path.exists()
 
 
 def test_a_message_in_the_name_of_a_stranger_is_not_taken(world, monkeypatch):
