@@ -95,7 +95,10 @@ class Program:
         Raises ValueError where it was lost: a node that has forgotten its votes must not vote.
         """
         if os.path.exists(self._path(orders.STATE)):
-            return read_json(self._path(orders.STATE))
+            saved = read_json(self._path(orders.STATE))
+            if not isinstance(saved, dict) or not {"term", "voted_for", "log"} <= set(saved):
+                raise ValueError(f"{orders.STATE} has not what was saved")
+            return saved
         if os.path.exists(self._path(orders.STATUS)):
             raise ValueError(f"{orders.STATE} is missing")
         return None
@@ -286,7 +289,9 @@ def main(arguments):
     try:
         program = Program(arguments[0])
     except (ValueError, KeyError, TypeError) as error:
-        print(f"trainyard: {arguments[0]} is damaged, so this node does not vote: {error}", flush=True)
+        print(
+            f"trainyard: {arguments[0]} is damaged, so this node does not vote: {error}", flush=True
+        )
         return supervisor_unit.DAMAGED
     return program.run()
 

@@ -108,7 +108,14 @@ def test_who_ended_by_a_fault_of_the_training_has_not(found):
 
 def judge(run, answers, **order):
     value = judgement.judge(order_of("/x", **order), PLAN, run, answers)
-    message = {"kind": "append", "term": 1, "prev_index": 0, "prev_term": 0, "commit": 0, "round": 1}
+    message = {
+        "kind": "append",
+        "term": 1,
+        "prev_index": 0,
+        "prev_term": 0,
+        "commit": 0,
+        "round": 1,
+    }
     assert messages.is_valid(dict(message, entries=[[1, value]]), NODES)
     assert json.loads(json.dumps(value, allow_nan=False)) == value
     return value

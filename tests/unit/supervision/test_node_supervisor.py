@@ -327,13 +327,14 @@ def test_a_supervisor_that_comes_back_ends_no_attempt(world):
 
 
 @pytest.mark.parametrize("content", [None, "broken", "[]", '{"term": 1}'])
-def test_a_supervisor_that_has_lost_its_votes_does_not_come_back(world, content):
+def test_a_supervisor_that_has_lost_its_votes_does_not_come_back(world, monkeypatch, content):
     world.agree()
     world.programs.pop("node2").channel.close()
     state = world.folder / "node2" / orders.STATE
     state.unlink()
     if content is not None:
         state.write_text(content)
+    monkeypatch.setattr(node_supervisor.Program, "run", lambda _program: 0)
     found = node_supervisor.main([str(world.folder / "node2")])
     assert found == supervisor_unit.DAMAGED
 
