@@ -18,15 +18,7 @@ import stat
 import subprocess
 import time
 
-from . import (
-    attempt_files,
-    heartbeat,
-    lease_watch,
-    peer_monitor,
-    peers,
-    phase_watchdog,
-    systemd,
-)
+from . import attempt_files, heartbeat, peer_monitor, peers, phase_watchdog, systemd
 
 TICK = 1.0
 # If the guard was not scheduled for this long, the node was frozen: ignore the gap.
@@ -39,6 +31,9 @@ NUMBER = re.compile(r"(?<=/attempt-)\d+\Z")
 # Keys of a plan with which an attempt has the pace of the one before it.
 SAME_PACE = ("endpoints", "settings", "code", "accelerator")
 EXIT_OVER = 75  # the unit is not started again after this one
+# Seconds in which the supervisor itself ends an attempt whose lease is over.
+LEASE_MARGIN = 2.0
+BY_NODES = "the nodes of the run"  # as in attempts/ownership.py
 
 
 class LogFile:
@@ -126,7 +121,6 @@ class Guard:
         self.neighbour = None
         if len(self.plan["nodes"]) > 1:
             self.neighbour = peer_monitor.Neighbour(self.plan, node, self.record, now)
-        self.lease = lease_watch.LeaseWatch(attempt, node, self.record)
         self.budgets = self.plan.get("watchdog") or {}
         patterns = phase_watchdog.Words(self.plan["suite"].get("logs"), self.plan["script"])
         # The ranks whose logs show the training: all, or rank 0 alone.
@@ -315,7 +309,7 @@ class Guard:
                 self.end(*loss, now)
             elif stall:
                 self.end("hang", stall, now)
-            elif self.lease.is_over():
+            elif self.is_lease_over():
                 self.end_here()
         connections = []
         if self.neighbour:
@@ -353,17 +347,27 @@ class Guard:
         self.await_peers(calls, deadline)
         self.stop_unit()
 
+    def is_lease_over(self):
+        """Return whether the lease is over, and the supervisor has not ended the attempt.
+
+        A lease of another attempt or boot says nothing, nor does none.
+        """
+        folder = os.path.join(os.path.dirname(self.attempt), "supervisor", self.node)
+        lease = attempt_files.read_mapping(folder, "lease.json")
+        if any(lease.get(key) != self.record.get(key) for key in ("attempt", "boot")):
+            return False
+        now, ends = time.clock_gettime(time.CLOCK_BOOTTIME), lease.get("ends")
+        return isinstance(ends, float) and now > ends + LEASE_MARGIN
+
     def end_here(self):
-        """End this node's part of the attempt, whose lease is over. The others see to theirs."""
-        print("trainyard: the supervisor has given no lease; the attempt ends here", flush=True)
+        """End this node's part of the attempt."""
         if not attempt_files.read_stop(self.attempt):
-            now = time.time()
-            stop_note = {"by": "peer", "reason": "peer", "from": lease_watch.SOURCE, "time": now}
+            stop_note = {"by": "peer", "reason": "peer", "from": BY_NODES, "time": time.time()}
             self.note("stop.json", stop_note)
         self.stop_unit()
 
     def stop_unit(self):
-        """Have systemd end the attempt's unit."""
+        """End the attempt's unit."""
         environment = systemd.manager_environment()
         subprocess.call(
             ["systemctl", "--user", "stop", self.record["unit"]],

@@ -15,9 +15,8 @@ spec as one line of JSON:
                   optional
 `home` is a file's name on the controller.
 
-Standard output is one stream of zlib (RFC 1950), flushed after each frame: logs take about an
-eighth. It has frames. A frame is a line of JSON, {"file", "home", "offset", "bytes", "time"},
-and so many raw bytes, or a line alone:
+Standard output is one stream of zlib. It has frames, and is flushed after each. A frame is a line
+of JSON, {"file", "home", "offset", "bytes", "time"}, and so many raw bytes, or a line alone:
 {"event": "truncated"|"replaced"|"gone", "file", "home", "time"}, {"event": "beat", "time"},
 {"event": "end", "time", "problems"}.
 "truncated" and "replaced" mean that the next bytes of this file begin at offset 0 again. Times are
@@ -43,7 +42,7 @@ import zlib
 CHUNK = 256 << 10
 EDGE = 4096
 SMALL = 8 << 20
-LEVEL = 1  # of zlib. The training has the processors first, and a higher one takes twice the time.
+LEVEL = 1  # of zlib. A higher one takes twice the time.
 BEAT_SECONDS = 5.0
 LIST_SECONDS = 2.0  # between two searches for logs that no rank of the plan owns
 # A process that has a renamed log open may still write to it. The log is left after so long without
@@ -133,7 +132,7 @@ class Log:
 
 
 class Compressed:
-    """A binary file that is written as a stream of zlib. What was flushed can be read there."""
+    """A stream of zlib into a binary file."""
 
     def __init__(self, out):
         self.out, self.stream = out, zlib.compressobj(LEVEL)
@@ -143,7 +142,7 @@ class Compressed:
         self.out.write(self.stream.compress(data))
 
     def flush(self):
-        """Write out all that was written, as whole bytes."""
+        """Let all that was written be read."""
         self.out.write(self.stream.flush(zlib.Z_SYNC_FLUSH))
         self.out.flush()
 

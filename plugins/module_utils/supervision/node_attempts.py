@@ -15,7 +15,7 @@ import os
 import re
 import time
 
-from ..agent import heartbeat, lease_watch
+from ..agent import heartbeat
 from ..attempts import attempt_dir, evidence, ownership
 from ..attempts import supervisor_order as orders
 from ..base import processes
@@ -236,8 +236,10 @@ class NodeAttempts:
         kept = {key: value for key, value in found.items() if key not in _LEFT_OUT}
         kept["holds"] = holds = self._held()
         if not holds or holds["attempt"] != attempt:
-            # This one's, where an earlier attempt's is further, or cannot be used.
-            kept["saved"] = self._held(attempt)
+            # This one's, where an earlier attempt's is further, or the furthest cannot be used.
+            saved = self._held(attempt)
+            if saved:
+                kept["saved"] = saved
         return kept
 
     def _held(self, attempt=None):
@@ -391,7 +393,7 @@ class NodeAttempts:
         place = self.directory(attempt)
         unit = attempt_dir.unit_name(self.order.run, attempt)
         try:
-            attempt_dir.stop(run_command, place, unit, "peer", lease_watch.SOURCE)
+            attempt_dir.stop(run_command, place, unit, "peer", ownership.BY_NODES)
         except (attempt_dir.AttemptError, OSError) as error:
             return str(error)
         return ""

@@ -119,15 +119,15 @@ class Program:
         return saved["attempt"], saved["until"]
 
     def _keep_lease(self):
-        """Put a new lease onto the disk, also for the guard (agent/lease_watch.py)."""
+        """Put a new lease onto the disk, also for the guard (agent/guard.py)."""
         attempt, until = self.supervisor.lease
         if (attempt, until) == self.lease:
             return
         self.lease = attempt, until
-        beginning, granted = self.supervisor.beginning, 0.0
+        beginning, ends = self.supervisor.beginning, until
         if beginning and attempt == beginning.attempt:
-            granted = beginning.until
-        kept = {"attempt": attempt, "until": until, "granted": granted}
+            ends = max(until, beginning.until)
+        kept = {"attempt": attempt, "until": until, "ends": float(ends)}
         kept["boot"] = ownership.boot_mark()
         try:
             write_json(self._path(orders.LEASE), kept)

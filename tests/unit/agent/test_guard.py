@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import guard
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import ownership
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     supervisor_order as orders,
 )
@@ -436,16 +437,16 @@ def lay_lease(made, **fields):
     """Put a lease of node1's supervisor where it keeps it; return its end, in CLOCK_BOOTTIME."""
     run_dir = Path(made.places["node1"]).parent
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    lease = {"attempt": 1, "until": now + 1.0, "granted": 0.0, "boot": "this boot", **fields}
+    lease = {"attempt": 1, "ends": now + 1.0, "boot": "this boot", **fields}
     put(Path(orders.place_of(str(run_dir), "node1")), {orders.LEASE: json.dumps(lease)})
     record = Path(made.places["node1"], "attempt.json")
     record.write_text(json.dumps(dict(json.loads(record.read_text()), boot="this boot")))
-    return lease["until"]
+    return lease["ends"]
 
 
 @pytest.fixture
 def no_margin(monkeypatch):
-    monkeypatch.setattr(guard.lease_watch, "MARGIN_SECONDS", 0.0)
+    monkeypatch.setattr(guard, "LEASE_MARGIN", 0.0)
 
 
 def test_an_attempt_whose_lease_is_over_ends_here(site, no_margin):
@@ -454,18 +455,17 @@ def test_an_attempt_whose_lease_is_over_ends_here(site, no_margin):
     assert made.watch() is True and time.clock_gettime(time.CLOCK_BOOTTIME) > until
     assert made.running() == ["node2"], "the other nodes see to their own leases"
     stop = made.read("node1", "stop.json")
-    assert (stop["by"], stop["from"]) == ("peer", guard.lease_watch.SOURCE)
+    assert (stop["by"], stop["from"]) == ("peer", ownership.BY_NODES)
     assert [made.read("node1", name) for name in ("loss.json", "stall.json")] == [None, None]
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"until": 1e9},
-        {"until": 0.0, "granted": 1e9},
-        {"until": 0.0, "attempt": 2},
-        {"until": 0.0, "boot": "another"},
-        {"until": None},
+        {"ends": 1e9},
+        {"ends": 0.0, "attempt": 2},
+        {"ends": 0.0, "boot": "another"},
+        {"ends": None},
         None,
     ],
 )
@@ -477,7 +477,8 @@ def test_an_attempt_with_a_lease_or_without_a_word_of_one_goes_on(site, no_margi
 
 
 def test_the_guard_waits_for_the_supervisor_and_not_as_long_as_the_others():
-    assert 0 < guard.lease_watch.MARGIN_SECONDS < supervisor.KILL
+    assert 0 < guard.LEASE_MARGIN < supervisor.KILL
+    assert guard.BY_NODES == ownership.BY_NODES
 
 
 # --- a training that hangs

@@ -336,8 +336,9 @@ def test_what_still_reads_the_attempt_before_says_nothing_about_this_one(node, m
     made.reading, made.saving = done({"from": "attempt-3"}), done((point_of(attempt=3), 0.0))
     made.saved_from = 1e9
     made.start(4, MEMBERS, None)
+    assert made.saved_from < 0
     node.await_report(made, lambda _report: made.starting is None)
-    assert made.saved_from < 0 and node.report(made)[4:7] == (0, None, None)
+    assert node.report(made)[4:7] == (0, None, None)
     node.beat = GONE
     made.beat = dict(GONE)
     finding = node.await_report(made, lambda report: report.finding).finding
