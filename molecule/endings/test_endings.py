@@ -131,7 +131,7 @@ def test_a_run_that_lost_rank_0s_disk_goes_on_from_the_replica(tmp_path):
 def test_the_ranks_of_a_node_whose_supervisor_does_not_come_back_end():
     """Its record on the disk is damaged, and it is killed. The other node ends its own part."""
     before = runs()
-    done = playbook("train", *quick_job("saves"), "-e", "detach=true")
+    done = playbook("train", *quick_job("long"), "-e", "detach=true")
     assert done.returncode == 0, done.stdout
     run = new_run(before)
     place, unit = f".trainyard/runs/{run}/supervisor/node2", f"yardsupervisor-{run}-1-node2.service"
