@@ -293,7 +293,7 @@ MUTANTS = (
     Mutant(
         "supervisor",
         "what a node found after an older attempt counts",
-        "            if report.attempt == run.attempt and report.finding\n",
+        "            if report.attempt == self.run.attempt and report.finding\n",
         "            if report.finding\n",
         is_detached=True,
     ),
@@ -302,6 +302,21 @@ MUTANTS = (
         "an older checkpoint is left by an attempt",
         'if newer and newer["step"] > self.step:',
         "if newer:",
+        is_detached=True,
+    ),
+    Mutant(
+        "supervisor",
+        "a node that is back is not waited for while it reads",
+        " and not self._is_awaited(now):",
+        ":",
+        is_detached=True,
+    ),
+    Mutant(
+        "run_state",
+        "what is left counts after the next attempt has begun",
+        'is_judged = value["attempt"] == self.attempt == self.judged and self.is_superseded',
+        "is_judged = self.judged > 0",
+        is_detached=True,
     ),
     Mutant("host", "an empty disk keeps its vote", "", "", 23),
 )

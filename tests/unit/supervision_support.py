@@ -35,6 +35,7 @@ SECONDS = {
 # Seconds for which a controller grants the first attempt: longer than a lease and what comes after.
 GRANTED = 20.0
 TICK = 0.5
+GUARD_MARGIN = 2.0  # as LEASE_MARGIN of agent/guard.py
 FAULTY, QUIET = 70.0, 55.0  # seconds with faults, and without them at the end
 SLACK = 2 * TICK  # in which a node that thawed notices it
 TARGET = 300  # steps of the training
@@ -286,11 +287,16 @@ class World:
         """Return the controller's word about the first attempt, as the host has it on its disk."""
         return self.parts.Beginning(1, tuple(self.first), host.granted, 0, None, GRANTED)
 
+    @staticmethod
+    def _newer(run, found):
+        """Return the newest checkpoint that the attempt has left, None without a newer one."""
+        saved = max((finding["saved"] for finding in found.values()), default=0)
+        if saved <= run.step:
+            return None
+        return {"step": saved, "point": None}
+
     def _judge(self, run, found):
         """Return the entry of a verdict. Every attempt that failed may be followed by another."""
-        newer, saved = None, max((finding["saved"] for finding in found.values()), default=0)
-        if saved > run.step:
-            newer = {"step": saved, "point": None}
         return {
             "kind": "verdict",
             "attempt": run.attempt,
@@ -298,7 +304,7 @@ class World:
             "delay": self.chance.choice([0.0, 0.0, 3.0]),
             "verdict": {},
             "decision": {},
-            "newer": newer,
+            "newer": self._newer(run, found),
         }
 
     # -- time --
@@ -324,12 +330,12 @@ class World:
         host.running, host.ending_at, host.checked, host.reported = 0, None, 0, None
         saved = host.disk and json.loads(json.dumps(host.disk))
         host.granted = self.clock(host)  # as the product does after a boot
-        more = (None, None)
+        more, newer = (None, None), None
         if self.is_detached:
-            more = (self._beginning(host), self._judge)
+            more, newer = (self._beginning(host), self._judge), self._newer
         host.supervisor = self.parts.Supervisor(
             host.identity, self.voters, self.size, saved, self.clock(host),
-            random.Random(self.chance.random()), *more, None, self.learners, self.least,
+            random.Random(self.chance.random()), *more, None, self.learners, self.least, newer,
         )  # fmt: skip
         if saved is None:
             host.disk = host.supervisor.raft.state()
@@ -441,8 +447,8 @@ class World:
         for host in self.hosts.values():
             if host.ending_at is not None and self.now >= host.ending_at:
                 host.running, host.ending_at = 0, None
-            if host.running and self.now < host.mute_until and self.now >= host.frozen_until:
-                host.running = 0  # the watchdog of systemd, within its seconds
+            if host.running and self._is_left(host):
+                host.running = 0
         attempts = {host.running for host in self.hosts.values()} - {0}
         every = NOTED
         if self.is_detached:
@@ -463,6 +469,18 @@ class World:
                 for host in awake:
                     host.failed = True  # it lost its peers
         self.at(1.0, self.train)
+
+    def _is_left(self, host):
+        """Return whether a supervisor stands still, and its guard ends the attempt (agent/guard.py)."""
+        is_mute = self.now < host.mute_until and self.now >= host.frozen_until
+        if not is_mute or host.supervisor is None:
+            return False
+        (attempt, ends), first = host.supervisor.lease, host.supervisor.beginning
+        if attempt != host.running:
+            ends = -1e9
+        if first and first.attempt == host.running:
+            ends = max(ends, first.until)
+        return self.clock(host) > ends + GUARD_MARGIN
 
     # -- faults --
 
@@ -602,12 +620,11 @@ class World:
         if not self.least <= len(set(plan["members"])) <= self.size:
             raise Unsafe(f"attempt {plan['attempt']} begins on {plan['members']}")
 
-    def _check_newer(self, verdict):
-        """Check that a verdict's checkpoint is one that the attempt has written to its end."""
-        attempt = verdict["attempt"]
+    def _check_newer(self, attempt, step):
+        """Check that a checkpoint is one that the attempt has written to its end."""
         ended = [h for h in self.hosts.values() if h.newest == attempt and not h.running]
-        if verdict["newer"]["step"] not in [host.written for host in ended]:
-            raise Unsafe("a verdict names a checkpoint that its attempt has not written")
+        if step not in [host.written for host in ended]:
+            raise Unsafe("a checkpoint counts that its attempt has not written")
         if any(later > attempt for later in self.started):
             raise Unsafe("a superseded attempt's checkpoint counts")
 
@@ -635,7 +652,9 @@ class World:
             if any(attempt > value["attempt"] for attempt in self.started):
                 raise Unsafe("a superseded attempt's checkpoint counts")
         if changed and value.get("newer"):
-            self._check_newer(value)
+            self._check_newer(value["attempt"], value["newer"]["step"])
+        if changed and value.get("kind") == "left":
+            self._check_newer(value["attempt"], value["step"])
         if self.state.step < before:
             raise Unsafe("an older checkpoint counts again")
         if changed and value.get("kind") == "plan" and value["step"] != before:

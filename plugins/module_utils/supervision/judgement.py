@@ -26,7 +26,7 @@ def judge(order, planned_ranks, run, found):
     found}.
     """
     verdict_found, ranks = _decide(planned_ranks, found)
-    newer = _newer(order, run, found)
+    newer = find_newer(order, run, found)
     if newer or run.written_by == run.attempt:
         # The log that says so may be lost with its node.
         step = (newer or {"step": run.step})["step"]
@@ -64,8 +64,10 @@ def judge(order, planned_ranks, run, found):
     }
 
 
-def _newer(order, run, found):
+def find_newer(order, run, found):
     """Return {step, point} of a newer checkpoint that the attempt has left, None without one.
+
+    order: the Order. found: {node: its finding}.
 
     A member looks for it after the attempt's end there, so that the training changes nothing. What
     another attempt has left does not count: it was superseded, and may have gone on.

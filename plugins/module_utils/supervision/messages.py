@@ -41,6 +41,7 @@ _VALUES = {
         "verdict": dict,
         "decision": dict,
     },
+    "left": {"attempt": _COUNT, "step": _COUNT},
     "stop": {"generation": _COUNT},
 }
 # What a peer may ask the leader for. The leader makes the other entries itself. None opens a run
@@ -49,6 +50,7 @@ _REQUESTS = ("stop",)
 # Fields that may be missing.
 _OPTIONAL = {
     "checkpoint": {"point"},
+    "left": {"point"},
     "verdict": {"trained", "saved", "resume", "newer", "instead", "failed", "broken"},
 }
 _REPORT = (_COUNT, bool, bool, bool, _COUNT)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 import random
 import sys
@@ -69,6 +70,7 @@ class Program:
             self._judge,
             self._choose,
             [name for name in self.nodes if name not in order.voters],
+            newer=functools.partial(judgement.find_newer, order),
         )
         if saved is None:
             self._save()
@@ -85,6 +87,8 @@ class Program:
         self.status = {}
         self.announcer = announcer.Announcer(place, order)
         self.lease = self.supervisor.lease
+        if saved is None:
+            self._write_lease(order.first, now)  # the controller's own, until the nodes agree
 
     def _path(self, name):
         return os.path.join(self.place, name)
@@ -124,6 +128,9 @@ class Program:
         if (attempt, until) == self.lease:
             return
         self.lease = attempt, until
+        self._write_lease(attempt, until)
+
+    def _write_lease(self, attempt, until):
         beginning, ends = self.supervisor.beginning, until
         if beginning and attempt == beginning.attempt:
             ends = max(until, beginning.until)

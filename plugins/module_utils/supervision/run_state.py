@@ -12,6 +12,7 @@ before it changes nothing, so that a late or doubled one does no harm.
     verdict     why the attempt ended, whether another one may begin, which nodes failed by a fault
                 of their own, which of them are broken, the newer checkpoint that the attempt has
                 left, and the older one that stands instead of one that is lost
+    left        a node that came back after the verdict has found a newer checkpoint of the attempt
     stop        a person ends the run. Only a controller's open makes a next generation
     open        the next generation. Today's resume.yml begins a new log instead, and messages.py
                 takes no such entry of a peer
@@ -70,6 +71,7 @@ class RunState:
             "checkpoint": self._apply_checkpoint,
             "done": self._apply_done,
             "verdict": self._apply_verdict,
+            "left": self._apply_left,
             "stop": self._apply_stop,
             "open": self._apply_open,
         }
@@ -130,6 +132,14 @@ class RunState:
                 self.written_by = self.attempt
             if instead and instead["step"] < self.step and self.written_by < self.attempt:
                 self.step, self.point = instead["step"], instead["point"]
+        return fits
+
+    def _apply_left(self, value: Json) -> bool:
+        is_judged = value["attempt"] == self.attempt == self.judged and self.is_superseded
+        fits = is_judged and self.is_open() and value["step"] > self.step
+        if fits:
+            self.step, self.point = value["step"], value.get("point")
+            self.written_by = self.attempt
         return fits
 
     def _apply_stop(self, value: Json) -> bool:

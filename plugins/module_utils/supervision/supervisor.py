@@ -58,6 +58,9 @@ class Beginning(typing.NamedTuple):
 
 # Returns the entry `verdict` of an ended attempt by what its members found.
 Judge = typing.Callable[[RunState, "dict[str, Json]"], Json]
+# Returns {step, point} of a checkpoint of the newest attempt that its members found and that is newer
+# than the run's, None without one.
+Newer = typing.Callable[[RunState, "dict[str, Json]"], "Json | None"]
 # Returns the members of the next attempt, () for none, by the run, the nodes that are ready, and
 # whether they may be fewer than those of the first attempt.
 Choose = typing.Callable[[RunState, "list[str]", bool], typing.Sequence[str]]
@@ -97,17 +100,19 @@ class Supervisor:
         choose: Choose | None = None,
         learners: typing.Iterable[str] = (),
         least: int | None = None,
+        newer: Newer | None = None,
     ) -> None:
         """Begin without a lease.
 
         size: how many nodes an attempt has. saved, learners: see Raft. Without a judge every failed
         attempt is followed by another one. Without `choose` any nodes may train together, and least
-        is how many there have to be, None: size.
+        is how many there have to be, None: size. Without `newer` no finding counts that comes after
+        the verdict.
         """
         self.me, self.size, self.least = me, size, least or size
         self.raft = Raft(me, voters, saved, now, chance, learners)
         self.run, self.applied = RunState(), 0
-        self.beginning, self.judge = beginning, judge
+        self.beginning, self.judge, self.newer = beginning, judge, newer
         self.choose = choose or self._first_ready
         if beginning:
             self.run = RunState(beginning.attempt - 1, beginning.step, beginning.point)
@@ -125,6 +130,7 @@ class Supervisor:
         self._nonce = int(now * 1e6)
         self._asked: dict[int, float] = {}  # {nonce: time of asking}
         self._seen: dict[str, float] = {}  # leader: {node: when it asked last}
+        self._back: dict[str, float] = {}  # leader: {node: since when it is heard}
         self._reports: dict[str, Report] = {}
         self._over: dict[str, int] = {}
         self._reads: list[tuple[int, str, Json]] = []  # (round, node, its question)
@@ -267,11 +273,13 @@ class Supervisor:
         if is_leader:
             self._is_news = True
             self._since, self._seen, self._reads = now, {}, []
-            self._reports, self._over = {}, {}
+            self._reports, self._over, self._back = {}, {}, {}
 
     def _on_ask_lease(self, sender: str, message: Json, now: float) -> None:
         if self.raft.role != "leader":
             return
+        if sender not in self._seen or now - self._seen[sender] > LOST:
+            self._back[sender] = now
         self._seen[sender] = now
         self._reports[sender] = Report(*message["report"])
         self._over[sender] = message["over"]
@@ -319,9 +327,30 @@ class Supervisor:
             return None
         if not run.is_superseded and self._has_failed(now):
             return {"kind": "supersede", "attempt": run.attempt}
-        if run.is_superseded and self._may_begin(now):
-            return self._next_plan(now)
+        if run.is_superseded and self._may_begin(now) and not self._is_awaited(now):
+            return self._left() or self._next_plan(now)
         return None
+
+    def _is_awaited(self, now: float) -> bool:
+        """Return whether a member of the ended attempt is back, and still reads what it has left."""
+        if not self.newer:
+            return False
+        return any(
+            report.attempt == self.run.attempt
+            and not report.finding
+            and self._is_heard(node, now)
+            and now < self._back.get(node, -FINDING) + FINDING
+            for node, report in self._reports.items()
+            if node in self.run.members
+        )
+
+    def _left(self) -> Json | None:
+        """Return the entry of a newer checkpoint than the verdict of the attempt says, or None."""
+        run = self.run
+        if not self.newer or run.judged != run.attempt:
+            return None
+        newer = self.newer(run, self._found())
+        return newer and dict(newer, kind="left", attempt=run.attempt)
 
     def _note_reports(self) -> Json | None:
         """Return the entry that one member's report asks for, or None."""
@@ -357,16 +386,20 @@ class Supervisor:
             return None
         if not (run.is_done or (run.is_superseded and self._may_begin(now))):
             return None
-        reports = {node: self._reports.get(node, IDLE) for node in run.members}
-        found = {
-            node: report.finding
-            for node, report in reports.items()
-            if report.attempt == run.attempt and report.finding
-        }
-        missing = [node for node in reports if node not in found]
+        found = self._found()
+        missing = [node for node in run.members if node not in found]
         if any(self._is_heard(node, now) for node in missing) and now < self._since + FINDING:
             return None
         return self.judge(run, found)
+
+    def _found(self) -> dict[str, Json]:
+        """Return {member: what it has found after the newest attempt's end}."""
+        reports = {node: self._reports.get(node, IDLE) for node in self.run.members}
+        return {
+            node: report.finding
+            for node, report in reports.items()
+            if report.attempt == self.run.attempt and report.finding
+        }
 
     def _first_plan(self, first: Beginning, now: float) -> Json | None:
         """Return the plan of the controller's attempt, once all its members have asked.

@@ -22,6 +22,7 @@ VALUES = {
         "verdict": {"text": "why"},
         "decision": {"why": "so"},
     },
+    "left": {"attempt": 2, "step": 9},
     "stop": {"generation": 1},
 }
 VALUES = {kind: dict(fields, kind=kind) for kind, fields in VALUES.items()}
@@ -105,9 +106,10 @@ def test_no_peer_opens_a_run_again():
     assert not is_valid(dict(MESSAGES["append"], entries=[[1, value]]))
 
 
+@pytest.mark.parametrize("kind", ["checkpoint", "left"])
 @pytest.mark.parametrize("point", [None, {"name": "4"}])
-def test_a_checkpoint_may_be_described(point):
-    assert all(map(is_valid, carriers(dict(VALUES["checkpoint"], point=point))))
+def test_a_checkpoint_may_be_described(point, kind):
+    assert all(map(is_valid, carriers(dict(VALUES[kind], point=point))))
     assert not any(map(is_valid, carriers(dict(VALUES["done"], point=point))))
 
 

@@ -360,13 +360,15 @@ def test_a_node_whose_peers_have_gone_ends_its_processes(world):
 
 
 def test_the_lease_on_the_disk_is_the_one_that_the_guard_reads(world, monkeypatch):
+    program, path = world.programs["node1"], world.folder / "node1" / orders.LEASE
+    granted = program.supervisor.beginning.until
+    kept = json.loads(path.read_text())
+    assert (kept["attempt"], kept["ends"]) == (1, granted) and kept["until"] < granted
     world.agree()
-    program = world.programs["node1"]
     world.until(lambda program: program.supervisor.lease[0] == 1)
-    path = world.folder / "node1" / orders.LEASE
     kept = json.loads(path.read_text())
     assert (kept["attempt"], kept["until"]) == program.supervisor.lease
-    assert kept["ends"] == max(kept["until"], program.supervisor.beginning.until)
+    assert kept["ends"] == max(kept["until"], granted)
 
     def refuse(*_given):
         raise OSError("no space left")

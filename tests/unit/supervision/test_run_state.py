@@ -94,6 +94,29 @@ def test_what_an_attempt_has_left_stands_where_it_is_newer():
     assert (state.step, state.point) == (20, None)
 
 
+LEFT = {"kind": "left", "attempt": 1, "step": 30, "point": {"name": "3"}}
+VERDICT = dict(judged(None), attempt=1)
+
+
+@pytest.mark.parametrize(
+    "values, fits",
+    [
+        ((SAVED, FAILED[1], VERDICT), True),
+        ((SAVED, FAILED[1]), False),  # the verdict is still to come
+        ((SAVED,), False),
+        ((SAVED, FAILED[1], VERDICT, plan(2, step=20)), False),
+        ((SAVED, FAILED[1], dict(VERDICT, again=False)), False),
+        ((SAVED, FAILED[1], dict(VERDICT, newer={"step": 30, "point": None})), False),
+        ((SAVED, FAILED[1], VERDICT, {"kind": "stop", "generation": 1}), False),
+    ],
+)
+def test_what_a_node_finds_after_the_verdict_counts_until_the_next_attempt(values, fits):
+    state, changed = after(*BEGUN, *values, LEFT)
+    assert changed is fits and (state.point == {"name": "3"}) is fits
+    if fits:
+        assert (state.step, state.written_by) == (30, 1)
+
+
 def test_the_node_that_failed_last_is_the_last_one():
     state, _changed = after()
     for attempt, names in ((1, ["b"]), (2, []), (3, ["a"]), (4, ["b"])):

@@ -206,6 +206,51 @@ def test_a_finding_that_never_comes_holds_the_verdict_up_for_a_minute():
     assert made.run.judged == 1
 
 
+def found_newer(run, found):
+    """Return the newest checkpoint of findings that have its step."""
+    newest = max((finding["step"] for finding in found.values()), default=0)
+    return {"step": newest, "point": None} if newest > run.step else None
+
+
+FOUND = FAILED._replace(finding={"step": 9})
+JUDGED_AT = 15.0 + supervisor.FINDING
+
+
+def judged_without_a_finding():
+    """Return a node that is a run of its own. Its next attempt begins 30 s after the verdict."""
+    made = alone(again=True, delay=30.0, expected={})
+    made.newer = found_newer
+    pass_time(made, 10.0, JUDGED_AT, FAILED)
+    assert (made.run.attempt, made.run.judged, made.run.step) == (1, 1, 0)
+    return made
+
+
+def test_what_is_found_after_the_verdict_counts_for_the_next_attempt():
+    made = judged_without_a_finding()
+    pass_time(made, JUDGED_AT, JUDGED_AT + 5.0, FOUND)
+    assert (made.run.attempt, made.run.step) == (1, 9)
+    pass_time(made, JUDGED_AT + 5.0, JUDGED_AT + 35.0, FOUND)
+    assert made.run.attempt == 2 and made.take_actions()[0]["step"] == 9
+
+
+def test_a_member_that_is_back_is_waited_for_while_it_reads():
+    made = judged_without_a_finding()
+    made._back["a"] = back = JUDGED_AT + 10.0
+    pass_time(made, JUDGED_AT, back + supervisor.FINDING - 1.0, FAILED)
+    assert made.run.attempt == 1, "the delay was over long ago"
+    pass_time(made, back + supervisor.FINDING - 1.0, back + supervisor.FINDING + 1.0, FAILED)
+    assert made.run.attempt == 2
+
+
+def test_a_member_is_back_when_it_asks_after_a_silence():
+    made = leader_of_three()
+    made._seen, made._back = {"b": 100.0}, {"b": 1.0}
+    question = {"nonce": 1, "report": list(supervisor.IDLE), "over": 0}
+    for now, since in ((100.0 + supervisor.LOST, 1.0), (130.0, 130.0), (131.0, 130.0)):
+        made._on_ask_lease("b", question, now)
+        assert made._back["b"] == since
+
+
 def leader_of_three():
     """Return the leader of a and b, which train, and a spare s. b does not answer any more."""
     plan = dict(PLAN, attempt=1)
