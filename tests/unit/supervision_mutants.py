@@ -289,7 +289,12 @@ MUTANTS = (
         "            self.is_superseded",
         seed=28,
     ),
-    Mutant("run_state", "an older checkpoint counts again", ' and value["step"] > self.step', ""),
+    Mutant(
+        "run_state",
+        "an older checkpoint counts again",
+        'is_current and self.is_open() and value["step"] > self.step',
+        "is_current and self.is_open()",
+    ),
     Mutant(
         "supervisor",
         "what a node found after an older attempt counts",

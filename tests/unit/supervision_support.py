@@ -96,6 +96,16 @@ STRESSES = {
         cut=(0.5, 8.0),
         faults=("kill", "partition", "freeze"),
     ),
+    # Nodes that come back after the verdict, which the others have agreed on without them.
+    "away": Stress(
+        sizes=(3, 3, 4),
+        first=(10.0, 30.0),
+        every=12.0,
+        losses=(0.0, 0.02),
+        delays=(0.05, 0.2, 1.0),
+        crashed=(14.0, 30.0),
+        faults=("crash", "crash", "crash", "kill"),
+    ),
     "disks": Stress(
         sizes=(3, 4),
         every=2.0,
@@ -463,7 +473,9 @@ class World:
                 for host in awake:
                     host.step += 1
                     host.done = host.step >= TARGET
-                    if host.step % every == 0:
+                    # A detached run's rank 0 alone saves. It may be the node that is away.
+                    saves = not self.is_detached or host.identity == team[0]
+                    if saves and host.step % every == 0:
                         host.written = host.step
             elif self.now > self.started[attempt] + 6.0 and self.chance.random() < 0.3:
                 for host in awake:
@@ -471,7 +483,7 @@ class World:
         self.at(1.0, self.train)
 
     def _is_left(self, host):
-        """Return whether a supervisor stands still, and its guard ends the attempt (agent/guard.py)."""
+        """Return whether a supervisor stands still, and its guard ends the attempt."""
         is_mute = self.now < host.mute_until and self.now >= host.frozen_until
         if not is_mute or host.supervisor is None:
             return False

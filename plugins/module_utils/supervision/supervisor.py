@@ -58,8 +58,8 @@ class Beginning(typing.NamedTuple):
 
 # Returns the entry `verdict` of an ended attempt by what its members found.
 Judge = typing.Callable[[RunState, "dict[str, Json]"], Json]
-# Returns {step, point} of a checkpoint of the newest attempt that its members found and that is newer
-# than the run's, None without one.
+# Returns {step, point} of a checkpoint that the newest attempt's members found, and that is newer
+# than the run's. None without one.
 Newer = typing.Callable[[RunState, "dict[str, Json]"], "Json | None"]
 # Returns the members of the next attempt, () for none, by the run, the nodes that are ready, and
 # whether they may be fewer than those of the first attempt.
@@ -332,7 +332,7 @@ class Supervisor:
         return None
 
     def _is_awaited(self, now: float) -> bool:
-        """Return whether a member of the ended attempt is back, and still reads what it has left."""
+        """Return whether a member is back, and still reads what the ended attempt has left."""
         if not self.newer:
             return False
         return any(
