@@ -345,7 +345,7 @@ class Guard:
             deadline = time.monotonic() + HANG_SECONDS
             peers.keep_evidence(self.attempt)
         self.await_peers(calls, deadline)
-        self.stop_unit()
+        self.systemctl("stop")
 
     def is_lease_over(self):
         """Return whether the lease is over, and the supervisor has not ended the attempt.
@@ -360,18 +360,18 @@ class Guard:
         return isinstance(ends, float) and now > ends + LEASE_MARGIN
 
     def end_here(self):
-        """End this node's part of the attempt."""
+        """End this node's part."""
         if not attempt_files.read_stop(self.attempt):
             stop_note = {"by": "peer", "reason": "peer", "from": BY_NODES, "time": time.time()}
             self.note("stop.json", stop_note)
-        self.stop_unit()
+        self.systemctl("kill", "--signal=KILL")  # no time for TERM
+        self.systemctl("stop")
 
-    def stop_unit(self):
-        """End the attempt's unit."""
-        environment = systemd.manager_environment()
+    def systemctl(self, *words):
+        """Call systemctl for the unit."""
         subprocess.call(
-            ["systemctl", "--user", "stop", self.record["unit"]],
-            env=environment,
+            ["systemctl", "--user", *words, self.record["unit"]],
+            env=systemd.manager_environment(),
             stderr=subprocess.DEVNULL,
         )
 

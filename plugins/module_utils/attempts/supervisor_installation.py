@@ -25,6 +25,10 @@ def install(run_command, home, base, given, archives):
     plans (see planned_attempts.py), and the text job. archives: {file name: bytes}.
     """
     place = orders.place_of(os.path.join(base, "runs", given["run"]), given["node"])
+    earlier = read(home, base, given["run"], given["node"])
+    if earlier and earlier["open"]:
+        # It stays for a while after the run's end, and would write what is forgotten here.
+        supervisor_unit.remove(run_command, home, earlier["unit"], given["node"])
     _forget_earlier(place)
     texts = {
         orders.PLANS: json.dumps(given["plans"]),
@@ -89,8 +93,11 @@ def check_start(home, base, params):
 
 
 def _forget_earlier(place):
-    """Remove the state of a supervisor that an earlier start of this run had here."""
-    for name in (orders.STATE, orders.STATUS, orders.LEASE, orders.WISH, orders.REPLICATOR):
+    """Remove the state of a supervisor that an earlier start of this run had here.
+
+    The votes go last. Without them the rest would look as if they had been lost.
+    """
+    for name in (orders.STATUS, orders.LEASE, orders.WISH, orders.REPLICATOR, orders.STATE):
         path = os.path.join(place, name)
         if os.path.exists(path):
             os.unlink(path)

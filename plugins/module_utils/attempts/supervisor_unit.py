@@ -13,9 +13,7 @@ import os
 
 from ..base.interpreter import node_python
 
-# Exit codes after which the unit is not started again: the run is over, and what the supervisor
-# needs of the disk is damaged.
-OVER, DAMAGED = 75, 76
+OVER = 75  # exit code after which the unit is not started again
 UNITS = ".config/systemd/user"
 PROGRAM = "supervisor.pyz"
 # Seconds without a word until systemd ends a supervisor that stands still, and starts it again.
@@ -47,7 +45,7 @@ Type=notify
 ExecStart={python} -I {place}/{PROGRAM} {place}
 Restart=always
 RestartSec=1
-RestartPreventExitStatus={OVER} {DAMAGED}
+RestartPreventExitStatus={OVER}
 SuccessExitStatus={OVER}
 WatchdogSec={WATCHDOG_SECONDS}
 KillMode=control-group

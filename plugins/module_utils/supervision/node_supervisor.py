@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import json
 import os
 import random
 import sys
@@ -22,7 +23,7 @@ import time
 from ..agent import systemd
 from ..attempts import attempt_dir, mesh_credential, ownership, supervisor_unit
 from ..attempts import supervisor_order as orders
-from ..base.files import read_json, read_mapping, write_json
+from ..base.files import read_mapping, write_json
 from ..notify import sender
 from . import announcer, channel, judgement, messages, node_attempts, planned_attempts
 from .supervisor import Beginning, Supervisor
@@ -31,6 +32,7 @@ TICK = 0.2  # seconds without a message until the next look
 ALIVE_SECONDS = 1.0  # between two words to systemd's watchdog
 STATUS_SECONDS = 5.0
 WISH_SECONDS = 1.0
+LEASE_LEFT = 6.0  # of a lease that cannot be written anew: twice supervisor.ASK
 # Seconds that it stays after the end, so that every peer learns of the last entries.
 LINGER = 20.0
 # Seconds without a leader and without processes, after which it takes its peers' supervisors for
@@ -41,6 +43,10 @@ ALONE = 86400.0
 def clock():
     """Return the seconds of a clock that runs on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Damaged(Exception):
+    """This node has forgotten its votes, so it must not vote again."""
 
 
 class Program:
@@ -86,7 +92,7 @@ class Program:
         self.heard_at, self.over_at = now, None
         self.status = {}
         self.announcer = announcer.Announcer(place, order)
-        self.lease = self.supervisor.lease
+        self.lease, self.lease_ends = self.supervisor.lease, now
         if saved is None:
             self._write_lease(order.first, now)  # the controller's own, until the nodes agree
 
@@ -96,16 +102,24 @@ class Program:
     def _read_state(self):
         """Return what the protocol has saved, None before the first time.
 
-        Raises ValueError where it was lost: a node that has forgotten its votes must not vote.
+        Raises Damaged where it was lost. An OSError may pass.
         """
-        if os.path.exists(self._path(orders.STATE)):
-            saved = read_json(self._path(orders.STATE))
-            if not isinstance(saved, dict) or not {"term", "voted_for", "log"} <= set(saved):
-                raise ValueError(f"{orders.STATE} has not what was saved")
-            return saved
-        if os.path.exists(self._path(orders.STATUS)):
-            raise ValueError(f"{orders.STATE} is missing")
-        return None
+        try:
+            with open(self._path(orders.STATE), "rb") as handle:
+                content = handle.read()
+        except FileNotFoundError:
+            if os.path.exists(self._path(orders.STATUS)):
+                raise Damaged(f"{orders.STATE} is missing") from None
+            return None
+        try:
+            saved = json.loads(content.decode("utf-8"))
+            is_sound = saved["term"] >= 0 and {"voted_for", "log"} <= set(saved)
+            is_sound = is_sound and all(len(entry) == 2 for entry in saved["log"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Damaged(f"{orders.STATE}: {error}") from error
+        if not is_sound:
+            raise Damaged(f"{orders.STATE} has not what was saved")
+        return saved
 
     def _save(self):
         """Put what the protocol needs onto the disk, before a message says it."""
@@ -118,9 +132,11 @@ class Program:
         that began with the machine.
         """
         saved = read_mapping(self._path(orders.LEASE))
-        if saved.get("boot") != ownership.boot_mark():
+        attempt, until = saved.get("attempt"), saved.get("until")
+        is_sound = isinstance(attempt, int) and isinstance(until, (int, float))
+        if not is_sound or saved.get("boot") != ownership.boot_mark():
             return None
-        return saved["attempt"], saved["until"]
+        return attempt, until
 
     def _keep_lease(self):
         """Put a new lease onto the disk, also for the guard (agent/guard.py)."""
@@ -138,11 +154,13 @@ class Program:
         kept["boot"] = ownership.boot_mark()
         try:
             write_json(self._path(orders.LEASE), kept)
+            self.lease_ends = ends
         except OSError:
-            # A full disk. The supervisor need not come back, and an old lease would tell the guard
-            # that the attempt has none.
-            with contextlib.suppress(OSError):
-                os.unlink(self._path(orders.LEASE))
+            # A full disk. While the old lease lasts, it serves a supervisor that comes back. After
+            # that it would tell the guard that the attempt has none.
+            if self.lease_ends - clock() < LEASE_LEFT:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path(orders.LEASE))
 
     def _judge(self, run, found):
         """Return the verdict's entry of the newest attempt.
@@ -279,11 +297,16 @@ class Program:
                 mesh_credential.release(
                     self.order.home, self.order.run, self.order.first, self.order.node
                 )
-        unit = attempt_dir.unit_name(self.order.run, self.order.first)
-        supervisor_unit.forget(node_attempts.run_command, self.order.home, unit, self.order.node)
-        if supervisor_unit.is_installed(self.order.home, unit, self.order.node):
-            return supervisor_unit.OVER
-        return 0  # a unit without its file is not started again, and has no codes of its own
+        return leave(self.order)
+
+
+def leave(order):
+    """Remove this supervisor's unit, and return the exit code with which it stays away."""
+    unit = attempt_dir.unit_name(order.run, order.first)
+    supervisor_unit.forget(node_attempts.run_command, order.home, unit, order.node)
+    if supervisor_unit.is_installed(order.home, unit, order.node):
+        return supervisor_unit.OVER
+    return 0  # a unit without its file is not started again, and has no codes of its own
 
 
 def main(arguments):

@@ -137,6 +137,7 @@ class Supervisor:
         self._since = now  # leader: since when nobody else can have given a lease
         self._was_leader = False
         self._is_news = True  # leader: something was reported or applied since it looked
+        self._may_be_left = True  # leader: the same, for what an attempt has left
         self._handlers = {
             "ask_lease": self._on_ask_lease,
             "lease": self._on_lease,
@@ -197,7 +198,7 @@ class Supervisor:
         while self.applied < self.raft.commit:
             term, value = self.raft.log[self.applied]
             self.applied += 1
-            self._is_news = True
+            self._is_news = self._may_be_left = True
             before = self.run.is_superseded, self.run.is_done
             judged = self.run.judged
             if not self.run.apply(value):
@@ -271,7 +272,7 @@ class Supervisor:
             return
         self._was_leader = is_leader
         if is_leader:
-            self._is_news = True
+            self._is_news = self._may_be_left = True
             self._since, self._seen, self._reads = now, {}, []
             self._reports, self._over, self._back = {}, {}, {}
 
@@ -283,7 +284,7 @@ class Supervisor:
         self._seen[sender] = now
         self._reports[sender] = Report(*message["report"])
         self._over[sender] = message["over"]
-        self._is_news = True
+        self._is_news = self._may_be_left = True
         number = self.raft.begin_read(now)
         if number is not None:
             self._reads.append((number, sender, message))
@@ -347,9 +348,10 @@ class Supervisor:
     def _left(self) -> Json | None:
         """Return the entry of a newer checkpoint than the verdict of the attempt says, or None."""
         run = self.run
-        if not self.newer or run.judged != run.attempt:
+        if not self.newer or run.judged != run.attempt or not self._may_be_left:
             return None
         newer = self.newer(run, self._found())
+        self._may_be_left = newer is not None  # it may be refused, and is proposed again
         return newer and dict(newer, kind="left", attempt=run.attempt)
 
     def _note_reports(self) -> Json | None:

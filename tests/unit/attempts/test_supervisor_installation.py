@@ -117,6 +117,17 @@ def test_a_later_start_forgets_what_the_earlier_one_knew(node):
     assert (node.read()["start"], orders.read(str(node.place)).first) == ("t5", 5)
 
 
+def test_a_later_start_ends_a_supervisor_that_still_stays(node):
+    """It would write its record again."""
+    node.install()
+    unit = supervisor_unit.unit_path(node.home, attempt_dir.unit_name(RUN, 2), "node2")
+    assert Path(unit).exists()
+    node.calls.clear()
+    node.install(first=5, start="t5")
+    assert node.calls[:2] == ["stop", "disable"] and not Path(unit).exists()
+    assert node.calls[-1] == "start"
+
+
 def test_systemds_problem_is_returned_and_nothing_is_open(node):
     node.code = 1
     unit = f"yardsupervisor-{RUN}-2-node2"

@@ -326,17 +326,45 @@ def test_a_supervisor_that_comes_back_ends_no_attempt(world):
     assert world.logs() == [[], [], []]
 
 
-@pytest.mark.parametrize("content", [None, "broken", "[]", '{"term": 1}'])
-def test_a_supervisor_that_has_lost_its_votes_does_not_come_back(world, monkeypatch, content):
+@pytest.mark.parametrize("content", [None, "broken", "[]", '{"term": 1}', '{"term": "x"}'])
+def test_a_supervisor_that_has_lost_its_votes_takes_no_part_any_more(world, monkeypatch, content):
     world.agree()
     world.programs.pop("node2").channel.close()
+    monkeypatch.setattr(node_supervisor.Program, "run", lambda _program: "it runs")
     state = world.folder / "node2" / orders.STATE
+    sound = state.read_text()
     state.unlink()
     if content is not None:
         state.write_text(content)
-    monkeypatch.setattr(node_supervisor.Program, "run", lambda _program: 0)
-    found = node_supervisor.main([str(world.folder / "node2")])
-    assert found == supervisor_unit.DAMAGED
+    assert node_supervisor.main([str(world.folder / "node2")]) == 0
+    assert world.forgotten == ["node2"], "its unit is not started again"
+    state.write_text(sound)
+    assert node_supervisor.main([str(world.folder / "node2")]) == "it runs"
+
+
+def test_a_record_that_cannot_be_read_just_now_is_not_lost(world, monkeypatch):
+    world.agree()
+    world.programs.pop("node2").channel.close()
+    monkeypatch.setattr(node_supervisor, "open", refuse, raising=False)
+    with pytest.raises(OSError):
+        node_supervisor.main([str(world.folder / "node2")])
+    assert world.forgotten == []
+
+
+def refuse(*_given):
+    raise OSError("no memory, or no space")
+
+
+@pytest.mark.parametrize("damaged", [{"attempt": "x"}, {"until": None}, {"boot": "another"}])
+def test_a_lease_that_makes_no_sense_is_none(world, damaged):
+    world.agree()
+    program = world.programs["node1"]
+    world.until(lambda program: program.supervisor.lease[0] == 1)
+    path = world.folder / "node1" / orders.LEASE
+    kept = json.loads(path.read_text())
+    assert program._read_lease() == (1, kept["until"])
+    path.write_text(json.dumps(dict(kept, **damaged)))
+    assert program._read_lease() is None
 
 
 def test_a_verdict_is_shown_at_once(world, capsys):
@@ -369,14 +397,14 @@ def test_the_lease_on_the_disk_is_the_one_that_the_guard_reads(world, monkeypatc
     kept = json.loads(path.read_text())
     assert (kept["attempt"], kept["until"]) == program.supervisor.lease
     assert kept["ends"] == max(kept["until"], granted)
-
-    def refuse(*_given):
-        raise OSError("no space left")
-
     monkeypatch.setattr(node_supervisor, "write_json", refuse)
     program.supervisor.lease = (2, kept["until"] + 1)
     program._keep_lease()
-    # An old lease would tell the guard that the attempt has none.
+    assert json.loads(path.read_text()) == kept, "a supervisor that comes back has its rest"
+    program.supervisor.lease = (2, kept["until"] + 2)
+    monkeypatch.setattr(node_supervisor, "clock", lambda: kept["ends"] - 1.0)
+    program._keep_lease()
+    # Now the old lease would tell the guard that the attempt has none.
     assert not path.exists()
 
 
