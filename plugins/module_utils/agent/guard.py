@@ -2,7 +2,7 @@
 """Guard of one attempt on one node, against hangs and lost peers.
 
 It notices a neighbour that has vanished and a training that hangs, and ends the attempt everywhere.
-It ends this node's part where the lease is over and the supervisor has not come back to do so.
+It ends this node's part where the lease is over and the supervisor has not done so.
 It runs as a unit of its own beside the attempt's, and ends when the attempt's unit has gone. All
 times are of the monotonic clock. docs/runbooks/watchdog.md says when it acts, and when it does not.
 
@@ -31,7 +31,7 @@ NUMBER = re.compile(r"(?<=/attempt-)\d+\Z")
 # Keys of a plan with which an attempt has the pace of the one before it.
 SAME_PACE = ("endpoints", "settings", "code", "accelerator")
 EXIT_OVER = 75  # the unit is not started again after this one
-# Seconds in which the supervisor itself ends an attempt whose lease is over.
+# Seconds after a lease in which the supervisor itself ends the attempt.
 LEASE_MARGIN = 2.0
 BY_NODES = "the nodes of the run"  # as in attempts/ownership.py
 
@@ -350,7 +350,7 @@ class Guard:
     def is_lease_over(self):
         """Return whether the lease is over, and the supervisor has not ended the attempt.
 
-        A lease of another attempt or boot says nothing, nor does none.
+        One of another attempt or boot says nothing.
         """
         folder = os.path.join(os.path.dirname(self.attempt), "supervisor", self.node)
         lease = attempt_files.read_mapping(folder, "lease.json")
