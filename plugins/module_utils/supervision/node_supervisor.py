@@ -318,11 +318,9 @@ def main(arguments):
     os.umask(0o077)
     try:
         program = Program(arguments[0])
-    except (ValueError, KeyError, TypeError) as error:
-        print(
-            f"trainyard: {arguments[0]} is damaged, so this node does not vote: {error}", flush=True
-        )
-        return supervisor_unit.DAMAGED
+    except Damaged as error:
+        print(f"trainyard: this node takes no part any more: {error}", flush=True)
+        return leave(orders.read(arguments[0]))
     return program.run()
 
 
