@@ -229,6 +229,10 @@ by_nodes:
   description: Whether the nodes of a detached run began the attempt, and no controller did.
   type: bool
   returned: success
+planned_by:
+  description: The node that planned the attempt, where the nodes of a detached run began it.
+  type: str
+  returned: success
 problems:
   description: Files that could not be read and logs that no rank of the plan owns.
   type: list

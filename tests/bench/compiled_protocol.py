@@ -47,6 +47,7 @@ def compile_protocol():
         RunState=made["run_state"].RunState,
         keeps_names=False,
         **{name: getattr(made["supervisor"], name) for name in names},
+        **simulator.load_rules(),
         **simulator.SECONDS,
     )
 

@@ -21,7 +21,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(PROJECT / "collections"), str(PROJECT / "tests/unit")]
 import compiled_protocol
 import supervision_support as simulator
 from supervision_mutants import MUTANTS

@@ -2,7 +2,8 @@
 """A deterministic world of nodes, disks, clocks and a network, in which supervisors keep a run.
 
 One seed is one schedule of faults: crashes, empty disks, machines and supervisors that stand still,
-partitions (also of one direction), late, lost and doubled messages, processes that die, and two
+partitions (also of one direction), late, lost and doubled messages, processes that die, nodes that
+are lost for good with all checkpoints that they hold, spares that another run holds, and two
 controllers that stop the run and open it. The safety rules are checked after every event, and after
 a quiet time that a run with enough nodes trains.
 """
@@ -10,16 +11,20 @@ a quiet time that a run with enough nodes trains.
 from __future__ import annotations
 
 import heapq
+import itertools
 import json
 import marshal
 import math
 import random
 import sys
 import types
-import typing
 from pathlib import Path
 
-SOURCES = Path(__file__).resolve().parents[2] / "plugins/module_utils/supervision"
+from supervision_stresses import STRESSES
+
+PROJECT = Path(__file__).resolve().parents[2]
+SOURCES = PROJECT / "plugins/module_utils/supervision"
+PACKAGE = "ansible_collections.trainyard.cluster.plugins.module_utils.supervision"
 MODULES = ("raft", "run_state", "supervisor")
 # The product's seconds, made shorter so that a schedule has more to tell.
 ELECTION = (1.0, 2.0)
@@ -41,122 +46,12 @@ SLACK = 2 * TICK  # in which a node that thawed notices it
 TARGET = 300  # steps of the training
 CHECKPOINT = 2  # steps between two checkpoints of a detached run
 NOTED = 10  # steps between two that its nodes know of at once. Other runs save no others
+COPIED = 0.08  # share of the seconds of training in which the newest checkpoint is copied
+FOREVER = 1e9
 TWICE = ((0,), (0,), (0,), (0,), (0, 1))  # the copies of one message, by chance
 # Of the run's state, what the rules about a plan need.
 KNOWN_BEFORE = ("attempt", "generation", "is_stopped", "is_done", "is_superseded")
 FLAT = {"ask_vote", "vote", "appended", "lease"}  # messages in which nothing is the sender's
-
-
-class Stress(typing.NamedTuple):
-    """What goes wrong in a schedule, and how often. Each of a tuple's items is as likely."""
-
-    sizes: tuple[int, ...] = (2, 2, 3, 3, 4)  # nodes of an attempt
-    losses: tuple[float, ...] = (0.0, 0.0, 0.02, 0.2)  # share of the messages
-    delays: tuple[float, ...] = (0.05, 0.2, 1.0, 3.0)  # mean seconds of a message
-    first: tuple[float, float] = (2.0, 15.0)  # seconds before the first fault
-    every: float = 4.5  # mean seconds between two faults
-    crashed: tuple[float, float] = (0.5, 20.0)  # seconds until a machine is back
-    frozen: tuple[float, ...] = (1.5, 6.0, 10.0, 30.0)
-    cut: tuple[float, float] = (1.5, 30.0)  # seconds of a partition
-    keeps_mail: bool = False  # whether a machine that stood still gets what was sent meanwhile
-    most_voters: int = 99  # the nodes after so many have no vote
-    may_shrink: bool = False  # whether fewer nodes may train. Some never come back then
-    faults: tuple[str, ...] = (
-        "crash", "crash", "freeze", "freeze", "mute", "partition",
-        "partition", "one_way", "kill", "kill", "wipe", "control",
-    )  # fmt: skip
-
-
-STRESSES = {
-    "all": Stress(),
-    "restarts": Stress(
-        every=1.5,
-        delays=(0.2, 1.0, 3.0),
-        crashed=(0.1, 2.0),
-        faults=("crash", "crash", "crash", "partition", "kill"),
-    ),
-    "cuts": Stress(
-        every=2.0,
-        losses=(0.02, 0.2, 0.4),
-        delays=(0.05, 0.2, 1.0),
-        cut=(0.5, 8.0),
-        faults=("partition", "partition", "one_way", "one_way", "kill"),
-    ),
-    "freezes": Stress(
-        every=2.5,
-        delays=(0.2, 1.0, 3.0),
-        frozen=(1.5, 6.0, 10.0, 20.0),
-        keeps_mail=True,
-        faults=("freeze", "freeze", "freeze", "kill", "mute", "partition"),
-    ),
-    "late": Stress(
-        first=(0.5, 8.0),
-        every=2.5,
-        delays=(3.0, 6.0),
-        cut=(0.5, 8.0),
-        faults=("kill", "partition", "freeze"),
-    ),
-    # Nodes that come back after the verdict, which the others have agreed on without them.
-    "away": Stress(
-        sizes=(3, 3, 4),
-        first=(10.0, 30.0),
-        every=12.0,
-        losses=(0.0, 0.02),
-        delays=(0.05, 0.2, 1.0),
-        crashed=(14.0, 30.0),
-        faults=("crash", "crash", "crash", "kill"),
-    ),
-    "disks": Stress(
-        sizes=(3, 4),
-        every=2.0,
-        losses=(0.0, 0.2, 0.4),
-        crashed=(0.1, 5.0),
-        cut=(0.5, 8.0),
-        faults=("wipe", "wipe", "crash", "partition", "one_way"),
-    ),
-    "wishes": Stress(
-        first=(0.1, 6.0),
-        every=1.5,
-        delays=(0.2, 1.0, 3.0, 6.0),
-        crashed=(0.1, 5.0),
-        cut=(0.5, 8.0),
-        faults=("control", "control", "control", "crash", "partition", "kill"),
-    ),
-    "splits": Stress(
-        first=(0.5, 8.0),
-        every=5.0,
-        losses=(0.0, 0.02),
-        delays=(0.05, 0.2),
-        cut=(6.0, 20.0),
-        faults=("split",),
-    ),
-    "learners": Stress(
-        sizes=(2, 3, 4, 7, 12),
-        every=3.0,
-        delays=(0.05, 0.2, 1.0),
-        crashed=(0.1, 8.0),
-        cut=(0.5, 12.0),
-        most_voters=3,
-    ),
-    "shrink": Stress(
-        sizes=(2, 3, 4, 5),
-        every=4.0,
-        delays=(0.05, 0.2, 1.0),
-        crashed=(0.5, 40.0),
-        cut=(1.5, 30.0),
-        faults=("crash", "crash", "crash", "partition", "one_way", "freeze", "kill", "control"),
-        may_shrink=True,
-    ),
-    "turns": Stress(
-        sizes=(3, 4),
-        first=(0.5, 4.0),
-        every=1.0,
-        delays=(0.2, 1.0),
-        crashed=(0.1, 4.0),
-        cut=(0.5, 4.0),
-        faults=("depose", "depose", "depose", "crash", "wipe", "control"),
-    ),
-}
 
 
 def load(mutant=None):
@@ -183,8 +78,30 @@ def load(mutant=None):
         RunState=made["run_state"].RunState,
         keeps_names=bool(mutant and mutant.module == "host"),
         **{name: getattr(made["supervisor"], name) for name in names},
+        **load_rules(mutant),
         **SECONDS,
     )
+
+
+def load_rules(mutant=None):
+    """Return {name: a function by which a leader decides}, with a Mutant's change or without.
+
+    A simulated checkpoint is {attempt, step, digest}, and its step its place among all.
+    """
+    made = {}
+    for name in ("judgement", "planned_attempts"):
+        source = (SOURCES / f"{name}.py").read_text(encoding="utf-8")
+        if mutant and mutant.module == name:
+            source = mutant.apply(source)
+        made[name] = {"__name__": f"{PACKAGE}.{name}", "__package__": PACKAGE}
+        exec(compile(source, name, "exec"), made[name])
+    places = types.SimpleNamespace(order_of=lambda point: point["step"])
+    made["judgement"].update(node_attempts=places, _is_sound=lambda _order, point: bool(point))
+    return {
+        "find_newer": made["judgement"]["find_newer"],
+        "find_instead": made["judgement"]["_instead"],
+        "choose": made["planned_attempts"]["choose"],
+    }
 
 
 class Unsafe(AssertionError):
@@ -193,6 +110,20 @@ class Unsafe(AssertionError):
 
 class Stuck(AssertionError):
     """After a quiet time the run does not train."""
+
+
+def by_step(key):
+    """Return a checkpoint's place among all of a run. key: (attempt, step)."""
+    attempt, step = key
+    return step, attempt
+
+
+def describe(key):
+    """Return the point of a checkpoint (attempt, step), None for None."""
+    if key is None:
+        return None
+    attempt, step = key
+    return {"attempt": attempt, "step": step, "digest": f"{attempt}-{step}"}
 
 
 def is_shared(message):
@@ -213,7 +144,11 @@ class Host:
         self.granted = -1e9  # until when a controller has granted the first attempt
         self.supervisor = None
         self.booted = 0.0
-        self.is_lost = False  # for good
+        self.is_lost = self.is_damaged = False  # for good: the machine, and its supervisor alone
+        self.borrowed_until = -1e9  # another run holds this spare
+        self.held = set()  # (attempt, step) of the complete checkpoints on its disk
+        self.fetched = set()  # those that it has started from. Other hosts do not get them from it
+        self.lacks = False  # whether its newest attempt did not start for want of a checkpoint
         self.unaware_at = -1e9  # when it trained by the controller's word and knew of no stop
         self.is_installed = False  # whether a detached run's supervisor has come to it
         self.frozen_until = self.thawed = -1e9
@@ -250,6 +185,7 @@ class World:
         """
         self.is_detached = is_detached
         self.parts, self.chance = parts, random.Random(seed)
+        self.copies = random.Random(seed)
         self.stress = STRESSES[stress]
         self.size = size or self.chance.choice(self.stress.sizes)
         spare = self.chance.randint(0, self.size - 1)
@@ -274,6 +210,12 @@ class World:
         self.state = parts.RunState()
         self.stopped_at = None
         self.planned = set()  # attempts
+        self.saved = set()  # (attempt, step) of each complete checkpoint
+        others = [name for name in names if name not in self.first]
+        sizes = range(self.size, self.least - 1, -1)
+        self.teams = [
+            team for size in sizes for team in itertools.combinations(self.first + others, size)
+        ]
         self.started = {}  # {attempt: time}
         self.trained = 0.0
         for host in self.hosts.values():
@@ -297,16 +239,17 @@ class World:
         """Return the controller's word about the first attempt, as the host has it on its disk."""
         return self.parts.Beginning(1, tuple(self.first), host.granted, 0, None, GRANTED)
 
-    @staticmethod
-    def _newer(run, found):
+    def _newer(self, run, found):
         """Return the newest checkpoint that the attempt has left, None without a newer one."""
-        saved = max((finding["saved"] for finding in found.values()), default=0)
-        if saved <= run.step:
-            return None
-        return {"step": saved, "point": None}
+        return self.parts.find_newer(None, run, found)
+
+    def _choose(self, run, ready, may_be_fewer):
+        """Return the nodes of the next attempt."""
+        return self.parts.choose(self.teams, run, ready, may_be_fewer)
 
     def _judge(self, run, found):
         """Return the entry of a verdict. Every attempt that failed may be followed by another."""
+        blamed = self.chance.sample(run.members, self.chance.choice([0, 0, 1]))
         return {
             "kind": "verdict",
             "attempt": run.attempt,
@@ -315,6 +258,9 @@ class World:
             "verdict": {},
             "decision": {},
             "newer": self._newer(run, found),
+            "instead": self.parts.find_instead(None, run, found),
+            "failed": blamed,
+            "broken": self.chance.choice([[], blamed]),
         }
 
     # -- time --
@@ -340,12 +286,12 @@ class World:
         host.running, host.ending_at, host.checked, host.reported = 0, None, 0, None
         saved = host.disk and json.loads(json.dumps(host.disk))
         host.granted = self.clock(host)  # as the product does after a boot
-        more, newer = (None, None), None
+        more, newer = (None, None, None), None
         if self.is_detached:
-            more, newer = (self._beginning(host), self._judge), self._newer
+            more, newer = (self._beginning(host), self._judge, self._choose), self._newer
         host.supervisor = self.parts.Supervisor(
             host.identity, self.voters, self.size, saved, self.clock(host),
-            random.Random(self.chance.random()), *more, None, self.learners, self.least, newer,
+            random.Random(self.chance.random()), *more, self.learners, self.least, newer,
         )  # fmt: skip
         if saved is None:
             host.disk = host.supervisor.raft.state()
@@ -367,17 +313,14 @@ class World:
     def _enter(self, host, call, *arguments):
         """Call a host's supervisor, keep its state, then let out its messages and actions."""
         supervisor = host.supervisor
-        reported = (host.newest, host.running, host.failed, host.done, host.written)
+        is_borrowed = self.now < host.borrowed_until
+        reported = (
+            host.newest, host.running, host.failed, host.done, host.written, len(host.held),
+            is_borrowed,
+        )  # fmt: skip
         if reported != host.reported:
             host.reported = reported
-            finding, noted = None, host.written
-            if self.is_detached:
-                noted -= noted % NOTED  # a node that trains does not read every checkpoint
-            if not host.running:
-                finding = {"saved": host.written}
-            supervisor.report = self.parts.Report(
-                host.newest, bool(host.running), host.failed, host.done, noted, None, finding
-            )
+            supervisor.report = self._report(host, is_borrowed)
         call(*arguments, self.now - host.booted)
         raft = supervisor.raft
         self._check(host, raft)
@@ -393,6 +336,25 @@ class World:
                 self._start(host, action)
             elif host.running == action["attempt"] and host.ending_at is None:
                 host.ending_at = self.now + self.chance.uniform(0.1, self.parts.KILL - 2 * TICK)
+
+    def _report(self, host, is_borrowed):
+        """Return a host's Report."""
+        finding, noted, point = None, host.written, None
+        if self.is_detached:
+            noted -= noted % NOTED  # a node that trains does not read every checkpoint
+            if noted:
+                point = describe((host.newest, noted))
+        if self.is_detached and host.newest and not host.running:
+            own = [key for key in host.held if key[0] == host.newest]
+            finding = {
+                "holds": describe(max(host.held, key=by_step, default=None)),
+                "saved": describe(max(own, default=None)),
+                "lacks": host.lacks,
+            }
+        return self.parts.Report(
+            host.newest, bool(host.running), host.failed, host.done, noted, point, finding,
+            not is_borrowed,
+        )  # fmt: skip
 
     def _send(self, host, outbox):
         """Let messages out, each of which may be lost, or come twice.
@@ -442,11 +404,28 @@ class World:
                 raise Unsafe(f"{host.name} starts {attempt}, {other.name} runs {other.running}")
         if self.stopped_at is not None and self.now > self.stopped_at + self.parts.LEASE:
             raise Unsafe(f"{host.name} starts {attempt} after the stop")
+        point = host.supervisor.run.point
+        host.newest, host.failed, host.done, host.written = attempt, False, False, 0
+        host.lacks = bool(point) and not self._has_source(host, point)
+        if host.lacks or self.now < host.borrowed_until:
+            host.failed = True
+            return
+        if point:
+            host.fetched.add((point["attempt"], point["step"]))
         self.started.setdefault(attempt, self.now)
-        host.running = host.newest = attempt
-        host.failed = host.done = False
-        host.step, host.written = action["step"], 0
-        host.ending_at = None
+        host.running, host.step, host.ending_at = attempt, action["step"], None
+
+    def _has_source(self, host, point):
+        """Return whether a host gets a checkpoint, from its own disk or from another's."""
+        key = point["attempt"], point["step"]
+        if key in host.fetched:
+            return True
+        for other in self.hosts.values():
+            is_up = other.supervisor is not None and self.now >= other.frozen_until
+            pairs = {(host.name, other.name), (other.name, host.name)}
+            if key in other.held and (other is host or (is_up and not pairs & self.blocked)):
+                return True
+        return False
 
     def _is_excused(self, host):
         """Return whether a host stands still, or has thawed a moment ago."""
@@ -477,10 +456,21 @@ class World:
                     saves = not self.is_detached or host.identity == team[0]
                     if saves and host.step % every == 0:
                         host.written = host.step
+                        host.held.add((attempt, host.step))
+                        self.saved.add((attempt, host.step))
+                self._copy(attempt, team)
             elif self.now > self.started[attempt] + 6.0 and self.chance.random() < 0.3:
                 for host in awake:
                     host.failed = True  # it lost its peers
         self.at(1.0, self.train)
+
+    def _copy(self, attempt, team):
+        """Copy the newest checkpoint of a training attempt to its second node, now and then."""
+        if not self.is_detached or len(team) < 2 or self.copies.random() > COPIED:
+            return
+        first, second = (self.hosts[name] for name in team[:2])
+        if first.written:
+            second.held.add((attempt, first.written))
 
     def _is_left(self, host):
         """Return whether a supervisor stands still, and its guard ends the attempt."""
@@ -506,7 +496,7 @@ class World:
 
     def _crash(self, host, for_good=False):
         host.supervisor, host.running, host.ending_at = None, 0, None
-        host.frozen_until, host.is_lost = -1e9, for_good
+        host.frozen_until, host.is_lost = -1e9, host.is_lost or for_good
         self.at(self.chance.uniform(*self.stress.crashed), self._return, host)
 
     def _return(self, host):
@@ -522,13 +512,38 @@ class World:
             self._crash(host)
             host.lose_disk(self.parts.keeps_names)
 
+    def _may_lose(self, host):
+        """Return whether a detached run still goes on once it has lost one more host for good."""
+        lost = {host.name, *(other.name for other in self.hosts.values() if other.is_lost)}
+        voters, others = set(self.voters) - lost, set(self.hosts) - lost
+        is_enough = 2 * len(voters) > len(self.voters) and len(others) >= self.least
+        return self.is_detached and host.is_installed and not host.is_lost and is_enough
+
+    def _destroy(self, host):
+        """Lose a host for good, with its disk."""
+        if self._may_lose(host):
+            self._crash(host, for_good=True)
+            host.held, host.fetched = set(), set()
+
+    def _damage(self, host):
+        """Lose a host's supervisor for good. Its processes go on, until the guard ends them."""
+        if self._may_lose(host) and host.supervisor is not None:
+            host.is_lost = host.is_damaged = True
+            host.mute_until = FOREVER
+
+    def _borrow(self, host):
+        """Let another run hold a spare for a while."""
+        if self.is_detached and not host.running:
+            host.borrowed_until = self.now + self.chance.uniform(2.0, 30.0)
+
     def _freeze(self, host):
         until = self.now + self.chance.choice(self.stress.frozen)
         host.frozen_until = max(host.frozen_until, until)
         host.thawed = host.frozen_until
 
     def _mute(self, host):
-        host.mute_until = self.now + self.chance.uniform(1.0, 20.0)
+        until = self.now + self.chance.uniform(1.0, 20.0)
+        host.mute_until = max(host.mute_until, until)
 
     def _partition(self, _host):
         names = list(self.hosts)
@@ -634,11 +649,17 @@ class World:
 
     def _check_newer(self, attempt, step):
         """Check that a checkpoint is one that the attempt has written to its end."""
-        ended = [h for h in self.hosts.values() if h.newest == attempt and not h.running]
-        if step not in [host.written for host in ended]:
+        if (attempt, step) not in self.saved:
             raise Unsafe("a checkpoint counts that its attempt has not written")
         if any(later > attempt for later in self.started):
             raise Unsafe("a superseded attempt's checkpoint counts")
+
+    def _check_older(self, value, point):
+        """Check that an older checkpoint counts where no member has the newest one any more."""
+        members = [self.hosts[name] for name in self.state.members if name in self.hosts]
+        key = point and (point["attempt"], point["step"])
+        if not value.get("instead") or any(key in host.held for host in members):
+            raise Unsafe("an older checkpoint counts again")
 
     def _check_values(self):
         """Check that nobody has changed a value in place. Logs and disks share them."""
@@ -653,7 +674,7 @@ class World:
         self.committed.append(entry)
         self.texts.append(json.dumps(entry.value))
         value = entry.value or {}
-        before = self.state.step
+        before, point = self.state.step, self.state.point
         was_stopped = self.state.is_stopped
         if value.get("kind") == "plan":
             earlier = {name: getattr(self.state, name) for name in KNOWN_BEFORE}
@@ -668,7 +689,7 @@ class World:
         if changed and value.get("kind") == "left":
             self._check_newer(value["attempt"], value["step"])
         if self.state.step < before:
-            raise Unsafe("an older checkpoint counts again")
+            self._check_older(value, point)
         if changed and value.get("kind") == "plan" and value["step"] != before:
             raise Unsafe("an attempt begins from another checkpoint than the newest")
         if self.state.is_stopped and not was_stopped:
@@ -706,8 +727,10 @@ class World:
             stood = max(host.frozen_until, host.mute_until) > self.now
             host.frozen_until = min(host.frozen_until, self.now)
             host.thawed = min(host.thawed, self.now)
-            host.mute_until = min(host.mute_until, self.now)
-            if stood and host.supervisor is not None:
+            host.borrowed_until = min(host.borrowed_until, self.now)
+            if not host.is_damaged:
+                host.mute_until = min(host.mute_until, self.now)
+            if stood and host.supervisor is not None and not host.is_damaged:
                 self._enter(host, host.supervisor.tick)
         lost = self._lost_for_good()
         for host in self.hosts.values():
@@ -719,7 +742,7 @@ class World:
     def _lost_for_good(self):
         """Return hosts that never come back, so few that the others can go on without them."""
         most = min(self.size - self.least, (len(self.voters) - 1) // 2)
-        if not most:
+        if not most or any(host.is_lost for host in self.hosts.values()):
             return []
         return self.chance.sample(list(self.hosts.values()), self.chance.randint(0, most))
 

@@ -460,10 +460,18 @@ def _collect(attempt, attempt_dir, names):
         "devices": device_findings.read_findings(attempt.read_mapping(device_findings.FILE)),
         "restarted": unit is None and was_rebooted(begun),
         "by_nodes": begun.get("by") == ownership.BY_NODES,
+        "planned_by": _node_name(begun.get("planned_by")),
         "free": free_bytes(attempt.root),
         "has_checkpoint": _has_checkpoint(attempt_dir, plan),
     }
     return result, secrets
+
+
+def _node_name(value):
+    """Return a value that can be a node's name, None for any other."""
+    if isinstance(value, str) and _NAME.match(value):
+        return value
+    return None
 
 
 def _has_checkpoint(attempt_dir, plan):

@@ -37,6 +37,7 @@ _NOTHING = {
     "started": None,
     "ended": None,
     "by": None,
+    "planned_by": None,
     "verdict": None,
     "reason": None,
     "culprit": None,
@@ -123,13 +124,13 @@ def upgrade(record):
 
 
 def _with_code(item):
-    """Return an attempt's entry with its code, who began it, and a restart's code and decider.
+    """Return an attempt's entry with its code, who began and planned it, and a restart's code and decider.
 
     An earlier release of this version wrote none of them.
     """
     if not isinstance(item, dict):
         return item
-    item = dict({"code": None, "by": None}, **item)
+    item = dict({"code": None, "by": None, "planned_by": None}, **item)
     if isinstance(item.get("again"), dict):
         item["again"] = dict({"code": None, "by": None}, **item["again"])
     return item

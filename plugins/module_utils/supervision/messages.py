@@ -29,7 +29,7 @@ _FIELDS = {
     "request": {"value": dict},
 }
 _VALUES = {
-    "plan": {"generation": _COUNT, "attempt": _COUNT, "members": list, "step": _COUNT},
+    "plan": {"generation": _COUNT, "attempt": _COUNT, "members": list, "step": _COUNT, "by": str},
     "supersede": {"attempt": _COUNT},
     "ended": {"attempt": _COUNT, "node": str},
     "checkpoint": {"attempt": _COUNT, "step": _COUNT},
@@ -121,8 +121,7 @@ def _names_nodes(value: dict[str, typing.Any], nodes: typing.Collection[str]) ->
     if not all(isinstance(names, list) for names in lists):
         return False
     named = [name for names in lists for name in names]
-    if "node" in value:
-        named.append(value["node"])
+    named += [value[key] for key in ("node", "by") if key in value]
     return all(isinstance(node, str) and node in nodes for node in named)
 
 

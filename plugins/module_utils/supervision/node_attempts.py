@@ -76,7 +76,7 @@ class NodeAttempts:
         self.starting = self.ending = self.reading = self.saving = None
         self.finding, self.seen, self.point = None, None, None
         self.listed, self.changes = None, 0
-        self.problem = ""
+        self.problem, self.planned_by = "", None
         self.is_free, self.freed_at, self.freeing = True, -1e9, None
 
     def _newest(self):
@@ -252,12 +252,15 @@ class NodeAttempts:
 
     # -- begin and end --
 
-    def start(self, attempt, members, point):
-        """Begin an attempt of some nodes from a point, None for the beginning."""
+    def start(self, attempt, members, point, planned_by=None):
+        """Begin an attempt of some nodes from a point, None for the beginning.
+
+        planned_by: the node that decided it.
+        """
         if self.starting is not None or attempt <= self.attempt:
             return
         before, self.attempt = self.attempt, attempt
-        finding = self.finding
+        finding, self.planned_by = self.finding, planned_by
         self.problem, self.finding, self.seen, self.point = "", None, None, None
         # What still reads the attempt before says nothing about this one.
         self.reading, self.saving, self.saved_from = None, None, -1e9
@@ -307,6 +310,7 @@ class NodeAttempts:
         begun = {
             "start": self.order.start,
             "by": ownership.BY_NODES,
+            "planned_by": self.planned_by,
             "boot": ownership.boot_mark(),
             "supervised": True,
         }

@@ -209,7 +209,7 @@ class Program:
             self.attempts.end(action["attempt"])
         elif not os.path.exists(self._path(orders.WISH)):
             run = self.supervisor.run
-            self.attempts.start(action["attempt"], run.members, run.point)
+            self.attempts.start(action["attempt"], run.members, run.point, run.planned_by)
 
     def _wish(self, now):
         """Ask for a stop that a person wants, until a majority has it."""

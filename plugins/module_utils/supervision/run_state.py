@@ -37,6 +37,7 @@ class RunState:
         self.attempt = attempt  # the newest one, 0 before the first
         self.members: tuple[str, ...] = ()
         self.teams: dict[int, tuple[str, ...]] = {}  # {attempt: its members}, in rank order
+        self.planned_by: str | None = None  # the node whose plan the newest attempt is
         self.is_superseded = True  # whether no node may train in the newest attempt
         self.ended: set[str] = set()  # members without a process of it
         self.step = step  # of the newest complete checkpoint, 0 without one
@@ -88,7 +89,7 @@ class RunState:
         )
         if fits:
             self.attempt, self.members = value["attempt"], tuple(value["members"])
-            self.teams[self.attempt] = self.members
+            self.teams[self.attempt], self.planned_by = self.members, value.get("by")
             self.is_superseded, self.ended, self.began_from = False, set(), self.point
         return fits
 

@@ -501,6 +501,7 @@ class Supervisor:
             "attempt": attempt,
             "members": list(members),
             "step": self.run.step,
+            "by": host_of(self.me),
         }
 
     # -- the wishes of a controller --

@@ -168,6 +168,7 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     decided = _decide_verdict(plan, nodes, ranks, shown_dir)
     end = {
         "by": begun_by(nodes),
+        "planned_by": planned_by(nodes),
         "verdict": decided,
         "ranks": ranks,
         "nodes": [clock_of(node) for node in nodes],
@@ -347,7 +348,8 @@ def _end_entry(known: Json, end: Json) -> dict[str, Any]:
     known: the entry so far. Its verdict stays where it is better founded, with the time at which it
     was decided, and with the findings of nodes that do not answer any more.
     """
-    end = dict(end, by=known["by"] or end["by"])
+    for key in ("by", "planned_by"):
+        end = dict(end, **{key: known[key] or end[key]})
     if not foundation.keeps(known.get("verdict"), end["verdict"]):
         return dict(known, ended=time.time(), **end)
     merged = {key: foundation.merge_by_node(known[key], end[key]) for key in ("ranks", "nodes")}
@@ -387,6 +389,14 @@ def begun_by(nodes: Sequence[Json]) -> str | None:
     if not nodes:
         return None
     return ("controller", "nodes")[all(node.get("by_nodes") for node in nodes)]
+
+
+def planned_by(nodes: Sequence[Json]) -> str | None:
+    """Return the node whose plan the nodes' attempt is, None where they do not all say the same."""
+    claims = {node.get("planned_by") for node in nodes}
+    if begun_by(nodes) != "nodes" or len(claims) != 1:
+        return None
+    return claims.pop()
 
 
 def clock_of(node: Json) -> dict[str, Any]:

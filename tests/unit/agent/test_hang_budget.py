@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of a step follows the run's own pace: days of all suites without a false alarm, and
-stops that are noticed soon.
+"""The budget of a step follows the run's own pace: days that were recorded and days that are made
+up, without a false alarm, and stops that are noticed soon.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from unit.agent.test_phase_watchdog import STEP, SUITES, feed, phases_of
 
 DAY = 86400.0
 LOGS = ROOT / "tests/samples/logs"
+DAYS = sorted((ROOT / "tests/samples/step_times").glob("*.txt"))
 # Of each suite: a log that was recorded, and what it prints between the steps.
 RECORDED = {
     "paddledetection": (
@@ -42,6 +43,49 @@ RECORDED = {
         ["Performance: {'acc': 0.1}\n", "=> Best acc: 0.1, checkpoint saved.\n"],
     ),
 }  # fmt: skip
+
+
+KINDS = {"s": "step", "l": "step", "b": "begins", "e": "evaluation", "c": "saved"}
+
+
+def replay(path):
+    """Take in the lines of a recorded training, and yield (phases, time of a line, seconds to the
+    next one) after each but the last.
+    """
+    events = []
+    for token in " ".join(path.read_text().splitlines()[1:]).split():
+        kind, seconds, times = re.fullmatch(r"([slbec])(\d+)(?:x(\d+))?", token).groups()
+        events += [(kind, float(seconds))] * int(times or 1)
+    phases, now = phases_of(path.name.partition("_")[0], words=("--eval", "--do_eval")), 120.0
+    phases.started()
+    for number, (kind, seconds) in enumerate(events, 1):
+        now += seconds
+        place = {"step": "9", "steps": "10" if kind == "l" else "100"}
+        phases.take(KINDS[kind], place, "a line", now)
+        if number < len(events):
+            yield phases, now, events[number][1]
+
+
+@pytest.mark.parametrize("path", DAYS, ids=lambda path: path.stem)
+def test_a_recorded_training_has_no_false_alarm(path):
+    seconds = 0.0
+    for phases, now, wait in replay(path):
+        seconds += wait
+        # A line's time is cut to whole seconds.
+        assert phases.stalled(now + wait + 1.0) is None, (now, wait, phases.limit())
+    assert seconds > DAY / 3
+
+
+@pytest.mark.parametrize("path", DAYS, ids=lambda path: path.stem)
+def test_a_stop_anywhere_in_a_recorded_training_is_known_after_its_budget(path):
+    seen = set()
+    for phases, now, _wait in replay(path):
+        budget, phase = phases.limit()
+        assert budget <= phase_watchdog.UNKNOWN
+        assert phases.stalled(now + budget) is None
+        assert phases.stalled(now + budget + 0.1)["phase"] == phase
+        seen.add(phase)
+    assert "step" in seen
 
 
 def step_line(suite):

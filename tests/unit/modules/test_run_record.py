@@ -449,9 +449,18 @@ def test_the_record_says_who_began_an_attempt_and_who_restarts_it(
     os.mkdir(plan)
     with open(os.path.join(plan, "plan.json"), "wb") as handle:
         handle.write(plans.canonical_bytes({**MADE, "supervised": planned}))
-    for by_nodes, number in (([True, True], 2), ([True, False], 3)):
-        nodes = [node(*end, by_nodes=by) for end, by in zip(ends, by_nodes)]
+    claims = {
+        2: [(True, "node3"), (True, "node3")],
+        3: [(True, "node1"), (True, "node2")],
+        4: [(True, "node1"), (False, None)],
+    }
+    for number, said in claims.items():
+        nodes = [
+            node(*end, by_nodes=by, planned_by=name) for end, (by, name) in zip(ends, said)
+        ]
         run_action("run_record", dict(arguments, number=number, nodes=nodes))
     attempts = json.loads(read(runs, "run.json"))["attempts"]
-    assert [attempt["by"] for attempt in attempts] == ["controller", "nodes", "controller"]
+    assert [attempt["by"] for attempt in attempts] == ["controller", "nodes", "nodes", "controller"]
+    # Nodes that do not say the same are not believed.
+    assert [attempt["planned_by"] for attempt in attempts] == [None, "node3", None, None]
     assert attempts[-1]["again"]["again"] and attempts[-1]["again"]["by"] == decider

@@ -406,12 +406,13 @@ def test_no_older_attempt_is_begun(node, number):
 
 def test_what_a_start_leaves(node):
     made = node.attempts()
-    made.start(4, MEMBERS, None)
+    made.start(4, MEMBERS, None, "node1")
     node.await_report(made, lambda _report: made.starting is None)
     place = node.run / "attempt-4"
     assert made.problem == "" and (place / "plan.json").read_text() == FRESH
     record = json.loads((place / "attempt.json").read_text())
     assert (record["supervised"], record["start"], record["mesh"]) == (True, "token", "config")
+    assert record["planned_by"] == "node1"
     assert record["plan_sha256"] == hashlib.sha256(FRESH.encode()).hexdigest()
     assert (place / orders.AGENT).read_text() == "agent"
     ((_run, path, plan, name, unit, _about, mesh),) = node.begun

@@ -274,7 +274,8 @@ def test_who_trained_goes_on_whatever_still_holds_it():
     made = leader_of_three()
     made._seen["b"] = 100.0
     made._reports = {"b": supervisor.IDLE._replace(can_join=False)}
-    assert made._next_plan(100.0)["members"] == ["a", "b"]
+    plan = made._next_plan(100.0)
+    assert (plan["members"], plan["by"]) == (["a", "b"], "a")
 
 
 def test_the_caller_may_choose_the_members():
