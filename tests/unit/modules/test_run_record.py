@@ -463,4 +463,4 @@ def test_the_record_says_who_began_an_attempt_and_who_restarts_it(
     assert [attempt["by"] for attempt in attempts] == ["controller", "nodes", "nodes", "controller"]
     # Nodes that do not say the same are not believed.
     assert [attempt["planned_by"] for attempt in attempts] == [None, "node3", None, None]
-    assert attempts[-1]["again"]["again"] and attempts[-1]["again"]["by"] == decider
+    assert attempts[2]["again"]["again"] and attempts[2]["again"]["by"] == decider

@@ -54,8 +54,8 @@ class Processes:
         state = (self.is_running, has_failed, self.is_done)
         return supervisor.Report(self.attempt, *state, self.step, self.point, self.finding)
 
-    def start(self, attempt, members, point):
-        self.members = members
+    def start(self, attempt, members, point, planned_by):
+        self.members, self.planned_by = members, planned_by
         self.log.append(("start", attempt, point))
         self.attempt, self.is_running, self.has_failed = attempt, True, False
         self.step, self.point, self.finding = 0, None, None
@@ -177,6 +177,9 @@ def test_a_failed_rank_leads_to_an_attempt_from_the_newest_checkpoint(world):
         [("start", 2, POINT)],
         [("end", 1), ("start", 2, POINT)],
     ]
+    # The record of each node has the one that decided it.
+    leaders = {program.supervisor.raft.leader for program in world.programs.values()}
+    assert {world.on(name).planned_by for name in NODES} == leaders
     world.until(lambda program: world.status(program.order.node)["here"] == 2)
     for name in NODES:
         status = world.status(name)

@@ -8,6 +8,7 @@ import types
 
 import pytest
 import supervision_support as simulator
+from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import messages
 from supervision_mutants import MUTANTS
 
 SEEDS = range(60)
@@ -47,6 +48,37 @@ def test_schedules_in_which_a_node_comes_back_after_the_verdict_are_safe_and_liv
         world.play()
         left += sum((entry.value or {}).get("kind") == "left" for entry in world.committed)
     assert left > 1
+
+
+def test_nodes_that_are_lost_for_good_and_spares_that_are_taken_end_no_run(parts):
+    lost = damaged = instead = fewer = 0
+    for seed in range(60):
+        world = simulator.World(seed, parts, is_detached=True, stress="losses")
+        world.play()
+        lost += sum(host.is_lost for host in world.hosts.values())
+        damaged += sum(host.is_damaged for host in world.hosts.values())
+        instead += sum(bool(verdict["instead"]) for verdict in world.state.verdicts)
+        fewer += sum(len(team) < world.size for team in world.state.teams.values())
+    assert lost > 30 and damaged > 10 and instead > 0 and fewer > 10
+
+
+@pytest.mark.parametrize("stress", ["all", "away", "losses"])
+def test_peers_take_every_message(parts, monkeypatch, stress):
+    """What the supervisors say passes the check of what a peer says."""
+    seen = set()
+
+    def send(world, host, outbox):
+        for _receiver, message in outbox:
+            assert messages.is_valid(message, tuple(world.hosts)), message
+            values = [value for _term, value in message.get("entries", ())]
+            seen.update(value["kind"] for value in values if value)
+        plain(world, host, outbox)
+
+    plain = simulator.World._send
+    monkeypatch.setattr(simulator.World, "_send", send)
+    for seed in range(15):
+        simulator.World(seed, parts, is_detached=True, stress=stress).play()
+    assert {"plan", "supersede", "ended", "checkpoint", "verdict"} <= seen
 
 
 def test_a_schedule_is_the_same_every_time(parts):
