@@ -77,7 +77,15 @@ STRESSES = {
         cut=(1.5, 10.0),
         may_shrink=True,
         faults=(
-            "destroy", "damage", "borrow", "borrow", "crash", "crash", "kill", "kill", "partition",
+            "destroy",
+            "damage",
+            "borrow",
+            "borrow",
+            "crash",
+            "crash",
+            "kill",
+            "kill",
+            "partition",
         ),
     ),
     "disks": Stress(

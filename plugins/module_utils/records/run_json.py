@@ -124,7 +124,7 @@ def upgrade(record):
 
 
 def _with_code(item):
-    """Return an attempt's entry with its code, who began and planned it, and a restart's code and decider.
+    """Return an attempt's entry with its code, who began and planned it, and who decides a restart.
 
     An earlier release of this version wrote none of them.
     """

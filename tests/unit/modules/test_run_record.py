@@ -455,9 +455,7 @@ def test_the_record_says_who_began_an_attempt_and_who_restarts_it(
         4: [(True, "node1"), (False, None)],
     }
     for number, said in claims.items():
-        nodes = [
-            node(*end, by_nodes=by, planned_by=name) for end, (by, name) in zip(ends, said)
-        ]
+        nodes = [node(*end, by_nodes=by, planned_by=name) for end, (by, name) in zip(ends, said)]
         run_action("run_record", dict(arguments, number=number, nodes=nodes))
     attempts = json.loads(read(runs, "run.json"))["attempts"]
     assert [attempt["by"] for attempt in attempts] == ["controller", "nodes", "nodes", "controller"]

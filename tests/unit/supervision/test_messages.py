@@ -10,7 +10,13 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.supervision impo
 
 NODES = ("node1", "node2", "node3")
 VALUES = {
-    "plan": {"generation": 1, "attempt": 2, "members": ["node1", "node2"], "step": 7, "by": "node3"},
+    "plan": {
+        "generation": 1,
+        "attempt": 2,
+        "members": ["node1", "node2"],
+        "step": 7,
+        "by": "node3",
+    },
     "supersede": {"attempt": 2},
     "ended": {"attempt": 2, "node": "node3"},
     "checkpoint": {"attempt": 2, "step": 7},
