@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 
 from ..base.interpreter import node_python
 
@@ -19,6 +20,9 @@ PROGRAM = "supervisor.pyz"
 # Seconds without a word until systemd ends a supervisor that stands still, and starts it again.
 # Below the lease (supervision/supervisor.py).
 WATCHDOG_SECONDS = 12
+_NAME = re.compile(
+    r"yardsupervisor-([0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})-[0-9]+-.+\.service\Z"
+)
 
 
 def unit_name(unit, node):
@@ -80,6 +84,14 @@ def install(run_command, home, place, unit, node):
 def is_installed(home, unit, node):
     """Return whether the supervisor of a run is here, whether it runs or not."""
     return os.path.exists(unit_path(home, unit, node))
+
+
+def installed_runs(home):
+    """Return the ids of the runs that have a supervisor here, whether it runs or not."""
+    with contextlib.suppress(FileNotFoundError):
+        names = map(_NAME.match, os.listdir(os.path.join(home, UNITS)))
+        return {name.group(1) for name in names if name}
+    return set()
 
 
 def remove(run_command, home, unit, node):

@@ -9,6 +9,7 @@ before it is removed, so that half of one is never taken for a run.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -16,13 +17,15 @@ import stat
 import time
 
 from ..attempts import attempt_dir as attempts
-from ..attempts import status
+from ..attempts import status, supervisor_unit
+from ..attempts import supervisor_order as orders
 from ..base import mounts, processes
-from ..base.files import read_bytes
+from ..base.files import read_bytes, read_json
 from ..checkpoints import model_collector
 from ..records.prune_rules import JUST_SECONDS
 
 MARK = ".pruning-"
+SUPERVISORS = "supervisor"  # has a directory for each node that keeps or kept the run
 _ATTEMPT = re.compile(r"attempt-([1-9][0-9]{0,5})\Z")
 
 
@@ -152,9 +155,15 @@ def describe_node_run(base, name, held):
     attempt_dirs = [path for path in find_attempts(folder) if os.listdir(path) != ["stop.json"]]
     plans = [status.read_json(path, "plan.json") for path in attempt_dirs]
     records = [status.read_json(path, "attempt.json") for path in attempt_dirs]
-    others = [entry for entry in entries if not _ATTEMPT.match(entry)]
+    others = [entry for entry in entries if not _ATTEMPT.match(entry) and entry != SUPERVISORS]
     if others:
         return dict(empty_entry(name, held), odd=f"holds {others[0]} besides its attempts")
+    if SUPERVISORS in entries:
+        spare = _describe_spare(os.path.join(folder, SUPERVISORS), name)
+        if not spare:
+            return dict(empty_entry(name, held), odd="holds a supervisor that is not its own")
+        if not attempt_dirs:  # a spare that never took part
+            return dict(empty_entry(name, held), **spare)
     are_of_run = all(record and record.get("run") == name for record in records)
     if not attempt_dirs or not all(plans) or not are_of_run:
         return dict(empty_entry(name, held), odd="has no attempt with its plan and record")
@@ -164,6 +173,27 @@ def describe_node_run(base, name, held):
         checkpoint=find_checkpoint(plans[-1], attempt_dirs),
         **_describe_end(attempt_dirs[-1]),
     )
+
+
+def _describe_spare(folder, run):
+    """Return the part of a run's entry that its supervisors' orders say, {} where they are odd."""
+    found = {}
+    if os.path.islink(folder):
+        return found
+    for node in os.listdir(folder):
+        place = os.path.join(folder, node)
+        order = status.read_json(place, orders.NAME) or {}
+        shown = status.read_json(place, orders.STATUS) or {}
+        try:
+            plans = read_json(os.path.join(place, orders.PLANS))
+            found = describe_plan(json.loads(plans[0]["fresh"]))
+        except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+            return {}
+        if order.get("run") != run:
+            return {}
+        if shown.get("is_open") is False:
+            found["ended"] = number_or_none(shown.get("time"))
+    return found
 
 
 def _describe_end(attempt_dir):
@@ -207,10 +237,11 @@ def empty_entry(name, held):
 def find_held(run):
     """Return {run id: why} of what runs on this node or holds it.
 
-    Units count, and processes with a run's mark outside of any. run: runs a command. Raises
-    AttemptError.
+    Units count, supervisors also where they do not run, and processes with a run's mark outside of
+    any. run: runs a command. Raises AttemptError.
     """
-    held = {}
+    supervised = supervisor_unit.installed_runs(os.path.expanduser("~"))
+    held = dict.fromkeys(supervised, "its supervisor is installed here and may begin an attempt")
     for pid in processes.pids():
         mark = processes.mark_of(pid)
         if mark:

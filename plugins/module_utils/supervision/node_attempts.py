@@ -68,7 +68,9 @@ class NodeAttempts:
     def __init__(self, place, order):
         self.place, self.order = place, order
         self.run_dir = os.path.join(order.base, "runs", order.run)
-        self.pool = concurrent.futures.ThreadPoolExecutor(max_workers=3)
+        # One worker for each kind of work, and for what still reads the attempt before. An end
+        # waits for none of it.
+        self.pool = concurrent.futures.ThreadPoolExecutor(max_workers=8)
         self.attempt = self._newest()
         self.unit = None
         self.beat = {"state": "unknown", "holds": True, "ended": None}

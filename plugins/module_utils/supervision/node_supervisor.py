@@ -122,8 +122,16 @@ class Program:
         return saved
 
     def _save(self):
-        """Put what the protocol needs onto the disk, before a message says it."""
+        """Put what the protocol needs onto the disk, before a message says it.
+
+        The directory, too: after a power failure the older file could be there again.
+        """
         write_json(self._path(orders.STATE), self.supervisor.raft.state())
+        directory = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def _read_lease(self):
         """Return the lease that this node had when its supervisor ended, None without one.

@@ -355,6 +355,63 @@ def test_what_is_not_as_it_should_be(tmp_path, changes, more, key, value):
     assert look(tmp_path)["runs"][0][key] == value
 
 
+def keep(run, node="node1", **shown):
+    """Return the files that the supervisor of a run leaves on a node."""
+    place = f"runs/{run}/supervisor/{node}"
+    plans = [{"nodes": ["node1"], "fresh": json.dumps(PLAN), "template": ""}]
+    return {
+        f"{place}/order.json": json.dumps({"run": run}),
+        f"{place}/plans.json": json.dumps(plans),
+        f"{place}/status.json": json.dumps(shown),
+        f"{place}/supervisor.log": "a line",
+    }
+
+
+def test_a_run_that_its_nodes_have_kept_goes_like_any_other(tmp_path):
+    lay(tmp_path)
+    put(tmp_path, keep(run_id(9), is_open=False, time=NOW))
+    (found,) = look(tmp_path)["runs"]
+    assert (found["odd"], found["checkpoint"], found["ended"]) == ("", "best_model", NOW - 5 * DAY)
+    assert removed(tmp_path, [run_id(9)])["removed"] == [run_id(9)]
+
+
+@pytest.mark.parametrize("shown, ended", [({"is_open": False, "time": NOW}, NOW), ({}, None)])
+def test_what_a_spare_has_of_a_run_goes_with_it(tmp_path, shown, ended):
+    put(tmp_path, keep(run_id(9), "spare1", **shown))
+    (found,) = look(tmp_path)["runs"]
+    assert (found["odd"], found["job"], found["ended"]) == ("", "det/paddledetection/c.yml", ended)
+    assert removed(tmp_path, [run_id(9)])["removed"] == [run_id(9)]
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("order.json", json.dumps({"run": run_id(8)})),
+        ("order.json", "{"),
+        ("plans.json", "[]"),
+        ("plans.json", "[3]"),
+        ("plans.json", json.dumps([{"fresh": "[]"}])),
+    ],
+)
+def test_a_supervisor_that_is_not_the_runs_own_keeps_it(tmp_path, name, text):
+    lay(tmp_path)
+    put(tmp_path, {**keep(run_id(9)), f"runs/{run_id(9)}/supervisor/node1/{name}": text})
+    assert look(tmp_path)["runs"][0]["odd"] == "holds a supervisor that is not its own"
+
+
+def test_a_run_whose_nodes_may_begin_an_attempt_stays(run_module, tmp_path, quiet, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    lay(tmp_path, 9)
+    lay(tmp_path, 8)
+    unit = f"yardsupervisor-{run_id(9)}-1-node1.service"
+    put(tmp_path / "home/.config/systemd/user", {unit: "", "other.service": ""})
+    given = {"folder": str(tmp_path), "names": [run_id(9), run_id(8)]}
+    result = run_module(module, given)
+    assert result["removed"] == [run_id(8)] and os.listdir(tmp_path / "runs") == [run_id(9)]
+    (problem,) = result["problems"]
+    assert problem.startswith(f"{run_id(9)} stays: its supervisor is installed here")
+
+
 def test_what_is_no_runs_directory(tmp_path):
     real = lay(tmp_path)
     runs = tmp_path / "runs"

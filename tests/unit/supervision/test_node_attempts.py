@@ -327,6 +327,15 @@ def test_a_start_that_failed_is_a_failure_with_its_reason(node, monkeypatch):
     assert report[:4] == (5, True, False, False) and report.finding is None
 
 
+def test_an_end_waits_for_nothing_that_still_reads(node, monkeypatch):
+    made, gate = node.attempts(), threading.Event()
+    monkeypatch.setattr(attempt_dir, "stop", lambda *_given: gate.set())
+    for _reading in range(5):
+        made.pool.submit(gate.wait, 20)
+    made.end(3)
+    assert made.ending.result(10) == ""
+
+
 def test_what_still_reads_the_attempt_before_says_nothing_about_this_one(node, monkeypatch):
     monkeypatch.setattr(
         node_attempts.evidence, "collect", lambda place, _node: {"from": os.path.basename(place)}

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import stat
+from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import relay
@@ -343,6 +346,22 @@ def test_a_supervisor_that_has_lost_its_votes_takes_no_part_any_more(world, monk
     assert world.forgotten == ["node2"], "its unit is not started again"
     state.write_text(sound)
     assert node_supervisor.main([str(world.folder / "node2")]) == "it runs"
+
+
+def test_a_vote_and_the_name_of_its_file_are_on_the_disk_before_it_is_sent(world, monkeypatch):
+    program = world.programs["node1"]
+    state, synced, sync = program._path(orders.STATE), [], os.fsync
+
+    def watch(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            assert os.path.samestat(os.fstat(descriptor), os.stat(program.place))
+            synced.append(json.loads(Path(state).read_text())["term"])
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    program.supervisor.raft.term += 7
+    program._save()
+    assert synced == [program.supervisor.raft.term]
 
 
 def test_a_record_that_cannot_be_read_just_now_is_not_lost(world, monkeypatch):
