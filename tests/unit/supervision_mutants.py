@@ -2,8 +2,7 @@
 """Guards of the protocol, each left out once.
 
 The simulator notices those that have a seed. Their neighbours guard the others as well, or it
-takes more than some hundred schedules: the tests of raft.py, run_state.py and supervisor.py notice
-them.
+takes more than some hundred schedules: the tests of the modules notice them.
 """
 
 from __future__ import annotations

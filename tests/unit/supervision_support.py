@@ -11,7 +11,7 @@ a quiet time that a run with enough nodes trains.
 from __future__ import annotations
 
 import heapq
-import itertools
+import importlib
 import json
 import marshal
 import math
@@ -25,6 +25,7 @@ from supervision_stresses import STRESSES
 PROJECT = Path(__file__).resolve().parents[2]
 SOURCES = PROJECT / "plugins/module_utils/supervision"
 PACKAGE = "ansible_collections.trainyard.cluster.plugins.module_utils.supervision"
+STANDBY = "ansible_collections.trainyard.cluster.plugins.plugin_utils.start.standby"
 MODULES = ("raft", "run_state", "supervisor")
 # The product's seconds, made shorter so that a schedule has more to tell.
 ELECTION = (1.0, 2.0)
@@ -48,9 +49,12 @@ CHECKPOINT = 2  # steps between two checkpoints of a detached run
 NOTED = 10  # steps between two that its nodes know of at once. Other runs save no others
 COPIED = 0.08  # share of the seconds of training in which the newest checkpoint is copied
 FOREVER = 1e9
+PLACES = 1000  # more than a run has attempts
+MOST_SPARES = 2  # as in attempts/supervisor_order.py
+HELD_LONG = 20.0  # seconds after which a leader knows that another run holds a spare
 TWICE = ((0,), (0,), (0,), (0,), (0, 1))  # the copies of one message, by chance
 # Of the run's state, what the rules about a plan need.
-KNOWN_BEFORE = ("attempt", "generation", "is_stopped", "is_done", "is_superseded")
+KNOWN_BEFORE = ("attempt", "generation", "is_stopped", "is_done", "is_superseded", "members")
 FLAT = {"ask_vote", "vote", "appended", "lease"}  # messages in which nothing is the sender's
 
 
@@ -86,7 +90,7 @@ def load(mutant=None):
 def load_rules(mutant=None):
     """Return {name: a function by which a leader decides}, with a Mutant's change or without.
 
-    A simulated checkpoint is {attempt, step, digest}, and its step its place among all.
+    A simulated checkpoint is what `describe` returns.
     """
     made = {}
     for name in ("judgement", "planned_attempts"):
@@ -95,12 +99,15 @@ def load_rules(mutant=None):
             source = mutant.apply(source)
         made[name] = {"__name__": f"{PACKAGE}.{name}", "__package__": PACKAGE}
         exec(compile(source, name, "exec"), made[name])
+    standby = importlib.import_module(STANDBY)
     places = types.SimpleNamespace(order_of=lambda point: point["step"])
     made["judgement"].update(node_attempts=places, _is_sound=lambda _order, point: bool(point))
     return {
         "find_newer": made["judgement"]["find_newer"],
         "find_instead": made["judgement"]["_instead"],
         "choose": made["planned_attempts"]["choose"],
+        "teams": standby.teams,
+        "voters": standby.voters,
     }
 
 
@@ -112,18 +119,17 @@ class Stuck(AssertionError):
     """After a quiet time the run does not train."""
 
 
-def by_step(key):
+def place_of(key):
     """Return a checkpoint's place among all of a run. key: (attempt, step)."""
     attempt, step = key
-    return step, attempt
+    return step * PLACES + attempt
 
 
 def describe(key):
     """Return the point of a checkpoint (attempt, step), None for None."""
     if key is None:
         return None
-    attempt, step = key
-    return {"attempt": attempt, "step": step, "digest": f"{attempt}-{step}"}
+    return {"attempt": key[0], "step": place_of(key), "digest": f"{key}", "key": list(key)}
 
 
 def is_shared(message):
@@ -145,7 +151,9 @@ class Host:
         self.supervisor = None
         self.booted = 0.0
         self.is_lost = self.is_damaged = False  # for good: the machine, and its supervisor alone
-        self.borrowed_until = -1e9  # another run holds this spare
+        self.is_destroyed = False
+        self.borrowed_from = self.borrowed_until = -1e9  # another run holds this spare
+        self.prepared = 0  # the newest attempt that has left something on its disk
         self.held = set()  # (attempt, step) of the complete checkpoints on its disk
         self.fetched = set()  # those that it has started from. Other hosts do not get them from it
         self.lacks = False  # whether its newest attempt did not start for want of a checkpoint
@@ -157,7 +165,7 @@ class Host:
         self.ending_at = None
         self.newest = 0  # the newest attempt that this host has started (on its disk)
         self.failed = self.done = False
-        self.step = 0
+        self.step = self.began = 0
         self.written = 0
         self.checked = 0  # entries of its log that were compared
         self.compared = None  # the last committed one among them
@@ -165,7 +173,7 @@ class Host:
 
     def lose_disk(self, keeps_name):
         """Begin with an empty disk, under another name."""
-        self.disk, self.newest = None, 0
+        self.disk, self.newest, self.prepared = None, 0, 0
         self.failed = self.done = False
         self.written = 0
         if not keeps_name:
@@ -189,16 +197,24 @@ class World:
         self.stress = STRESSES[stress]
         self.size = size or self.chance.choice(self.stress.sizes)
         spare = self.chance.randint(0, self.size - 1)
+        if is_detached:
+            spare = min(spare, MOST_SPARES)
         if spares is not None:
             spare = spares
         self.hosts = {f"n{i}": Host(f"n{i}") for i in range(self.size + spare)}
         names = list(self.hosts)
         self.first = names[: self.size]  # the nodes of the first attempt
-        self.voters = names[: self.stress.most_voters]
-        self.learners = names[self.stress.most_voters :]
         self.least = self.size
         if self.stress.may_shrink:
             self.least = self.chance.randint(1, self.size)
+        voters = names
+        if is_detached:
+            nodes = [{"name": name} for name in names]
+            given = (nodes[: self.size], nodes[self.size :], self.least)
+            voters = parts.voters(*given)
+            self.teams = [tuple(node["name"] for node in team) for team in parts.teams(*given)]
+        self.voters = voters[: self.stress.most_voters]
+        self.learners = [name for name in names if name not in self.voters]
         self.now, self.sequence, self.events = 0.0, 0, []
         self.blocked = set()
         self.loss = self.chance.choice(self.stress.losses)
@@ -211,11 +227,7 @@ class World:
         self.stopped_at = None
         self.planned = set()  # attempts
         self.saved = set()  # (attempt, step) of each complete checkpoint
-        others = [name for name in names if name not in self.first]
-        sizes = range(self.size, self.least - 1, -1)
-        self.teams = [
-            team for size in sizes for team in itertools.combinations(self.first + others, size)
-        ]
+        self.refused = 0  # starts on a spare that another run held
         self.started = {}  # {attempt: time}
         self.trained = 0.0
         for host in self.hosts.values():
@@ -233,7 +245,7 @@ class World:
         host.granted = self.clock(host) + GRANTED
         host.supervisor.beginning = self._beginning(host)
         if host.name in self.first:
-            host.running = host.newest = 1
+            host.running = host.newest = host.prepared = 1
 
     def _beginning(self, host):
         """Return the controller's word about the first attempt, as the host has it on its disk."""
@@ -286,6 +298,8 @@ class World:
         host.running, host.ending_at, host.checked, host.reported = 0, None, 0, None
         saved = host.disk and json.loads(json.dumps(host.disk))
         host.granted = self.clock(host)  # as the product does after a boot
+        # A start that failed has left nothing, and the supervisor that knew of it is a new one.
+        host.newest, host.lacks = host.prepared, False
         more, newer = (None, None, None), None
         if self.is_detached:
             more, newer = (self._beginning(host), self._judge, self._choose), self._newer
@@ -342,13 +356,16 @@ class World:
         finding, noted, point = None, host.written, None
         if self.is_detached:
             noted -= noted % NOTED  # a node that trains does not read every checkpoint
+            if noted <= host.began:
+                noted = 0  # that is one of the attempt before
             if noted:
                 point = describe((host.newest, noted))
+                noted = point["step"]
         if self.is_detached and host.newest and not host.running:
             own = [key for key in host.held if key[0] == host.newest]
             finding = {
-                "holds": describe(max(host.held, key=by_step, default=None)),
-                "saved": describe(max(own, default=None)),
+                "holds": describe(max(host.held, key=place_of, default=None)),
+                "saved": describe(max(own, key=place_of, default=None)),
                 "lacks": host.lacks,
             }
         return self.parts.Report(
@@ -407,17 +424,23 @@ class World:
         point = host.supervisor.run.point
         host.newest, host.failed, host.done, host.written = attempt, False, False, 0
         host.lacks = bool(point) and not self._has_source(host, point)
-        if host.lacks or self.now < host.borrowed_until:
+        is_held = self.now < host.borrowed_until
+        self.refused += is_held
+        if host.lacks or is_held:
             host.failed = True
             return
+        step = action["step"]
+        if self.is_detached:
+            step //= PLACES
         if point:
-            host.fetched.add((point["attempt"], point["step"]))
+            host.fetched.add(tuple(point["key"]))
         self.started.setdefault(attempt, self.now)
-        host.running, host.step, host.ending_at = attempt, action["step"], None
+        host.running = host.prepared = attempt
+        host.step, host.began, host.ending_at = step, step, None
 
     def _has_source(self, host, point):
         """Return whether a host gets a checkpoint, from its own disk or from another's."""
-        key = point["attempt"], point["step"]
+        key = tuple(point["key"])
         if key in host.fetched:
             return True
         for other in self.hosts.values():
@@ -523,7 +546,7 @@ class World:
         """Lose a host for good, with its disk."""
         if self._may_lose(host):
             self._crash(host, for_good=True)
-            host.held, host.fetched = set(), set()
+            host.held, host.fetched, host.is_destroyed = set(), set(), True
 
     def _damage(self, host):
         """Lose a host's supervisor for good. Its processes go on, until the guard ends them."""
@@ -533,8 +556,9 @@ class World:
 
     def _borrow(self, host):
         """Let another run hold a spare for a while."""
-        if self.is_detached and not host.running:
-            host.borrowed_until = self.now + self.chance.uniform(2.0, 30.0)
+        if self.is_detached and not host.running and self.now >= host.borrowed_until:
+            host.borrowed_from = self.now
+            host.borrowed_until = self.now + self.chance.uniform(2.0, 2 * HELD_LONG)
 
     def _freeze(self, host):
         until = self.now + self.chance.choice(self.stress.frozen)
@@ -644,22 +668,36 @@ class World:
         if plan["attempt"] in self.planned:
             raise Unsafe(f"attempt {plan['attempt']} begins twice")
         self.planned.add(plan["attempt"])
+        for host in [self.hosts[name] for name in plan["members"] if name in self.hosts]:
+            is_long = host.borrowed_from + HELD_LONG < self.now < host.borrowed_until
+            if is_long and host.name not in before["members"]:
+                raise Unsafe(f"attempt {plan['attempt']} takes {host.name} from another run")
         if not self.least <= len(set(plan["members"])) <= self.size:
             raise Unsafe(f"attempt {plan['attempt']} begins on {plan['members']}")
 
-    def _check_newer(self, attempt, step):
+    def _check_newer(self, attempt, value):
         """Check that a checkpoint is one that the attempt has written to its end."""
-        if (attempt, step) not in self.saved:
-            raise Unsafe("a checkpoint counts that its attempt has not written")
-        if any(later > attempt for later in self.started):
+        self._check_point(value)
+        if value["point"]["attempt"] != attempt or any(later > attempt for later in self.started):
             raise Unsafe("a superseded attempt's checkpoint counts")
+
+    def _check_point(self, value):
+        """Check that the step and the point of an entry are those of a complete checkpoint."""
+        point = value["point"]
+        if value["step"] != point["step"] or tuple(point["key"]) not in self.saved:
+            raise Unsafe("a checkpoint counts that no attempt has written")
 
     def _check_older(self, value, point):
         """Check that an older checkpoint counts where no member has the newest one any more."""
+        instead, key = value.get("instead"), point and tuple(point["key"])
         members = [self.hosts[name] for name in self.state.members if name in self.hosts]
-        key = point and (point["attempt"], point["step"])
-        if not value.get("instead") or any(key in host.held for host in members):
+        if not instead or any(key in host.held for host in members):
             raise Unsafe("an older checkpoint counts again")
+        if instead["point"]:
+            self._check_point(instead)
+        known = [max(map(place_of, host.held)) for host in members if host.held]
+        if any(instead["step"] < place < point["step"] for place in known):
+            raise Unsafe("a member has a newer one than the older checkpoint")
 
     def _check_values(self):
         """Check that nobody has changed a value in place. Logs and disks share them."""
@@ -682,12 +720,14 @@ class World:
         if changed and value.get("kind") == "plan":
             self._check_plan(value, earlier)
         if changed and value.get("kind") == "checkpoint":
+            if self.is_detached:
+                self._check_newer(value["attempt"], value)
             if any(attempt > value["attempt"] for attempt in self.started):
                 raise Unsafe("a superseded attempt's checkpoint counts")
         if changed and value.get("newer"):
-            self._check_newer(value["attempt"], value["newer"]["step"])
+            self._check_newer(value["attempt"], value["newer"])
         if changed and value.get("kind") == "left":
-            self._check_newer(value["attempt"], value["step"])
+            self._check_newer(value["attempt"], value)
         if self.state.step < before:
             self._check_older(value, point)
         if changed and value.get("kind") == "plan" and value["step"] != before:

@@ -149,51 +149,69 @@ def describe_node_run(base, name, held):
 
     held: {run id: why} of what runs there.
     """
-    folder = os.path.join(base, "runs", name)
-    entries = sorted(os.listdir(folder))
+    try:
+        found = _describe_run(os.path.join(base, "runs", name), name)
+    except OSError as error:
+        found = {"odd": f"cannot be read: {error.strerror}"}
+    return dict(empty_entry(name, held), **found)
+
+
+def _describe_run(folder, name):
+    """Return what the attempts and supervisors of a run on this node say. Raises OSError."""
+    for entry in sorted(os.listdir(folder)):
+        is_known = _ATTEMPT.match(entry) or entry == SUPERVISORS
+        path = os.path.join(folder, entry)
+        if not is_known or os.path.islink(path) or not os.path.isdir(path):
+            return {"odd": f"holds {entry} besides its attempts"}
     # the directory of a start that was refused holds the note of the stop alone
     attempt_dirs = [path for path in find_attempts(folder) if os.listdir(path) != ["stop.json"]]
+    supervised = _describe_supervisors(os.path.join(folder, SUPERVISORS), name)
+    if supervised.get("odd") or (supervised and not attempt_dirs):
+        return supervised  # without an attempt: a spare that never took part
     plans = [status.read_json(path, "plan.json") for path in attempt_dirs]
     records = [status.read_json(path, "attempt.json") for path in attempt_dirs]
-    others = [entry for entry in entries if not _ATTEMPT.match(entry) and entry != SUPERVISORS]
-    if others:
-        return dict(empty_entry(name, held), odd=f"holds {others[0]} besides its attempts")
-    if SUPERVISORS in entries:
-        spare = _describe_spare(os.path.join(folder, SUPERVISORS), name)
-        if not spare:
-            return dict(empty_entry(name, held), odd="holds a supervisor that is not its own")
-        if not attempt_dirs:  # a spare that never took part
-            return dict(empty_entry(name, held), **spare)
     are_of_run = all(record and record.get("run") == name for record in records)
     if not attempt_dirs or not all(plans) or not are_of_run:
-        return dict(empty_entry(name, held), odd="has no attempt with its plan and record")
+        return {"odd": "has no attempt with its plan and record"}
     return dict(
-        empty_entry(name, held),
-        **describe_plan(plans[-1]),
+        describe_plan(plans[-1]),
         checkpoint=find_checkpoint(plans[-1], attempt_dirs),
         **_describe_end(attempt_dirs[-1]),
     )
 
 
-def _describe_spare(folder, run):
-    """Return the part of a run's entry that its supervisors' orders say, {} where they are odd."""
-    found = {}
-    if os.path.islink(folder):
+def _describe_supervisors(folder, run):
+    """Return the part of a run's entry that its supervisors on this node say, {} without one.
+
+    Nodes that share the directory have one each. Where one has another run's order, the result has
+    `odd`. Raises OSError.
+    """
+    found, ends = {}, []
+    if not os.path.isdir(folder):
         return found
     for node in os.listdir(folder):
         place = os.path.join(folder, node)
-        order = status.read_json(place, orders.NAME) or {}
-        shown = status.read_json(place, orders.STATUS) or {}
-        try:
-            plans = read_json(os.path.join(place, orders.PLANS))
-            found = describe_plan(json.loads(plans[0]["fresh"]))
-        except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
-            return {}
-        if order.get("run") != run:
-            return {}
-        if shown.get("is_open") is False:
-            found["ended"] = number_or_none(shown.get("time"))
+        order = status.read_json(place, orders.NAME)
+        if order and order.get("run") != run:
+            return {"odd": "holds the supervisor of another run"}
+        if order:
+            found = _describe_orders_plan(place)
+            shown, end = status.read_json(place, orders.STATUS) or {}, None
+            if shown.get("is_open") is False:
+                end = number_or_none(shown.get("time"))
+            ends.append(end)
+    if found and None not in ends:
+        found["ended"] = max(ends)
     return found
+
+
+def _describe_orders_plan(place):
+    """Return the part of a run's entry that a supervisor's plans say, {} where there are none."""
+    plans = read_json(os.path.join(place, orders.PLANS))
+    try:
+        return describe_plan(json.loads(plans[0]["fresh"]))
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+        return {}
 
 
 def _describe_end(attempt_dir):

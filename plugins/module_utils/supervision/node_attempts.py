@@ -68,9 +68,10 @@ class NodeAttempts:
     def __init__(self, place, order):
         self.place, self.order = place, order
         self.run_dir = os.path.join(order.base, "runs", order.run)
-        # One worker for each kind of work, and for what still reads the attempt before. An end
-        # waits for none of it.
         self.pool = concurrent.futures.ThreadPoolExecutor(max_workers=8)
+        self.ends = concurrent.futures.ThreadPoolExecutor(max_workers=1)  # waits for no reader
+        # Whether another attempt may leave this node out, or take it in again.
+        self.may_be_away = len(planned_attempts.read(place)) > 1
         self.attempt = self._newest()
         self.unit = None
         self.beat = {"state": "unknown", "holds": True, "ended": None}
@@ -103,7 +104,7 @@ class NodeAttempts:
     def report(self, now):
         """Return the Report of this node. now: seconds of CLOCK_BOOTTIME."""
         report = self._report(now)
-        if report.is_running or not self.order.spares:
+        if report.is_running or not self.may_be_away:
             return report
         self._look_for_others(now)
         return report._replace(can_join=self.is_free)
@@ -393,7 +394,7 @@ class NodeAttempts:
     def end(self, attempt):
         """End the processes of an attempt."""
         if self.ending is None or self.ending.done():
-            self.ending = self.pool.submit(self._end, attempt)
+            self.ending = self.ends.submit(self._end, attempt)
 
     def _end(self, attempt):
         place = self.directory(attempt)

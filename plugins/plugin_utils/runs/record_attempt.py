@@ -348,8 +348,11 @@ def _end_entry(known: Json, end: Json) -> dict[str, Any]:
     known: the entry so far. Its verdict stays where it is better founded, with the time at which it
     was decided, and with the findings of nodes that do not answer any more.
     """
-    for key in ("by", "planned_by"):
-        end = dict(end, **{key: known[key] or end[key]})
+    end = dict(end, by=known["by"] or end["by"])
+    if end["by"] != "nodes":
+        end["planned_by"] = None
+    elif not end["planned_by"]:
+        end["planned_by"] = known["planned_by"]
     if not foundation.keeps(known.get("verdict"), end["verdict"]):
         return dict(known, ended=time.time(), **end)
     merged = {key: foundation.merge_by_node(known[key], end[key]) for key in ("ranks", "nodes")}

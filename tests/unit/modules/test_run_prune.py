@@ -383,20 +383,60 @@ def test_what_a_spare_has_of_a_run_goes_with_it(tmp_path, shown, ended):
     assert removed(tmp_path, [run_id(9)])["removed"] == [run_id(9)]
 
 
+def test_a_supervisor_of_another_run_keeps_it(tmp_path):
+    lay(tmp_path)
+    other = json.dumps({"run": run_id(8)})
+    put(tmp_path, {**keep(run_id(9)), f"runs/{run_id(9)}/supervisor/node1/order.json": other})
+    assert look(tmp_path)["runs"][0]["odd"] == "holds the supervisor of another run"
+
+
 @pytest.mark.parametrize(
     "name, text",
     [
-        ("order.json", json.dumps({"run": run_id(8)})),
         ("order.json", "{"),
         ("plans.json", "[]"),
         ("plans.json", "[3]"),
         ("plans.json", json.dumps([{"fresh": "[]"}])),
     ],
 )
-def test_a_supervisor_that_is_not_the_runs_own_keeps_it(tmp_path, name, text):
-    lay(tmp_path)
+def test_a_supervisor_that_was_not_finished_says_nothing(tmp_path, name, text):
     put(tmp_path, {**keep(run_id(9)), f"runs/{run_id(9)}/supervisor/node1/{name}": text})
-    assert look(tmp_path)["runs"][0]["odd"] == "holds a supervisor that is not its own"
+    assert look(tmp_path)["runs"][0]["odd"] == "has no attempt with its plan and record"
+    lay(tmp_path)
+    assert look(tmp_path)["runs"][0]["odd"] == ""
+
+
+@pytest.mark.parametrize("others", [{"is_open": True}, {"is_open": False, "time": NOW - DAY}])
+def test_a_directory_of_several_nodes_ends_with_the_last_of_them(tmp_path, others):
+    put(tmp_path, keep(run_id(9), "node1", is_open=False, time=NOW))
+    put(tmp_path, keep(run_id(9), "node2", **others))
+    (found,) = look(tmp_path)["runs"]
+    assert found["ended"] == (NOW if "time" in others else None)
+
+
+@pytest.mark.parametrize("name", ["supervisor", "attempt-3"])
+def test_a_file_in_the_place_of_a_directory_keeps_the_run_alone(tmp_path, name):
+    lay(tmp_path, 9)
+    lay(tmp_path, 8)
+    put(tmp_path, {f"runs/{run_id(9)}/{name}": "a training wrote it"})
+    odd = [run["odd"] for run in look(tmp_path)["runs"]]
+    assert odd == [f"holds {name} besides its attempts", ""]
+    assert removed(tmp_path, [run_id(9), run_id(8)])["removed"] == [run_id(8)]
+
+
+def test_a_directory_that_cannot_be_read_keeps_the_run_alone(tmp_path, monkeypatch):
+    lay(tmp_path, 9)
+    lay(tmp_path, 8)
+    listed = os.listdir
+
+    def deny(path):
+        if str(path).endswith(f"{run_id(9)}/attempt-1"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", deny)
+    assert "Permission denied" in look(tmp_path)["runs"][0]["odd"]
+    assert removed(tmp_path, [run_id(9), run_id(8)])["removed"] == [run_id(8)]
 
 
 def test_a_run_whose_nodes_may_begin_an_attempt_stays(run_module, tmp_path, quiet, monkeypatch):

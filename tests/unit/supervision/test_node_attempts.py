@@ -330,7 +330,7 @@ def test_a_start_that_failed_is_a_failure_with_its_reason(node, monkeypatch):
 def test_an_end_waits_for_nothing_that_still_reads(node, monkeypatch):
     made, gate = node.attempts(), threading.Event()
     monkeypatch.setattr(attempt_dir, "stop", lambda *_given: gate.set())
-    for _reading in range(5):
+    for _reading in range(made.pool._max_workers):
         made.pool.submit(gate.wait, 20)
     made.end(3)
     assert made.ending.result(10) == ""
@@ -536,17 +536,17 @@ OTHER = "20261121-080103-ppyoloe-c3ae"
 
 
 @pytest.mark.parametrize(
-    "spares, owners, free",
+    "teams, owners, free",
     [
-        (["node3"], [], True),
-        (["node3"], [{"run": RUN}], True),
-        (["node3"], [{"run": OTHER}], False),
-        (["node3"], [{"run": None}], False),
-        (["node3"], None, False),  # systemd does not answer
-        ([], [{"run": OTHER}], True),  # nobody is chosen, so nobody asks
+        (2, [], True),
+        (2, [{"run": RUN}], True),
+        (2, [{"run": OTHER}], False),
+        (2, [{"run": None}], False),
+        (2, None, False),  # systemd does not answer
+        (1, [{"run": OTHER}], True),  # the run never goes on without this node
     ],
 )
-def test_a_node_that_another_run_holds_says_so(node, monkeypatch, spares, owners, free):
+def test_a_node_that_another_run_holds_says_so(node, monkeypatch, teams, owners, free):
     def list_owners(_run, base):
         assert base == node.order.base
         if owners is None:
@@ -554,7 +554,8 @@ def test_a_node_that_another_run_holds_says_so(node, monkeypatch, spares, owners
         return owners
 
     monkeypatch.setattr(node_attempts.ownership, "list_owners", list_owners)
-    node.order = node.order._replace(spares=spares)
+    plans = json.loads(plans_of(node.order.nodes, FRESH, TEMPLATE)) * teams
+    put(node.place, {orders.PLANS: json.dumps(plans)})
     made = node.attempts()
     report = node.await_report(made, lambda report: report.can_join == free)
     assert not report.is_running

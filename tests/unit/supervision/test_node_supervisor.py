@@ -6,6 +6,7 @@ processes are not real.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -181,8 +182,9 @@ def test_a_failed_rank_leads_to_an_attempt_from_the_newest_checkpoint(world):
         [("end", 1), ("start", 2, POINT)],
     ]
     # The record of each node has the one that decided it.
-    leaders = {program.supervisor.raft.leader for program in world.programs.values()}
-    assert {world.on(name).planned_by for name in NODES} == leaders
+    log = world.programs["node1"].supervisor.raft.log
+    plans = [value for _term, value in log if value and value["kind"] == "plan"]
+    assert {world.on(name).planned_by for name in NODES} == {plans[-1]["by"]}
     world.until(lambda program: world.status(program.order.node)["here"] == 2)
     for name in NODES:
         status = world.status(name)
@@ -349,19 +351,47 @@ def test_a_supervisor_that_has_lost_its_votes_takes_no_part_any_more(world, monk
 
 
 def test_a_vote_and_the_name_of_its_file_are_on_the_disk_before_it_is_sent(world, monkeypatch):
-    program = world.programs["node1"]
-    state, synced, sync = program._path(orders.STATE), [], os.fsync
+    program, done, sync = world.programs["node1"], [], os.fsync
+    state = Path(program._path(orders.STATE))
 
     def watch(descriptor):
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            assert os.path.samestat(os.fstat(descriptor), os.stat(program.place))
-            synced.append(json.loads(Path(state).read_text())["term"])
+        known = os.fstat(descriptor)
+        if not stat.S_ISDIR(known.st_mode):
+            done.append("content")
+        elif os.path.samestat(known, os.stat(program.place)):
+            done.append(("name", json.loads(state.read_text())["term"]))
         sync(descriptor)
 
+    world.agree()
     monkeypatch.setattr(os, "fsync", watch)
-    program.supervisor.raft.term += 7
-    program._save()
-    assert synced == [program.supervisor.raft.term]
+    monkeypatch.setattr(program.channel, "send", lambda *_given: done.append("sent"))
+    term = program.supervisor.raft.term + 7
+    question = {"kind": "ask_vote", "term": term, "last_index": 99, "last_term": term}
+    program.supervisor.raft._heard = -1e9  # so that no leader keeps it from an answer
+    program.supervisor.raft.role, program.supervisor.raft.leader = "follower", None
+    monkeypatch.setattr(program.channel, "receive", lambda *_given: [("node2", question)])
+    program._step()
+    saved = done.index(("name", term))
+    assert done[saved - 1] == "content" and "sent" in done[saved:] and "sent" not in done[:saved]
+
+
+@pytest.mark.parametrize("code, is_raised", [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_file_system_that_cannot_sync_a_directory_is_no_failure(
+    world, monkeypatch, code, is_raised
+):
+    sync = os.fsync
+
+    def fail(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    expected = contextlib.nullcontext()
+    if is_raised:
+        expected = pytest.raises(OSError)
+    with expected:
+        world.programs["node1"]._save()
 
 
 def test_a_record_that_cannot_be_read_just_now_is_not_lost(world, monkeypatch):

@@ -51,15 +51,19 @@ def test_schedules_in_which_a_node_comes_back_after_the_verdict_are_safe_and_liv
 
 
 def test_nodes_that_are_lost_for_good_and_spares_that_are_taken_end_no_run(parts):
-    lost = damaged = instead = fewer = 0
+    destroyed = damaged = instead = fewer = refused = spares = 0
     for seed in range(60):
         world = simulator.World(seed, parts, is_detached=True, stress="losses")
         world.play()
-        lost += sum(host.is_lost for host in world.hosts.values())
+        destroyed += sum(host.is_destroyed for host in world.hosts.values())
         damaged += sum(host.is_damaged for host in world.hosts.values())
         instead += sum(bool(verdict["instead"]) for verdict in world.state.verdicts)
-        fewer += sum(len(team) < world.size for team in world.state.teams.values())
-    assert lost > 30 and damaged > 10 and instead > 0 and fewer > 10
+        teams = world.state.teams.values()
+        fewer += sum(len(team) < world.size for team in teams)
+        spares += sum(not set(team) <= set(world.first) for team in teams)
+        refused += world.refused
+    assert destroyed > 10 and damaged > 10 and instead > 0
+    assert fewer > 10 and spares > 10 and refused > 0
 
 
 @pytest.mark.parametrize("stress", ["all", "away", "losses"])
