@@ -334,7 +334,7 @@ MUTANTS = (
     Mutant(
         "judgement",
         "an older checkpoint although a member has the newest",
-        'if any(point["digest"] == run.point.get("digest") for point in points):',
+        'if any(finding.get("serves") for finding in findings):',
         "if False:",
         is_detached=True,
         stress="losses",

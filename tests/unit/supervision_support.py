@@ -54,7 +54,7 @@ MOST_SPARES = 2  # as in attempts/supervisor_order.py
 HELD_LONG = 20.0  # seconds after which a leader knows that another run holds a spare
 TWICE = ((0,), (0,), (0,), (0,), (0, 1))  # the copies of one message, by chance
 # Of the run's state, what the rules about a plan need.
-KNOWN_BEFORE = ("attempt", "generation", "is_stopped", "is_done", "is_superseded", "members")
+KNOWN_BEFORE = ("attempt", "generation", "is_stopped", "is_done", "is_superseded")
 FLAT = {"ask_vote", "vote", "appended", "lease"}  # messages in which nothing is the sender's
 
 
@@ -152,6 +152,7 @@ class Host:
         self.booted = 0.0
         self.is_lost = self.is_damaged = False  # for good: the machine, and its supervisor alone
         self.is_destroyed = False
+        self.began_from = None  # the checkpoint of its newest attempt
         self.borrowed_from = self.borrowed_until = -1e9  # another run holds this spare
         self.prepared = 0  # the newest attempt that has left something on its disk
         self.held = set()  # (attempt, step) of the complete checkpoints on its disk
@@ -257,7 +258,12 @@ class World:
 
     def _choose(self, run, ready, may_be_fewer):
         """Return the nodes of the next attempt."""
-        return self.parts.choose(self.teams, run, ready, may_be_fewer)
+        team = self.parts.choose(self.teams, run, ready, may_be_fewer)
+        for name in set(team) - set(run.members):
+            host = self.hosts[name]
+            if host.borrowed_from + HELD_LONG < self.now < host.borrowed_until:
+                raise Unsafe(f"{name} is chosen, which another run holds for long")
+        return team
 
     def _judge(self, run, found):
         """Return the entry of a verdict. Every attempt that failed may be followed by another."""
@@ -367,6 +373,7 @@ class World:
                 "holds": describe(max(host.held, key=place_of, default=None)),
                 "saved": describe(max(own, key=place_of, default=None)),
                 "lacks": host.lacks,
+                "serves": host.began_from in host.held,
             }
         return self.parts.Report(
             host.newest, bool(host.running), host.failed, host.done, noted, point, finding,
@@ -423,6 +430,7 @@ class World:
             raise Unsafe(f"{host.name} starts {attempt} after the stop")
         point = host.supervisor.run.point
         host.newest, host.failed, host.done, host.written = attempt, False, False, 0
+        host.began_from = point and tuple(point["key"])
         host.lacks = bool(point) and not self._has_source(host, point)
         is_held = self.now < host.borrowed_until
         self.refused += is_held
@@ -556,7 +564,8 @@ class World:
 
     def _borrow(self, host):
         """Let another run hold a spare for a while."""
-        if self.is_detached and not host.running and self.now >= host.borrowed_until:
+        is_free = not host.running and self.now >= host.borrowed_until
+        if host.is_installed and is_free:
             host.borrowed_from = self.now
             host.borrowed_until = self.now + self.chance.uniform(2.0, 2 * HELD_LONG)
 
@@ -668,10 +677,6 @@ class World:
         if plan["attempt"] in self.planned:
             raise Unsafe(f"attempt {plan['attempt']} begins twice")
         self.planned.add(plan["attempt"])
-        for host in [self.hosts[name] for name in plan["members"] if name in self.hosts]:
-            is_long = host.borrowed_from + HELD_LONG < self.now < host.borrowed_until
-            if is_long and host.name not in before["members"]:
-                raise Unsafe(f"attempt {plan['attempt']} takes {host.name} from another run")
         if not self.least <= len(set(plan["members"])) <= self.size:
             raise Unsafe(f"attempt {plan['attempt']} begins on {plan['members']}")
 

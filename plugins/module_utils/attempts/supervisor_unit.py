@@ -88,7 +88,7 @@ def is_installed(home, unit, node):
 
 def installed_runs(home):
     """Return the ids of the runs that have a supervisor here, whether it runs or not."""
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = map(_NAME.match, os.listdir(os.path.join(home, UNITS)))
         return {name.group(1) for name in names if name}
     return set()

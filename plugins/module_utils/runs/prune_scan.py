@@ -256,7 +256,7 @@ def find_held(run):
     """Return {run id: why} of what runs on this node or holds it.
 
     Units count, supervisors also where they do not run, and processes with a run's mark outside of
-    any. run: runs a command. Raises AttemptError.
+    any. run: runs a command. Raises AttemptError and OSError.
     """
     supervised = supervisor_unit.installed_runs(os.path.expanduser("~"))
     held = dict.fromkeys(supervised, "its supervisor is installed here and may begin an attempt")

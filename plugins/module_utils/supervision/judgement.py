@@ -83,12 +83,15 @@ def find_newer(order, run, found):
 def _instead(order, run, found):
     """Return {step, point} of the checkpoint to go on from where no member has the newest one.
 
-    Return None where one has it, where one does not answer, or where none has missed it.
+    Return None where one has it for the others, also beside a newer one of a superseded attempt,
+    where one does not answer, or where none has missed it.
     """
     findings = list(found.values())
     if not run.point or not set(run.members) <= set(found):
         return None
     if not any(finding.get("lacks") for finding in findings):
+        return None
+    if any(finding.get("serves") for finding in findings):
         return None
     points = [p for p in (finding.get("holds") for finding in findings) if _is_sound(order, p)]
     if any(point["digest"] == run.point.get("digest") for point in points):

@@ -58,6 +58,13 @@ def run_command(argv, data=None):
     return code, out, err
 
 
+def _are_there(folder, sizes):
+    """Return whether a folder has files of some sizes. sizes: {name: bytes}."""
+    with contextlib.suppress(FileNotFoundError):
+        return all(os.path.getsize(os.path.join(folder, name)) == sizes[name] for name in sizes)
+    return False
+
+
 class CheckpointMissing(ValueError):
     """No node has given the checkpoint."""
 
@@ -238,12 +245,30 @@ class NodeAttempts:
             found = {"node": self.order.node, "unreachable": str(error)}
         kept = {key: value for key, value in found.items() if key not in _LEFT_OUT}
         kept["holds"] = holds = self._held()
+        plan = read_mapping(os.path.join(self.directory(attempt), "plan.json"))
+        kept["serves"] = self._serves(plan.get("resume"))
         if not holds or holds["attempt"] != attempt:
             # This one's, where an earlier attempt's is further, or the furthest cannot be used.
             saved = self._held(attempt)
             if saved:
                 kept["saved"] = saved
         return kept
+
+    def _serves(self, point):
+        """Return whether a point's files lie where other nodes may get them from this one.
+
+        By their names and sizes: what is copied is read. The newest checkpoint here may be another
+        one, which a superseded attempt has left.
+        """
+        if point_check.point_problem(point):
+            return False
+        sizes = {name: entry[1] for name, entry in point["files"].items() if entry[0] == "f"}
+        # A plan lies where the training could have written it.
+        with contextlib.suppress(AttributeError, LookupError, OSError, TypeError, ValueError):
+            for source in self._sources(point, {}):
+                if source["source"] == self.order.node and _are_there(source["path"], sizes):
+                    return True
+        return False
 
     def _held(self, attempt=None):
         """Return the newest complete checkpoint of the run, or of one attempt, on this node."""
@@ -297,6 +322,7 @@ class NodeAttempts:
                 "unreachable": f"attempt {attempt} did not start here: {problem}",
                 "lacks": isinstance(error, CheckpointMissing),
                 "holds": self._held(),
+                "serves": self._serves(point),
             }
         return "", None
 

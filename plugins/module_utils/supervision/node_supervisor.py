@@ -132,7 +132,8 @@ class Program:
         try:
             os.fsync(directory)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not on every file system
+            # Some file systems cannot sync a directory, and say so in different ways.
+            if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
                 raise
         finally:
             os.close(directory)

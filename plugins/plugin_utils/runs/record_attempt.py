@@ -351,12 +351,11 @@ def _end_entry(known: Json, end: Json) -> dict[str, Any]:
     end = dict(end, by=known["by"] or end["by"])
     if end["by"] != "nodes":
         end["planned_by"] = None
-    elif not end["planned_by"]:
-        end["planned_by"] = known["planned_by"]
     if not foundation.keeps(known.get("verdict"), end["verdict"]):
         return dict(known, ended=time.time(), **end)
     merged = {key: foundation.merge_by_node(known[key], end[key]) for key in ("ranks", "nodes")}
     kept = {key: known[key] for key in ("checkpoint", "endpoints") if not end[key]}
+    kept["planned_by"] = known["planned_by"] or end["planned_by"]
     return dict(known, **{**end, **merged, **kept, "verdict": known["verdict"]})
 
 

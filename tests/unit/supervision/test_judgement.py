@@ -273,6 +273,8 @@ def test_an_older_checkpoint_stands_where_the_newest_one_is_lost(answers, point)
         [{"holds": OLD}, {"holds": OLD}],  # each has begun, so that each has it
         [{"lacks": True, "holds": OLD}, {"holds": NEW}],
         [{"lacks": True, "holds": OLD}],  # the other one may have it
+        # A superseded attempt has left a newer one beside it.
+        [{"lacks": True, "holds": OLD}, {"holds": dict(NEW, digest="2" * 64), "serves": True}],
     ],
 )
 def test_the_newest_checkpoint_stays_where_a_node_may_have_it(answers):

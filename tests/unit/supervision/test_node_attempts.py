@@ -145,7 +145,7 @@ def test_the_end_of_an_attempt(node, monkeypatch, beat, expected):
     node.beat = beat
     report = node.await_report(made, lambda report: report.finding)
     assert report[:4] == (3, False, *expected)
-    assert report.finding == {"node": "node2", "ranks": [], "holds": None}
+    assert report.finding == {"node": "node2", "ranks": [], "holds": None, "serves": False}
 
 
 @pytest.mark.parametrize("error", [OSError("gone"), ValueError("gone")])
@@ -157,7 +157,8 @@ def test_evidence_that_cannot_be_read_is_said(node, monkeypatch, error):
     node.lay_out(3)
     node.beat = GONE
     report = node.await_report(node.attempts(), lambda report: report.finding)
-    assert report.finding == {"node": "node2", "unreachable": "gone", "holds": None}
+    found = {"node": "node2", "unreachable": "gone", "holds": None, "serves": False}
+    assert report.finding == found
 
 
 def test_a_new_checkpoint_is_reported_once_it_is_complete(node):
@@ -465,6 +466,47 @@ def test_a_checkpoint_of_a_peer_that_lies_is_not_copied(node, monkeypatch, point
     made.start(4, MEMBERS, point)
     report = node.await_report(made, lambda report: not report.is_running)
     assert report.has_failed and "the checkpoint " in report.finding["unreachable"]
+
+
+def test_a_node_says_that_it_has_the_checkpoint_also_beside_a_newer_one(node):
+    place = node.lay_out(3)
+    save(str(place / "output"), detection(2))
+    own = dict(finder.find_in_run(str(node.run), {})["point"], source="node2")
+    save(str(place / "output"), detection(4))
+    made = node.attempts()
+    assert made._held()["digest"] != own["digest"] and made._serves(own)
+    for name in own["files"]:
+        path = Path(own["path"], name)
+        content = path.read_bytes()
+        path.write_bytes(content + b"x")
+        assert not made._serves(own)
+        path.unlink()
+        assert not made._serves(own)
+        path.write_bytes(content)
+    assert made._serves(own) and not made._serves(None) and not made._serves(dict(own, digest="0"))
+
+
+@pytest.mark.parametrize("nodes", [[], None, "x", [{}], [None]])
+def test_a_plan_that_the_training_has_written_breaks_no_finding(node, nodes):
+    place = node.lay_out(3, nodes=nodes, resume=point_of(attempt=3))
+    node.beat = GONE
+    report = node.await_report(node.attempts(), lambda report: report.finding)
+    assert report.finding["serves"] is False and place.is_dir()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_start_that_failed_says_whether_its_checkpoint_is_here(node, monkeypatch, is_there):
+    place = node.lay_out(3)
+    save(str(place / "output"), detection(2))
+    own = dict(finder.find_in_run(str(node.run), {})["point"], source="node2")
+    if not is_there:
+        Path(own["path"], next(iter(own["files"]))).unlink()
+    answer = (False, False, ["node2: gone"])
+    monkeypatch.setattr(node_attempts.checkpoint_transfer, "fetch", lambda *_a, **_k: answer)
+    made = node.attempts()
+    made.start(4, MEMBERS, own)
+    report = node.await_report(made, lambda report: not report.is_running)
+    assert report.finding["serves"] is is_there
 
 
 # --- where a checkpoint may lie
