@@ -44,6 +44,9 @@ WAY_HEAD = [
     "way",
     "steps",
     "first to last step",
+    "steps made again",
+    "seconds of a step",
+    "first to last, in such steps",
     "goodput of that",
     "goodput from the command",
     "faults that it met",
@@ -116,6 +119,9 @@ def way_rows(rounds):
             way,
             found[0]["steps"],
             spread([one["stretch"] for one in found], "{:.1f}") + " s",
+            spread([one["again"] for one in found], "{:.0f}"),
+            spread([one["step"] for one in found]),
+            spread([one["stretch"] / one["step"] for one in found if one["step"]], "{:.0f}"),
             spread([one["between"] for one in found]),
             spread([one["goodput"] for one in found]),
             ", ".join(found[0]["faults"]) or "none",
@@ -159,7 +165,9 @@ def log_rows(cases):
 
 def main():
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    asked.add_argument("--drill", default=str(PROJECT / "runs/drill/drill.json"))
+    asked.add_argument(
+        "--drill", default=str(PROJECT / "runs/drill/drill.json"), help="'' leaves the table"
+    )
     asked.add_argument("--bare")
     asked.add_argument("--goodput")
     asked.add_argument("--logs")
@@ -171,20 +179,16 @@ def main():
         read(asked.goodput),
         read(asked.logs),
     )
-    if ours is None:
+    if ours is None and asked.drill:
         sys.exit(f"{asked.drill}: there is no drill's result; make one with playbooks/drill.yml")
-    ours = ours["faults"]
-    parts = {
-        "drill": (
-            "%s\n%s. %s, %d processors.\n"
-            % (
-                fault_table.table(ours),
-                fault_table.summarize(ours),
-                datetime.date.today().isoformat(),
-                os.cpu_count(),
-            )
+    parts, ours = {}, (ours or {}).get("faults")
+    if ours:
+        parts["drill"] = "%s\n%s. %s, %d processors.\n" % (
+            fault_table.table(ours),
+            fault_table.summarize(ours),
+            datetime.date.today().isoformat(),
+            os.cpu_count(),
         )
-    }
     parts["bare"] = lines(BARE_HEAD, bare_rows(ours, bare)) if bare else None
     parts["goodput"] = None
     if ways:
