@@ -273,8 +273,6 @@ def test_an_older_checkpoint_stands_where_the_newest_one_is_lost(answers, point)
         [{"holds": OLD}, {"holds": OLD}],  # each has begun, so that each has it
         [{"lacks": True, "holds": OLD}, {"holds": NEW}],
         [{"lacks": True, "holds": OLD}],  # the other one may have it
-        # A superseded attempt has left a newer one beside it.
-        [{"lacks": True, "holds": OLD}, {"holds": dict(NEW, digest="2" * 64), "serves": True}],
     ],
 )
 def test_the_newest_checkpoint_stays_where_a_node_may_have_it(answers):
@@ -282,6 +280,18 @@ def test_the_newest_checkpoint_stays_where_a_node_may_have_it(answers):
     run.step = node_attempts.order_of(NEW)
     found = {name: dict(node(name), **answer) for name, answer in zip(NODES, answers)}
     assert judge(run, found)["instead"] is None
+
+
+@pytest.mark.parametrize("serves", [True, False])
+def test_the_newest_checkpoint_stays_where_a_node_has_it_beside_a_newer_one(serves):
+    """A superseded attempt may have left the newer one."""
+    run = run_of(point=dict(NEW, digest="1" * 64))
+    run.step = node_attempts.order_of(NEW)
+    later = point_of(epoch=9, source="node2")
+    answers = [{"lacks": True, "holds": OLD}, {"holds": later, "serves": serves}]
+    found = {name: dict(node(name), **answer) for name, answer in zip(NODES, answers)}
+    older = {"step": node_attempts.order_of(OLD), "point": OLD}
+    assert judge(run, found)["instead"] == (None if serves else older)
 
 
 def test_no_node_speaks_for_another():
