@@ -41,7 +41,7 @@ SECONDS = {
 # Seconds for which a controller grants the first attempt: longer than a lease and what comes after.
 GRANTED = 20.0
 TICK = 0.5
-GUARD_MARGIN = 2.0  # as LEASE_MARGIN of agent/guard.py
+GUARD_MARGIN = 1.0  # the share of KILL that LEASE_MARGIN of agent/guard.py has
 FAULTY, QUIET = 70.0, 55.0  # seconds with faults, and without them at the end
 SLACK = 2 * TICK  # in which a node that thawed notices it
 TARGET = 300  # steps of the training

@@ -206,7 +206,7 @@ def _describe_supervisors(folder, run):
 
 
 def _describe_orders_plan(place):
-    """Return the part of a run's entry that a supervisor's plans say, {} where there are none."""
+    """Return the part of a run's entry that a supervisor's plans say, {} without any."""
     plans = read_json(os.path.join(place, orders.PLANS))
     try:
         return describe_plan(json.loads(plans[0]["fresh"]))
