@@ -158,11 +158,9 @@ def describe_node_run(base, name, held):
 
 def _describe_run(folder, name):
     """Return what the attempts and supervisors of a run on this node say. Raises OSError."""
-    for entry in sorted(os.listdir(folder)):
-        is_known = _ATTEMPT.match(entry) or entry == SUPERVISORS
-        path = os.path.join(folder, entry)
-        if not is_known or os.path.islink(path) or not os.path.isdir(path):
-            return {"odd": f"holds {entry} besides its attempts"}
+    stranger = _find_stranger(folder)
+    if stranger:
+        return {"odd": f"holds {stranger} besides its attempts"}
     # the directory of a start that was refused holds the note of the stop alone
     attempt_dirs = [path for path in find_attempts(folder) if os.listdir(path) != ["stop.json"]]
     supervised = _describe_supervisors(os.path.join(folder, SUPERVISORS), name)
@@ -178,6 +176,16 @@ def _describe_run(folder, name):
         checkpoint=find_checkpoint(plans[-1], attempt_dirs),
         **_describe_end(attempt_dirs[-1]),
     )
+
+
+def _find_stranger(folder):
+    """Return the first entry of a run that is no attempt's directory and no supervisors', or ''."""
+    for entry in sorted(os.listdir(folder)):
+        is_known = _ATTEMPT.match(entry) or entry == SUPERVISORS
+        path = os.path.join(folder, entry)
+        if not is_known or os.path.islink(path) or not os.path.isdir(path):
+            return entry
+    return ""
 
 
 def _describe_supervisors(folder, run):
