@@ -654,6 +654,8 @@ class World:
             first = self.leaders.setdefault(raft.term, host.identity)
             if first != host.identity:
                 raise Unsafe(f"two leaders of term {raft.term}: {first}, {host.identity}")
+        if raft.denied_by:
+            raise Unsafe(f"{raft.denied_by} leads, and {host.identity} knows other committed entries")
         commit, committed, before = raft.commit, self.committed, host.checked
         if commit > len(raft.log):
             raise Unsafe(f"{host.identity} has lost a committed entry")

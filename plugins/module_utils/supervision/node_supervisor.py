@@ -244,6 +244,7 @@ class Program:
             "node": self.order.node,
             "leader": raft.leader,
             "term": raft.term,
+            "denied_by": raft.denied_by,
             "attempt": run.attempt,
             "members": list(run.members),
             "teams": {str(number): list(nodes) for number, nodes in run.teams.items()},

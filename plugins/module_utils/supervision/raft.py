@@ -38,7 +38,8 @@ class Raft:
     """One voter, or a node that only follows: a learner, or one that the voters have left out.
 
     `role` is follower, candidate or leader, `leader` the one that this node follows, `commit` the
-    number of entries that are committed. Entries are counted from 1.
+    number of entries that are committed. Entries are counted from 1. `denied_by` is the last node
+    that tried to replace a committed entry. Only one that lies does.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Raft:
         self._voters = self._find_voters()
         self.role, self.commit = "follower", 0
         self.leader: str | None = None
+        self.denied_by: str | None = None
         self.is_changed = False
         self._outbox: list[tuple[str, Json]] = []
         self._votes: set[str] = set()
@@ -285,6 +287,9 @@ class Raft:
             self._send(sender, kind="appended", success=False, match=last, round=message["round"])
             return
         entries = [Entry(*entry) for entry in message["entries"]]
+        if self._denies_committed(entries, before):
+            self.denied_by = sender
+            return
         for place, entry in enumerate(entries, before):
             if place < len(self.log) and self.log[place].term != entry.term:
                 del self.log[place:]
@@ -294,6 +299,14 @@ class Raft:
         match = before + len(entries)
         self.commit = max(self.commit, min(message["commit"], match))
         self._send(sender, kind="appended", success=True, match=match, round=message["round"])
+
+    def _denies_committed(self, entries: list[Entry], before: int) -> bool:
+        """Return whether entries differ from committed ones, as those of a leader that lies do.
+
+        before: the number of entries that come before them.
+        """
+        committed = self.log[before : self.commit]
+        return any(mine.term != theirs.term for mine, theirs in zip(committed, entries))
 
     def _on_appended(self, sender: str, message: Json, now: float) -> None:
         if self.role != "leader" or message["term"] != self.term:

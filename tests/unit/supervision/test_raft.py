@@ -165,6 +165,20 @@ def test_a_learner_never_stands_for_election():
     assert made.role == "follower" and made.take_outbox() == []
 
 
+def test_a_leader_that_lies_replaces_nothing_that_is_committed():
+    made = node(log=[(1, {"kind": "stop"}), (1, None)], term=1)
+    sent = {"kind": "append", "term": 1, "prev_index": 2, "prev_term": 1, "entries": [],
+            "commit": 1, "round": 1}  # fmt: skip
+    made.receive("b", sent, 1.0)
+    other = [[7, {"kind": "done"}]]
+    for place, sender in ((0, "c"), (1, "b")):
+        forged = dict(sent, term=7, prev_index=place, prev_term=place, entries=other, commit=9)
+        made.receive(sender, forged, 2.0)
+    assert made.denied_by == "c"
+    # The second entry was not committed, so a new leader may replace it.
+    assert [tuple(entry) for entry in made.log] == [(1, {"kind": "stop"}), (7, {"kind": "done"})]
+
+
 def test_a_single_voter_tells_its_learners_at_once_what_is_committed():
     made = led(voters=("a",), learners=("d",))
     made.propose(None, 10.0)
