@@ -24,6 +24,7 @@ import time
 from ..agent import systemd
 from ..attempts import attempt_dir, mesh_credential, ownership, supervisor_unit
 from ..attempts import supervisor_order as orders
+from ..base import sanitize
 from ..base.files import read_mapping, write_json
 from ..notify import sender
 from . import announcer, channel, judgement, messages, node_attempts, planned_attempts
@@ -275,7 +276,8 @@ class Program:
         }
         self._print(changed)
         for value in status["verdicts"][len(self.status.get("verdicts", ())) :]:
-            print(value["verdict"].get("text"), value["decision"].get("why"), flush=True)
+            said = f"{value['verdict'].get('text')} {value['decision'].get('why')}"
+            print(sanitize.printable(said), flush=True)  # a peer may have written it
 
     @staticmethod
     def _print(words):
