@@ -43,6 +43,7 @@ from ..mesh.mesh_gate import (
 from . import attempt_files, heartbeat, openmpi, peers, priority, relay
 
 REASONS = ("peer", "lost", "hang")
+WANT = "want: stop N peer|lost|hang, beat N, pull N FOLDER, talk N, or door N WORDS"
 PLAN_SECONDS = 60
 
 
@@ -81,7 +82,7 @@ def wait_for_plan(attempt):
 def answer_call(credential, run, number, peer, words):
     """Carry out a call that came with the key of an attempt and return the exit code."""
     if len(words) < 2:
-        raise Refused("not a verb of a run: stop, beat, pull, talk, door")
+        raise Refused(WANT)
     verb, attempt_number = words[0], match(NUMBER, words[1], "an attempt")
     machine = own_machine(credential, run, number)
     check_caller(machine, number, attempt_number, peer)
@@ -100,8 +101,7 @@ def answer_call(credential, run, number, peer, words):
         if problem:
             raise Refused(problem)
         return openmpi.door(attempt, words[2:])
-    stop = f"stop N {'|'.join(REASONS)}"
-    raise Refused(f"want: {stop}, beat N, pull N FOLDER, talk N, or door N WORDS")
+    raise Refused(WANT)
 
 
 def check_caller(machine, number, attempt_number, peer):
@@ -119,7 +119,7 @@ def check_caller(machine, number, attempt_number, peer):
 def talk(machine, run, peer):
     """Lead a peer's supervisor to the one of this node, and return the exit code."""
     if not machine.get("supervised"):
-        raise Refused("the nodes of this run do not begin its attempts themselves")
+        raise Refused("this run has no supervisors")
     return relay.relay(relay.socket_path(run, machine["node"]), peer)
 
 

@@ -43,7 +43,8 @@ def relay(path, peer):
                 if not piece:
                     return 0
                 if source is link:
-                    _write(piece)
+                    sys.stdout.buffer.write(piece)
+                    sys.stdout.buffer.flush()
                 else:
                     link.sendall(piece)
 
@@ -56,9 +57,3 @@ def _read(source):
         return source.recv(PIECE)
     except OSError:
         return b""
-
-
-def _write(piece):
-    """Write all bytes to standard output."""
-    while piece:
-        piece = piece[os.write(1, piece) :]

@@ -46,7 +46,10 @@ def run(attempt, node):
     marker = f"{record['run']}/{record['attempt']}"
     stop_times = []
     signal.signal(signal.SIGTERM, lambda *_: stop_times.append(time.monotonic()))
-    if attempt_files.read_stop(attempt):
+    until = time.monotonic() + plan["launcher"].get("head_start", 0)
+    while mine["rank"] and time.monotonic() < until and not stop_times:
+        time.sleep(0.1)
+    if stop_times or attempt_files.read_stop(attempt):
         # The stop came after the start had looked for its note, and before this unit was there to
         # be stopped.
         print("trainyard: stopped before it began", flush=True)

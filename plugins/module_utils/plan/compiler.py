@@ -344,7 +344,7 @@ def compile_plan(job, site, nodes, facts, inputs) -> Plan:
         "site": site["name"],
         "job": _job_entry(job),
         "suite": _suite_entry(suite, job["config"], inputs["config"]),
-        "launcher": _launcher_entry(job["launcher"], launcher),
+        "launcher": _launcher_entry(job["launcher"], launcher, len(nodes)),
         "accelerator": accelerator,
         "argv": argv,
         "script": script,
@@ -581,8 +581,9 @@ def _suite_entry(suite, config, settings):
     }
 
 
-def _launcher_entry(name, launcher):
-    return {
+def _launcher_entry(name, launcher, count):
+    """Return the plan's description of its launcher. count: how many nodes it has."""
+    entry = {
         "name": name,
         "kind": launcher["kind"],
         "rank_log": launcher["rank_log"],
@@ -592,6 +593,9 @@ def _launcher_entry(name, launcher):
         "logs": launcher.get("logs", []),
         "end_words": launcher.get("end_words"),
     }
+    if count > 1 and "head_start" in launcher:
+        entry["head_start"] = launcher["head_start"]
+    return entry
 
 
 def _launcher_notes(launch):

@@ -25,6 +25,7 @@ An entry holds
     rank_env        the variable that only a rank has, not its helpers
     endpoints_env   the variable in which ranks report the peers they use, or None
     logs            further logs that the controller fetches
+    head_start      seconds by which the first node begins before the others
     end_words       the launcher's words for a failed rank's end on its console: a pattern with the
                     groups pid and code
     notes           notes for the user, by accelerator
@@ -46,6 +47,8 @@ _PADDLE = {
     "rank_log": "log/workerlog.{local_rank}",
     "rank_env": "PADDLE_TRAINER_ID",
     "endpoints_env": "PADDLE_TRAINER_ENDPOINTS",
+    # A rank that asks for rank 0's store too early asks again after 3 s (fact 18).
+    "head_start": 1.0,
     # FLAGS_START_PORT is what the upstream documentation names (B5, C4); the present launcher reads
     # the other one (fact 1).
     "env": {"FLAGS_START_PORT": "{port}", "PADDLE_START_PORT": "{port}"},

@@ -110,6 +110,9 @@ def _command_lines(plan: Plan) -> list[str]:
         ),
         "  " + format_command(plan["argv"]),
     ]
+    if "head_start" in plan["launcher"]:
+        first, seconds = plan["nodes"][0]["name"], plan["launcher"]["head_start"]
+        lines.append(f"  {first} begins {seconds:g} s before the other nodes")
     for node in plan["nodes"]:
         if node.get("argv"):
             lines += [f"  on {node['name']}:", f"    {format_command(node['argv'])}"]

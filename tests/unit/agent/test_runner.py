@@ -92,7 +92,7 @@ LOADER = (
 class Attempt:
     """An attempt on node2 of two nodes with two devices each: ranks 2 and 3 are here."""
 
-    def __init__(self, folder, ranks, devices=2, **spec):
+    def __init__(self, folder, ranks, devices=2, node=NODE, head_start=0, **spec):
         self.made = compiled(
             count=2, devices=devices, job={"launcher": "paddle", "env": {"FROM_PLAN": "1"}}
         )
@@ -105,11 +105,12 @@ class Attempt:
             },
         )
         self.made["argv"] = [sys.executable, tools + "/launcher.py", tools + "/spec.json"]
-        self.path = attempt_files(folder, self.made, NODE)
+        self.made["launcher"]["head_start"] = head_start
+        self.node, self.path = node, attempt_files(folder, self.made, node)
 
     def start(self, **environment):
         """Start the agent as the unit does."""
-        argv = [sys.executable, "-I", AGENT, "run", self.path, NODE]
+        argv = [sys.executable, "-I", AGENT, "run", self.path, self.node]
         with open(os.path.join(self.path, "logs.txt"), "ab") as console:
             self.process = subprocess.Popen(
                 argv,
@@ -313,6 +314,30 @@ def test_a_stop_that_the_start_did_not_see_keeps_the_unit_from_starting_anything
     assert attempt.events() == [] and "stopped before it began" in Path(
         attempt.path, "logs.txt"
     ).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("node, least, most", [("node1", 0, 2), ("node2", 2, 6)])
+def test_the_first_node_begins_before_the_others(tmp_path, node, least, most):
+    first = {"node1": 0, "node2": 2}[node]
+    attempt = Attempt(tmp_path, [[first, SLEEP], [first + 1, SLEEP]], node=node, head_start=2)
+    begun = time.time()
+    assert attempt.start().end() == 0
+    (launched,) = attempt.events("launched")
+    assert least <= launched["time"] - begun < most
+
+
+def test_a_stop_while_the_first_node_begins_starts_nothing(tmp_path):
+    attempt = Attempt(tmp_path, [[2, LONG]], head_start=60).start()
+    status = Path(f"/proc/{attempt.process.pid}/status")
+    caught = 1 << (signal.SIGTERM - 1)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        (mask,) = [line for line in status.read_text().splitlines() if line.startswith("SigCgt")]
+        if int(mask.split()[1], 16) & caught:
+            break
+        time.sleep(0.05)
+    attempt.process.send_signal(signal.SIGTERM)
+    assert attempt.end() == 0 and attempt.events() == []
 
 
 def test_a_stop_is_no_failure_of_this_node(tmp_path):
