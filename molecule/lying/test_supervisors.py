@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import manifest
-from harness import left_behind, new_run, on, playbook, quick_job, runs
+from harness import left_behind, new_run, on, playbook, quick_job, runs, wait_for
 
 LIAR = Path(__file__).resolve().parent / "files/liar.py"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
@@ -48,13 +48,14 @@ def outside(run):
 
 @pytest.fixture(scope="module")
 def lied():
-    """What a run came to whose node2 lied for ten seconds."""
+    """The result of a run whose node2 lied."""
     known = runs()
     done = playbook("train", *quick_job("saves"), "-e", "detach=true")
     assert done.returncode == 0, done.stdout
     run = new_run(known)
     look, outputs = EVERYTHING.format(run=run), {}
     try:
+        wait_for(lambda: json.loads(supervisors("node2", run, "status.json"))["attempt"] == 1, 60)
         before = on("node1", look)
         words = shlex.join([run, "node2", "node1", json.dumps(outside(run))])
         program = base64.b64encode(LIAR.read_bytes()).decode()
@@ -63,7 +64,9 @@ def lied():
         attempts = on("node1", f"cd .trainyard/runs/{run}; ls -d attempt-*")
         after, log = on("node1", look), supervisors("node1", run, "supervisor.log")
         for verb, *more in (("status",), ("logs", "-e", "query=ranks")):
-            outputs[verb] = playbook(verb, "-e", f"run={run}", *more).stdout
+            done = playbook(verb, "-e", f"run={run}", *more)
+            assert done.returncode == 0, done.stdout
+            outputs[verb] = done.stdout
     finally:
         outputs["stop"] = playbook("stop", "-e", f"run={run}").stdout
     return Lied(run, answers, attempts, before, after, log, status, outputs)
@@ -96,6 +99,7 @@ def test_nothing_changes_on_the_other_node_but_this_run(lied):
 
 
 def test_no_text_of_the_liar_commands_a_terminal(lied):
+    assert "\\x1b]52" in lied.log
     for text in (lied.log, *lied.outputs.values()):
         found = CONTROL.search(text)
         assert not found, repr(text[max(0, found.start() - 80) : found.start() + 20])

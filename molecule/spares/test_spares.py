@@ -53,7 +53,7 @@ def saved_after(run, attempt):
 
 
 def trained(node, run, attempt):
-    """Return how many steps of the whole training a node's rank has made."""
+    """Return how many steps of the whole training the log of a node's rank shows."""
     epoch, step = STEP.findall(attempt_file(node, run, "log/workerlog.0", attempt))[-1]
     return INTERVAL * int(epoch) + int(step) + 1
 
@@ -116,7 +116,7 @@ def test_a_lost_disk_costs_what_its_replica_lacked(kept):
         assert plan["nodes"][0]["name"] == later["members"][0]
 
 
-def test_a_destroyed_node_of_rank_0_costs_at_most_one_interval(kept):
+def test_a_destroyed_node_of_rank_0_costs_at_most_an_interval_and_a_copy(kept):
     run, (_before, first, second) = kept
     assert first["members"][0] == "node3"
     resumed = json.loads(attempt_file("node2", run, "plan.json", second["attempt"]))["resume"]
@@ -138,7 +138,8 @@ def test_a_later_command_collects_each_attempt_from_its_nodes(kept, tmp_path):
     attempts = collected()
     assert 1 in attempts and second["attempt"] not in attempts
     for number, home in ((1, {"node1", "node2"}), (first["attempt"], {"node2"})):
-        assert {r["node"] for r in attempts[number]["ranks"] if r["log"]} == home
+        assert {rank["node"] for rank in attempts[number]["ranks"]} == home
+        assert {node["node"] for node in attempts[number]["nodes"]} == home
     assert attempts[first["attempt"]]["verdict"]["node"] == "node3"
 
 

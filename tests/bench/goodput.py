@@ -13,8 +13,8 @@ suite=mindocr brings it).
 Each round has a schedule of its own, of the next seed. The training saves after every epoch, or after
 so many (--every). Useful are the steps that had to be made, each once, at the
 pace of the way `quiet`, bare Paddle without a fault; wall time is from the command to the last
-step, `whole` to the end of the command. The schedule (which fault, how many seconds of training
-after the one before) is the same for all; its clock stands still while nothing trains. `stretch` is
+step, `whole` to the end of the command. The schedule (which fault, how many new steps after the one
+before) is the same for all. So a fault comes equally long after a save in each way. `stretch` is
 from the first step to the last: what comes before and after is of the start and of the end. Ours is
 `train.yml` with max_restarts, and `detached` the same with detach=true, so that nothing follows it.
 Its processes on this machine have the lowest priority, since a controller of a real site shares no
@@ -54,6 +54,7 @@ import bare_faults
 PROJECT = Path(__file__).resolve().parents[2]
 KINDS = ("kill", "hang", "reboot")
 SILENCE = 20
+BETWEEN = 20, 36  # new steps between two faults, at the least and at the most
 # Seconds that a start gets for its first step.
 START = 90
 RUNS = "/home/trainer/.trainyard/runs/"
@@ -88,13 +89,13 @@ def job_of(epochs, every=1):
 
 
 def schedule(seed, count):
-    """Return [(seconds of training after the fault before, kind)]; of as many faults as there are
-    kinds, each is another.
+    """Return [(new steps after the fault before, kind)]; of as many faults as there are kinds, each
+    is another.
     """
     chance, kinds = random.Random(seed), []
     while len(kinds) < count:
         kinds += chance.sample(KINDS, len(KINDS))
-    return [(round(chance.uniform(25, 60), 1), kind) for kind in kinds[:count]]
+    return [(chance.randint(*BETWEEN), kind) for kind in kinds[:count]]
 
 
 class Steps:
@@ -145,31 +146,29 @@ class Recoveries:
 
 
 class Faults:
-    """The schedule on its way: a fault is due after so many seconds in which the training made
-    steps.
-    """
+    """The schedule on its way: a fault is due after so many steps that were not made before."""
 
     def __init__(self, plan, do, recoveries):
         self.plan, self.do, self.recoveries = list(plan), do, recoveries
-        self.done, self.trained = [], 0.0
+        self.done, self.made = [], 0
 
-    def tick(self, trains, passed):
-        """passed: seconds since the last call; trains: whether it trained meanwhile."""
-        self.trained += passed if trains else 0
-        if self.plan and trains and self.trained >= self.plan[0][0]:
-            kind, at = self.plan[0][1], time.monotonic()
-            try:
-                self.do(kind)
-            except (
-                subprocess.SubprocessError
-            ) as error:  # the rank has just gone; the next time, then
-                print(f"  {kind}: {error}", flush=True)
-                return
-            print(f"  {kind}", flush=True)
-            self.trained = 0.0
-            self.plan.pop(0)
-            self.done.append(kind)
-            self.recoveries.begin(kind, at)
+    def tick(self, made, trains):
+        """Do the next fault where it is due.
+
+        made: how many steps were made, each counted once. trains: whether steps are being made.
+        """
+        if not (self.plan and trains) or made < self.made + self.plan[0][0]:
+            return
+        kind, at = self.plan[0][1], time.monotonic()
+        try:
+            self.do(kind)
+        except subprocess.SubprocessError as error:  # the rank has just gone; the next time, then
+            print(f"  {kind}: {error}", flush=True)
+            return
+        print(f"  {kind}", flush=True)
+        self.made += self.plan.pop(0)[0]
+        self.done.append(kind)
+        self.recoveries.begin(kind, at)
 
 
 def yield_processors(pid):
@@ -192,13 +191,12 @@ def watch_out(site, steps, faults, over, limit, idle=lambda: None):
     """Follow a training until over() is true; return whether it was before the limit. idle() is
     called every half second.
     """
-    begun = before = time.monotonic()
+    begun = time.monotonic()
     while time.monotonic() - begun < limit:
         text = site.training_log()
         now = time.monotonic()
         steps.read(text)
-        faults.tick(now - steps.last < 3, now - before)
-        before = now
+        faults.tick(len(steps.made), now - steps.last < 3)
         faults.recoveries.look(now)
         if over(text):
             return True

@@ -54,6 +54,12 @@ MUTANTS = (
     ),
     Mutant(
         "raft",
+        "entries of a leader that lies",
+        "if self._denies_committed(entries, before):",
+        "if False:",
+    ),
+    Mutant(
+        "raft",
         "half of the voters is enough",
         "2 * count >",
         "2 * count >=",

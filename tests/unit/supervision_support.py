@@ -655,7 +655,7 @@ class World:
             if first != host.identity:
                 raise Unsafe(f"two leaders of term {raft.term}: {first}, {host.identity}")
         if raft.denied_by:
-            raise Unsafe(f"{raft.denied_by} leads, and {host.identity} knows other committed entries")
+            raise Unsafe(f"{host.identity} knows other committed entries than {raft.denied_by}")
         commit, committed, before = raft.commit, self.committed, host.checked
         if commit > len(raft.log):
             raise Unsafe(f"{host.identity} has lost a committed entry")

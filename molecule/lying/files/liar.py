@@ -58,12 +58,26 @@ class Line:
         while time.monotonic() < until:
             if not select.select([self.process.stdout], [], [], 0.1)[0]:
                 continue
-            *lines, self.rest = (self.rest + os.read(self.process.stdout.fileno(), 1 << 16)).split(
-                b"\n"
-            )
+            piece = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not piece:
+                raise EOFError("the peer has ended the connection")
+            *lines, self.rest = (self.rest + piece).split(b"\n")
             new += [json.loads(line) for line in lines]
         self.received += new
         return new
+
+    def grant(self, attempt, append):
+        """Claim to lead and to let the peer train, until it has failed to start an attempt."""
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            self.send(append)
+            for message in self.read(0.5):
+                if message["kind"] != "ask_lease":
+                    continue
+                self.send({"kind": "lease", "nonce": message["nonce"], "attempt": attempt})
+                number, *_rest, finding, _can_join = message["report"]
+                if number == attempt and finding:
+                    return
 
 
 def forged(node, peer, step, point):
@@ -92,40 +106,39 @@ def forged(node, peer, step, point):
     ]
 
 
-def main(run, node, peer, point):
-    run_dir = os.path.expanduser(f"~/.trainyard/runs/{run}")
-    own = f"{run_dir}/supervisor/{node}"
-    unit = f"yardsupervisor-{run}-1-{node}.service"
-    subprocess.run(
-        ["systemctl", "--user", "kill", "--kill-whom=main", "--signal=STOP", unit], check=True
-    )
-    with open(f"{own}/order.json", encoding="utf-8") as handle:
-        config = json.load(handle)["mesh"]
-    with open(f"{own}/state.json", encoding="utf-8") as handle:
-        state = json.load(handle)
-    line = Line(config, peer)
-    for noise in NOISE:
-        line.send(noise)
-    line.flood()
-    line = Line(config, peer)
+def lie(line, state, node, peer, point):
+    """Claim to lead, contradict what is agreed on, and order two attempts."""
     term, log = state["term"] + 1000, state["log"]
     append = {"kind": "append", "term": term, "commit": 0, "round": 1, "entries": []}
     append.update(prev_index=0, prev_term=0, entries=[[term, {"kind": "done", "attempt": 1}]])
-    line.send(append)  # instead of what is agreed on already
+    line.send(append)
     line.read(1)
     steps = [value["step"] for _term, value in log if value and "step" in value]
-    wanted = forged(node, peer, max(steps), json.loads(point))
+    wanted = forged(node, peer, max(steps), point)
     append.update(prev_index=len(log), prev_term=log[-1][0], round=2)
-    attempt = 2
-    for number in (5, 9):  # the first plan alone, and then all
+    for attempt, number in ((2, 5), (3, 9)):
         entries = [[term, value] for value in wanted[:number]]
         append.update(entries=entries, commit=len(log) + number)
-        for _turn in range(10):
-            line.send(append)
-            for message in line.read(0.5):
-                if message["kind"] == "ask_lease":
-                    line.send({"kind": "lease", "nonce": message["nonce"], "attempt": attempt})
-        attempt = 3
+        line.grant(attempt, append)
+
+
+def main(run, node, peer, point):
+    own = os.path.expanduser(f"~/.trainyard/runs/{run}/supervisor/{node}")
+    unit = f"yardsupervisor-{run}-1-{node}.service"
+    subprocess.run(["systemctl", "--user", "stop", unit], check=True)
+    try:
+        with open(f"{own}/order.json", encoding="utf-8") as handle:
+            config = json.load(handle)["mesh"]
+        with open(f"{own}/state.json", encoding="utf-8") as handle:
+            state = json.load(handle)
+        line = Line(config, peer)
+        for noise in NOISE:
+            line.send(noise)
+        line.flood()
+        line = Line(config, peer)
+        lie(line, state, node, peer, json.loads(point))
+    finally:
+        subprocess.run(["systemctl", "--user", "start", unit], check=True)
     print(json.dumps(line.received))
 
 

@@ -43,7 +43,7 @@ from ..mesh.mesh_gate import (
 from . import attempt_files, heartbeat, openmpi, peers, priority, relay
 
 REASONS = ("peer", "lost", "hang")
-WANT = "want: stop N peer|lost|hang, beat N, pull N FOLDER, talk N, or door N WORDS"
+WANT = f"want: stop N {'|'.join(REASONS)}, beat N, pull N FOLDER, talk N, or door N WORDS"
 PLAN_SECONDS = 60
 
 

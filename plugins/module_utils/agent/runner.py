@@ -50,8 +50,7 @@ def run(attempt, node):
     while mine["rank"] and time.monotonic() < until and not stop_times:
         time.sleep(0.1)
     if stop_times or attempt_files.read_stop(attempt):
-        # The stop came after the start had looked for its note, and before this unit was there to
-        # be stopped.
+        # The stop came while this node waited, or before this unit was there to be stopped.
         print("trainyard: stopped before it began", flush=True)
         return 0
     os.chdir(os.path.join(attempt, "work"))

@@ -582,7 +582,7 @@ def _suite_entry(suite, config, settings):
 
 
 def _launcher_entry(name, launcher, count):
-    """Return the plan's description of its launcher. count: how many nodes it has."""
+    """Return the plan's description of its launcher. count: of the plan's nodes."""
     entry = {
         "name": name,
         "kind": launcher["kind"],

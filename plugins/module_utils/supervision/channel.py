@@ -18,6 +18,7 @@ import subprocess
 import typing
 
 from ..agent import relay
+from ..base import sanitize
 
 LONGEST = 4 << 20  # bytes of one message: 64 entries with the files of a checkpoint each
 MOST_WAITING = 2 * LONGEST  # bytes that wait for one peer
@@ -70,6 +71,13 @@ class _Link:
             self.process.kill()
             self.process.wait()
 
+    def last_words(self):
+        """Return what the ended ssh has said, safe to show. Its peer may have written it."""
+        if self.process is None:
+            return ""
+        with self.process.stderr as said:
+            return sanitize.printable((said.read(PIECE) or b"").decode("utf-8", "replace").strip())
+
 
 class Channel:
     """All connections of one supervisor."""
@@ -78,7 +86,7 @@ class Channel:
         """Listen at a socket.
 
         calls: {peer: the command that reaches its gate} of the peers that this node calls. log: the
-        open file for what ssh says.
+        open file for what ssh has said, which may be a peer's text.
         """
         self.calls, self.log, self.links = calls, log, {}
         self._due = {peer: (0.0, AGAIN) for peer in calls}  # {peer: (next call, wait after it)}
@@ -126,9 +134,9 @@ class Channel:
                 continue
             self._due[peer] = (now + wait, min(RARELY, 2 * wait))
             with contextlib.suppress(OSError):
-                call = subprocess.Popen(
-                    argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, bufsize=0
-                )
+                pipe = subprocess.PIPE
+                call = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+                os.set_blocking(call.stderr.fileno(), False)
                 self._add(_Link(call.stdout, call.stdin, peer, call))
         for link in list(self.links.values()):
             if link.waiting and not link.flush():
@@ -182,6 +190,9 @@ class Channel:
         if self.links.get(link.peer) is link:
             del self.links[link.peer]
         link.close()
+        words = link.last_words()
+        if words:
+            print(words, file=self.log, flush=True)
 
 
 def peers_called(me: str, nodes: typing.Sequence[str], voters: typing.Collection[str]) -> list[str]:

@@ -38,8 +38,8 @@ class Raft:
     """One voter, or a node that only follows: a learner, or one that the voters have left out.
 
     `role` is follower, candidate or leader, `leader` the one that this node follows, `commit` the
-    number of entries that are committed. Entries are counted from 1. `denied_by` is the last node
-    that tried to replace a committed entry. Only one that lies does.
+    number of entries that are committed. Entries are counted from 1. `denied_by` is the last
+    leader whose entries contradicted committed ones: that one or an earlier one lied.
     """
 
     def __init__(
@@ -301,7 +301,7 @@ class Raft:
         self._send(sender, kind="appended", success=True, match=match, round=message["round"])
 
     def _denies_committed(self, entries: list[Entry], before: int) -> bool:
-        """Return whether entries differ from committed ones, as those of a leader that lies do.
+        """Return whether entries contradict committed ones.
 
         before: the number of entries that come before them.
         """

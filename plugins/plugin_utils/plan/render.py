@@ -112,7 +112,7 @@ def _command_lines(plan: Plan) -> list[str]:
     ]
     if "head_start" in plan["launcher"]:
         first, seconds = plan["nodes"][0]["name"], plan["launcher"]["head_start"]
-        lines.append(f"  {first} begins {seconds:g} s before the other nodes")
+        lines.append(f"  the nodes other than {first} wait {seconds:g} s before they begin")
     for node in plan["nodes"]:
         if node.get("argv"):
             lines += [f"  on {node['name']}:", f"    {format_command(node['argv'])}"]

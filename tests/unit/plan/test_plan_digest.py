@@ -135,7 +135,12 @@ def test_a_plan_keeps_its_bytes(name, count, resumed):
 
 @pytest.mark.parametrize(
     "job, count, seconds",
-    [("ppyoloe", 1, None), ("ppyoloe", 4, 1.0), ("crnn_chinese", 4, 1.0), ("mindocr_crnn", 4, None)],
+    [
+        ("ppyoloe", 1, None),
+        ("ppyoloe", 4, 1.0),
+        ("crnn_chinese", 4, 1.0),
+        ("mindocr_crnn", 4, None),
+    ],
 )
 def test_with_paddle_the_first_node_begins_before_the_others(job, count, seconds):
     assert plan_of(job, count, False)["launcher"].get("head_start") == seconds

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import select
 import socket
 import subprocess
 import sys
@@ -225,6 +227,16 @@ def test_a_command_that_cannot_be_started_is_no_error(tmp_path):
     made = channel.Channel(str(tmp_path / "s"), {"node1": ["/nowhere/ssh"]}, None)
     assert made.receive(0.0, 0.0) == [] and made.links == {}
     made.close()
+
+
+def test_what_a_called_peer_says_beside_the_messages_is_logged_and_commands_no_terminal(tmp_path):
+    log = io.StringIO()
+    calls = {"node1": ["sh", "-c", "printf '\\033[2J refused\\n' >&2; exec cat"]}
+    made = channel.Channel(str(tmp_path / "s"), calls, log)
+    made.receive(0.1, 1.0)
+    assert select.select([made.links["node1"].process.stderr], [], [], 10)[0]
+    made.close()
+    assert log.getvalue() == "\\x1b[2J refused\n"
 
 
 def test_who_calls_whom():

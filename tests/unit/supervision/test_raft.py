@@ -170,11 +170,13 @@ def test_a_leader_that_lies_replaces_nothing_that_is_committed():
     sent = {"kind": "append", "term": 1, "prev_index": 2, "prev_term": 1, "entries": [],
             "commit": 1, "round": 1}  # fmt: skip
     made.receive("b", sent, 1.0)
+    made.take_outbox()
     other = [[7, {"kind": "done"}]]
     for place, sender in ((0, "c"), (1, "b")):
         forged = dict(sent, term=7, prev_index=place, prev_term=place, entries=other, commit=9)
         made.receive(sender, forged, 2.0)
-    assert made.denied_by == "c"
+    answers = [to for to, message in made.take_outbox() if message["kind"] == "appended"]
+    assert made.denied_by == "c" and answers == ["b"]
     # The second entry was not committed, so a new leader may replace it.
     assert [tuple(entry) for entry in made.log] == [(1, {"kind": "stop"}), (7, {"kind": "done"})]
 
