@@ -46,7 +46,9 @@ def run(attempt, node):
     marker = f"{record['run']}/{record['attempt']}"
     stop_times = []
     signal.signal(signal.SIGTERM, lambda *_: stop_times.append(time.monotonic()))
-    until = time.monotonic() + plan["launcher"].get("head_start", 0)
+    now = time.time()
+    passed = max(0, now - record.get("head_start_from", now))
+    until = time.monotonic() + plan["launcher"].get("head_start", 0) - passed
     while mine["rank"] and time.monotonic() < until and not stop_times:
         time.sleep(0.1)
     if stop_times or attempt_files.read_stop(attempt):

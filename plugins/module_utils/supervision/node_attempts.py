@@ -38,6 +38,8 @@ MOST_READ_SECONDS = 300.0
 MOST_CHANGES = 4  # looks in a row that find other files, until they are read all the same
 OTHERS_SECONDS = 5.0  # between two looks for another run that holds this node
 COMMAND_SECONDS = 90
+# Seconds in which a node starts an attempt whose checkpoint it has: measured, 0.6 to 0.8 s.
+PREPARING_SECONDS = 0.6
 _ATTEMPT = re.compile(r"attempt-([0-9]{1,5})\Z")
 # Of the evidence, what no verdict needs.
 _LEFT_OUT = ("files",)
@@ -86,7 +88,7 @@ class NodeAttempts:
         self.starting = self.ending = self.reading = self.saving = None
         self.finding, self.seen, self.point = None, None, None
         self.listed, self.changes = None, 0
-        self.problem, self.planned_by = "", None
+        self.problem, self.planned_by, self.told = "", None, 0.0
         self.is_free, self.freed_at, self.freeing = True, -1e9, None
 
     def _newest(self):
@@ -289,6 +291,7 @@ class NodeAttempts:
             return
         before, self.attempt = self.attempt, attempt
         finding, self.planned_by = self.finding, planned_by
+        self.told = time.time()
         self.problem, self.finding, self.seen, self.point = "", None, None, None
         # What still reads the attempt before says nothing about this one.
         self.reading, self.saving, self.saved_from = None, None, -1e9
@@ -340,6 +343,7 @@ class NodeAttempts:
             "start": self.order.start,
             "by": ownership.BY_NODES,
             "planned_by": self.planned_by,
+            "head_start_from": self.told + PREPARING_SECONDS,
             "boot": ownership.boot_mark(),
             "supervised": True,
         }

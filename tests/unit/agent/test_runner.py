@@ -328,6 +328,14 @@ def test_every_node_but_the_first_waits_before_it_begins(tmp_path, node, first, 
     assert (launched["time"] - begun >= seconds) is (node == "node2")
 
 
+def test_what_a_node_has_fetched_for_its_start_counts_as_waiting(tmp_path):
+    attempt = Attempt(tmp_path, [[2, SLEEP]], head_start=60)
+    record = Path(attempt.path, "attempt.json")
+    begun = dict(json.loads(record.read_text()), head_start_from=time.time() - 59)
+    record.write_text(json.dumps(begun))
+    assert attempt.start().end() == 0
+
+
 def test_a_stop_while_the_first_node_begins_starts_nothing(tmp_path):
     attempt = Attempt(tmp_path, [[2, LONG]], head_start=60).start()
     status = Path(f"/proc/{attempt.process.pid}/status")

@@ -415,7 +415,7 @@ def test_no_older_attempt_is_begun(node, number):
 
 
 def test_what_a_start_leaves(node):
-    made = node.attempts()
+    made, told = node.attempts(), time.time()
     made.start(4, MEMBERS, None, "node1")
     node.await_report(made, lambda _report: made.starting is None)
     place = node.run / "attempt-4"
@@ -423,6 +423,8 @@ def test_what_a_start_leaves(node):
     record = json.loads((place / "attempt.json").read_text())
     assert (record["supervised"], record["start"], record["mesh"]) == (True, "token", "config")
     assert record["planned_by"] == "node1"
+    # Also where a checkpoint is fetched first.
+    assert 0 <= record["head_start_from"] - told - node_attempts.PREPARING_SECONDS < 5
     assert record["plan_sha256"] == hashlib.sha256(FRESH.encode()).hexdigest()
     assert (place / orders.AGENT).read_text() == "agent"
     ((_run, path, plan, name, unit, _about, mesh),) = node.begun
