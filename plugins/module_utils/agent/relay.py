@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The way of a peer's supervisor to the one of this node: from sshd to a socket.
 
-The gate runs it. It passes bytes on and understands none of them.
+The gate runs it. It passes bytes on, unread.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """Runner of an attempt on one node.
 
 It starts the plan's command, follows it until it ends or has to be ended, and returns the exit code
-of the unit. It supervises nothing: systemd does. It exists because the first failing node stops its
-peers (docs/design.md, 4) and because the launcher hides how a rank ends (rank_watch.py).
+of the unit. It exists because the first failing node stops its peers (docs/design.md, 4) and because
+the launcher hides how a rank ends (rank_watch.py).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def run(attempt, node):
     stop_times = []
     signal.signal(signal.SIGTERM, lambda *_: stop_times.append(time.monotonic()))
     now = time.time()
-    passed = max(0, now - record.get("head_start_from", now))
-    until = time.monotonic() + plan["launcher"].get("head_start", 0) - passed
-    while mine["rank"] and time.monotonic() < until and not stop_times:
+    left = plan["launcher"].get("head_start", 0) - max(0, now - record.get("told", now))
+    while mine["rank"] and not stop_times and left > 0:
         time.sleep(0.1)
+        left -= 0.1
     if stop_times or attempt_files.read_stop(attempt):
         # The stop came while this node waited, or before this unit was there to be stopped.
         print("trainyard: stopped before it began", flush=True)

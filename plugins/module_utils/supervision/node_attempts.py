@@ -343,7 +343,7 @@ class NodeAttempts:
             "start": self.order.start,
             "by": ownership.BY_NODES,
             "planned_by": self.planned_by,
-            "head_start_from": self.told + PREPARING_SECONDS,
+            "told": self.told + PREPARING_SECONDS,
             "boot": ownership.boot_mark(),
             "supervised": True,
         }

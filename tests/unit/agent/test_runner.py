@@ -331,7 +331,7 @@ def test_every_node_but_the_first_waits_before_it_begins(tmp_path, node, first, 
 def test_what_a_node_has_fetched_for_its_start_counts_as_waiting(tmp_path):
     attempt = Attempt(tmp_path, [[2, SLEEP]], head_start=60)
     record = Path(attempt.path, "attempt.json")
-    begun = dict(json.loads(record.read_text()), head_start_from=time.time() - 59)
+    begun = dict(json.loads(record.read_text()), told=time.time() - 59)
     record.write_text(json.dumps(begun))
     assert attempt.start().end() == 0
 

@@ -424,7 +424,7 @@ def test_what_a_start_leaves(node):
     assert (record["supervised"], record["start"], record["mesh"]) == (True, "token", "config")
     assert record["planned_by"] == "node1"
     # Also where a checkpoint is fetched first.
-    assert 0 <= record["head_start_from"] - told - node_attempts.PREPARING_SECONDS < 5
+    assert 0 <= record["told"] - told - node_attempts.PREPARING_SECONDS < 5
     assert record["plan_sha256"] == hashlib.sha256(FRESH.encode()).hexdigest()
     assert (place / orders.AGENT).read_text() == "agent"
     ((_run, path, plan, name, unit, _about, mesh),) = node.begun
