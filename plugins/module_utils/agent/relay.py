@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way of a peer's supervisor to the one of this node: from sshd to a socket.
+"""The way of a peer's supervisor to that of this node: from sshd to a socket.
 
 The gate runs it. It passes bytes on, unread.
 """

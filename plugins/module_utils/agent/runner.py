@@ -2,8 +2,8 @@
 """Runner of an attempt on one node.
 
 It starts the plan's command, follows it until it ends or has to be ended, and returns the exit code
-of the unit. It exists because the first failing node stops its peers (docs/design.md, 4) and because
-the launcher hides how a rank ends (rank_watch.py).
+of the unit. It exists because the first failing node stops its peers (docs/design.md, 4) and
+because the launcher hides how a rank ends (rank_watch.py).
 """
 
 from __future__ import annotations

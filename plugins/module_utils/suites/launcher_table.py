@@ -48,7 +48,7 @@ _PADDLE = {
     "rank_env": "PADDLE_TRAINER_ID",
     "endpoints_env": "PADDLE_TRAINER_ENDPOINTS",
     # A rank that asks for rank 0's store too early asks again after 3 s (fact 18).
-    "head_start": 1.0,
+    "head_start": 1.5,
     # FLAGS_START_PORT is what the upstream documentation names (B5, C4); the present launcher reads
     # the other one (fact 1).
     "env": {"FLAGS_START_PORT": "{port}", "PADDLE_START_PORT": "{port}"},

@@ -568,7 +568,7 @@ def test_the_summary_shows_command_ranks_and_what_comes_before():
         "node2: rank 8,9,10,11,12,13,14,15",
         "ports 17000-17007",
         "link dataset/coco -> data/",
-        "  the nodes other than node1 wait 1 s before they begin",
+        "  the nodes other than node1 wait 1.5 s before they begin",
         "before the start: provision on node2",
     ):
         assert words in text
