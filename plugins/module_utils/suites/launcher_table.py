@@ -25,7 +25,7 @@ An entry holds
     rank_env        the variable that only a rank has, not its helpers
     endpoints_env   the variable in which ranks report the peers they use, or None
     logs            further logs that the controller fetches
-    head_start      seconds that each other node waits before it starts its command
+    head_start      seconds that every node but the first waits before it starts its command
     end_words       the launcher's words for a failed rank's end on its console: a pattern with the
                     groups pid and code
     notes           notes for the user, by accelerator
