@@ -22,7 +22,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 EVERYTHING = (
     "find . /tmp -xdev -not -path '*{run}*' -type f -printf '%p %s %T@ %m\\n' | sort;"
     " systemctl --user list-units --plain --no-legend --type=service | cut -d' ' -f1"
-    " | grep -v -e {run} | sort"
+    " | grep -v -e {run}"
 )
 Lied = collections.namedtuple("Lied", "run answers attempts before after log status outputs")
 

@@ -21,8 +21,8 @@ NODES = ("node1", "node2", "node3")
 GRANTED = 120
 INTERVAL = 12  # steps between two checkpoints: those of an epoch
 # Steps, of a second each, until the replica has a newer checkpoint: a copy of 122 MB takes 6 s, and
-# a pause of 50 s follows.
-PAUSE = 56
+# a pause of 25 s follows.
+PAUSE = 31
 STEP = re.compile(r"Epoch: \[(\d+)\] \[ *(\d+)/12\]")
 
 

@@ -17,8 +17,8 @@ step, `whole` to the end of the command. The schedule (which fault, how many new
 before) is the same for all. So a fault comes equally long after a save in each way. `stretch` is
 from the first step to the last: what comes before and after is of the start and of the end. Ours is
 `train.yml` with max_restarts, and `detached` the same with detach=true, so that nothing follows it.
-Its processes on this machine have the lowest priority, since a controller of a real site shares no
-processor with a node. What it does on the nodes has the usual one.
+Its processes on this machine get the processors last, since a controller of a real site shares none
+with a node. What it does on the nodes has the usual priority.
 Bare Paddle and mpirun are restarted by this script, as fast as it can: it looks every half second
 for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does, ends what is
 left, waits for the node, copies the newest checkpoint of rank 0 to the other node (the one before,
@@ -171,14 +171,36 @@ class Faults:
         self.recoveries.begin(kind, at)
 
 
-def yield_processors(pid):
-    """Give a session of processes the lowest priority: a controller shares no processor with nodes.
+@contextlib.contextmanager
+def controller_group():
+    """Give this program's own commands the processors last, and yield the group of the kernel that
+    they are put into: a controller shares no processor with nodes.
 
-    pid: of its first process. A kernel without autogroups has no such file.
+    None where the kernel has no such groups here. The niceness of a session would not do: ssh's
+    connections, which do the work of a copy, have sessions of their own.
     """
-    path = Path(f"/proc/{pid}/autogroup")
-    if path.exists():
-        path.write_text("19", encoding="ascii")
+    groups = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    root = next((path for path in groups if (path / "cgroup.procs").exists()), None)
+    if root is None:
+        yield None
+        return
+    group = root / "trainyard-goodput"
+    group.mkdir(exist_ok=True)
+    for name, value in (("cpu.shares", "16"), ("cpu.weight", "2")):
+        if (group / name).exists():
+            (group / name).write_text(value, encoding="ascii")
+    try:
+        yield group
+    finally:
+        with contextlib.suppress(OSError):  # a connection of ssh may stay for a minute
+            group.rmdir()
+
+
+def move_to(group):
+    """Return what a new process does first, to be in a group of the kernel."""
+    if group is None:
+        return None
+    return lambda: (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
 
 def close(eyes):
@@ -209,6 +231,7 @@ class Ours(bare_drill.Site):
     """train.yml with max_restarts."""
 
     way, options, is_detached = "ours", (), False
+    group = None  # of the kernel, for the commands of the controller
 
     def train(self, job, plan, out, limit):
         self.job = job
@@ -233,8 +256,8 @@ class Ours(bare_drill.Site):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=move_to(self.group),
             )
-        yield_processors(process.pid)
         whole = None
         try:
             watch_out(self, steps, faults, lambda text: self.has_ended(process, text), limit)
@@ -585,7 +608,8 @@ def main():
         first = number % len(asked.ways)
         ways = asked.ways[first:] + asked.ways[:first]
         site = Ours(asked.inventory)
-        with pinned(site) if asked.pin else contextlib.nullcontext():
+        pins = pinned(site) if asked.pin else contextlib.nullcontext()
+        with pins, controller_group() as Ours.group:
             rounds.append(play_round(asked, ways, out / f"round-{number + 1}", plan))
         kept.write_text(json.dumps(rounds, indent=1))
     print(kept)

@@ -22,7 +22,7 @@ from . import bounded_rsync
 LOOK_SECONDS = 20
 # Looks and copies take at most this share of a processor here, and about as much on rank 0's node,
 # unless a pause would be longer than so many seconds.
-SHARE = 0.01
+SHARE = 0.02
 MOST_PAUSE_SECONDS = 300
 LIST_SECONDS = 60
 MOST_SECONDS = 6 * 3600

@@ -178,7 +178,7 @@ def test_it_ends_with_the_attempt_and_goes_on_after_a_problem(two, monkeypatch, 
     assert lowered == [1]
 
 
-@pytest.mark.parametrize("spent, pause", [(0.0, 20), (0.1, 20), (0.5, 50.0), (10.0, 300)])
+@pytest.mark.parametrize("spent, pause", [(0.0, 20), (0.1, 20), (0.5, 25.0), (10.0, 300)])
 def test_what_takes_much_of_a_processor_is_made_seldom(two, monkeypatch, spent, pause):
     times, pauses = iter([(2.0, 0.0, 0.0, 1.0, 9.0), (2.0, 0.0, spent, 1.0, 99.0)]), []
     monkeypatch.setattr(checkpoint_replicator.os, "times", lambda: next(times))
