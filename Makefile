@@ -50,8 +50,8 @@ mutants: dev ## remove or invert each rule of the verdict, one at a time: how ma
 noise: dev ## every case of tests/corpus with every kind of handled error at every place (half an hour)
 	@TRAINYARD_NOISE=all pytest -q -s -p no:cacheprovider tests/system/test_corpus_noise.py
 
-simulate: dev ## play 20,000 schedules of faults against the protocol of the supervisors, and against each of its guards left out (half an hour on two cores)
-	@python tests/bench/simulate.py
+simulate: dev ## play schedules of faults against the protocol of the supervisors, 20,000 or SCHEDULES=N, and against each of its guards left out (half an hour on two cores)
+	@python tests/bench/simulate.py --schedules $(or $(SCHEDULES),20000)
 
 drill: engine dev ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, goodput and log stress; writes docs/drills.md (2 hours)
 	@ansible-playbook -i molecule/inventory playbooks/local.yml

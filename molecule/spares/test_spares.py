@@ -20,9 +20,9 @@ NODES = ("node1", "node2", "node3")
 # word (supervisor_order.GRANTED_SECONDS).
 GRANTED = 120
 INTERVAL = 12  # steps between two checkpoints: those of an epoch
-# Steps, of a second each, until the replica has a newer checkpoint: a copy of 122 MB takes 6 s, and
-# a pause of 25 s follows.
-PAUSE = 31
+# Steps, of 0.75 s or more, until the replica has a newer checkpoint: a copy of 122 MB takes 6 s, a
+# pause of 25 s follows, and the next copy.
+PAUSE = 50
 STEP = re.compile(r"Epoch: \[(\d+)\] \[ *(\d+)/12\]")
 
 
@@ -79,10 +79,12 @@ def kept():
         container("start", "node1")
         wait_for(lambda: on("node1", "echo up", check=False) == "up", 60)
         wait_for(lambda: state("node1", run).get("attempt") == first["attempt"], 60)
-        first = saved_after(run, 1)
+        first = wait_for(lambda: saved_after(run, 1), 60)
         first["trained"] = trained("node3", run, first["attempt"])
         container("rm", "node3", "--force", "--volumes")
         del harness.NODES["node3"]
+        replica = attempt_file("node2", run, "replica.json", first["attempt"])
+        first["replica"] = json.loads(replica)["step"]
         second = wait_for(lambda: saved_after(run, first["attempt"]), 240)
         yield run, [before, first, second]
     finally:
@@ -121,6 +123,7 @@ def test_a_destroyed_node_of_rank_0_costs_at_most_an_interval_and_a_pause(kept):
     run, (_before, first, second) = kept
     assert first["members"][0] == "node3"
     resumed = json.loads(attempt_file("node2", run, "plan.json", second["attempt"]))["resume"]
+    assert resumed["step"] == first["replica"]
     assert 0 <= first["trained"] - resumed["step"] <= INTERVAL + PAUSE
 
 

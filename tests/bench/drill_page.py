@@ -75,7 +75,7 @@ def shown(value):
 
 def bare_rows(ours, bare):
     """Yield the rows of the faults that were done to both."""
-    by_name = {result["name"]: result for result in ours}
+    by_name = {result["name"]: result for result in ours or ()}
     for name, found in bare.items():
         mine = by_name.get(name) or {}
         if found.get("note"):
@@ -119,9 +119,9 @@ def way_rows(rounds):
             way,
             found[0]["steps"],
             spread([one["stretch"] for one in found], "{:.1f}") + " s",
-            spread([one["again"] for one in found], "{:.0f}"),
-            spread([one["step"] for one in found]),
-            spread([one["stretch"] / one["step"] for one in found if one["step"]], "{:.0f}"),
+            spread([one.get("again") for one in found], "{:.0f}"),
+            spread([one.get("step") for one in found]),
+            spread([one["stretch"] / one["step"] for one in found if one.get("step")], "{:.0f}"),
             spread([one["between"] for one in found]),
             spread([one["goodput"] for one in found]),
             ", ".join(found[0]["faults"]) or "none",

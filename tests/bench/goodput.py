@@ -53,6 +53,7 @@ import bare_faults
 
 PROJECT = Path(__file__).resolve().parents[2]
 KINDS = ("kill", "hang", "reboot")
+GROUP = "trainyard-goodput"  # of the kernel
 SILENCE = 20
 BETWEEN = 20, 36  # new steps between two faults, at the least and at the most
 # Seconds that a start gets for its first step.
@@ -176,24 +177,25 @@ def controller_group():
     """Give this program's own commands the processors last, and yield the group of the kernel that
     they are put into: a controller shares no processor with nodes.
 
-    None where the kernel has no such groups here. The niceness of a session would not do: ssh's
+    None where this user may make no such group. The niceness of a session would not do: ssh's
     connections, which do the work of a copy, have sessions of their own.
     """
-    groups = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
-    root = next((path for path in groups if (path / "cgroup.procs").exists()), None)
-    if root is None:
-        yield None
+    root = Path("/sys/fs/cgroup")
+    weights = (root / "cpu" / GROUP / "cpu.shares", "16"), (root / GROUP / "cpu.weight", "2")
+    for path, value in weights:
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(value, encoding="ascii")
+        except OSError:
+            continue
+        try:
+            yield path.parent
+        finally:
+            with contextlib.suppress(OSError):  # a connection of ssh may stay for a minute
+                path.parent.rmdir()
         return
-    group = root / "trainyard-goodput"
-    group.mkdir(exist_ok=True)
-    for name, value in (("cpu.shares", "16"), ("cpu.weight", "2")):
-        if (group / name).exists():
-            (group / name).write_text(value, encoding="ascii")
-    try:
-        yield group
-    finally:
-        with contextlib.suppress(OSError):  # a connection of ssh may stay for a minute
-            group.rmdir()
+    print("the controller's processes have the usual priority: no group of the kernel can be made")
+    yield None
 
 
 def move_to(group):
@@ -278,6 +280,7 @@ class Ours(bare_drill.Site):
                     check=False,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
+                    preexec_fn=move_to(self.group),
                 )
         return steps, faults, begun, whole, done and process.returncode == 0
 

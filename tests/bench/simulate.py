@@ -4,11 +4,12 @@
 with each of its guards left out.
 
     python tests/bench/simulate.py [--schedules 20000] [--first 0] [--mutant-schedules 3000]
-                                   [--processes N] [--detached] [--stress all] [--compiled]
+                                   [--processes N] [--detached] [--stress KIND] [--compiled]
 
-A failure is printed with its seed as soon as it is known. The last lines have k of n. Some guards
-the tests of tests/unit/supervision notice alone. Exit code 1: a rule did not hold, or a mutant that
-a schedule is known for survived.
+The schedules are of all kinds of ROWS, in its proportion; with --detached or --stress of one kind.
+A failure is printed with its seed as soon as it is known. A guard that no schedule notices is left
+out of the product's modules, and the tests of tests/unit/supervision run. The last lines have k of
+n. Exit code 1: a rule did not hold, or a mutant survived.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import functools
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,6 +29,24 @@ import compiled_protocol
 import supervision_support as simulator
 from supervision_mutants import MUTANTS
 
+# (whether a controller begins the run, what goes wrong, how many of 200,000 schedules)
+ROWS = (
+    (True, "all", 50_000),
+    (True, "losses", 60_000),
+    (True, "away", 10_000),
+    (True, "splits", 4_000),
+    (False, "all", 40_000),
+    (False, "restarts", 4_000),
+    (False, "cuts", 4_000),
+    (False, "freezes", 4_000),
+    (False, "late", 4_000),
+    (False, "disks", 4_000),
+    (False, "wishes", 4_000),
+    (False, "learners", 4_000),
+    (False, "shrink", 4_000),
+    (False, "turns", 4_000),
+)
+WHOLE = sum(count for _is_detached, _stress, count in ROWS)
 CHUNK = 50  # schedules of one task
 SHOWN = 1000  # schedules between two lines of progress
 COMPARED = 20  # schedules that are played with the compiled protocol and with the plain one
@@ -79,38 +99,73 @@ def search(task):
     return mutant.name, next(iter(failures), None)
 
 
+def rows_of(options):
+    """Return [(whether a controller begins the run, what goes wrong, number of schedules)]."""
+    if options.detached or options.stress:
+        return [(options.detached, options.stress or "all", options.schedules)]
+    rows = []
+    for is_detached, stress, count in ROWS:
+        rows.append((is_detached, stress, max(1, count * options.schedules // WHOLE)))
+    return rows
+
+
 def play_all(run_tasks, options):
-    """Play the schedules of the protocol as it is. Return (CPU seconds, failures)."""
-    last = options.first + options.schedules
-    tasks = [
-        (seed, min(seed + CHUNK, last), options.detached, options.stress)
-        for seed in range(options.first, last, CHUNK)
-    ]
-    started, seconds, failures = time.monotonic(), 0.0, []
-    for number, (used, found) in enumerate(run_tasks(play_chunk, tasks), 1):
-        seconds, failures = seconds + used, failures + found
-        for seed, words in found:
-            print(f"schedule {seed}: {words}", flush=True)
+    """Play the schedules of the protocol as it is. Return (how many, CPU seconds, failures)."""
+    tasks = []
+    for is_detached, stress, count in rows_of(options):
+        last = options.first + count
+        for seed in range(options.first, last, CHUNK):
+            tasks.append((seed, min(seed + CHUNK, last), is_detached, stress))
+    whole = sum(last - first for first, last, _is_detached, _stress in tasks)
+    started, seconds, failures, played = time.monotonic(), 0.0, [], 0
+    for number, (task, done) in enumerate(zip(tasks, run_tasks(play_chunk, tasks)), 1):
+        first, last, is_detached, stress = task
+        kind = f"{'--detached ' * is_detached}--stress {stress}"
+        found = [(f"{kind} --first {seed}", words) for seed, words in done[1]]
+        seconds, failures, played = seconds + done[0], failures + found, played + last - first
+        for which, words in found:
+            print(f"schedule {which}: {words}", flush=True)
         if number % (SHOWN // CHUNK) == 0 or number == len(tasks):
-            share = number / len(tasks)
+            share = played / whole
             left = (time.monotonic() - started) * (1 - share) / share / 60
             print(
-                f"{min(number * CHUNK, options.schedules)} of {options.schedules} schedules, "
-                f"{len(failures)} failed, {left:.0f} minutes left",
+                f"{played} of {whole} schedules, {len(failures)} failed, {left:.0f} minutes left",
                 flush=True,
             )
-    return seconds, failures
+    return whole, seconds, failures
+
+
+def fail_tests(name):
+    """Return the test of tests/unit/supervision that fails with a guard left out, or None."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    argv += ["-p", "supervision_mutation", "tests/unit/supervision"]
+    argv += ["--ignore", "tests/unit/supervision/test_schedules.py"]
+    paths = [str(PROJECT / "tests/unit"), str(PROJECT / "collections")]
+    environment = dict(os.environ, TRAINYARD_MUTANT=name, PYTHONPATH=os.pathsep.join(paths))
+    done = subprocess.run(argv, cwd=PROJECT, env=environment, capture_output=True, text=True)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    if done.returncode == 1 and failed:
+        return failed[0].split(" - ")[0].removeprefix("FAILED ")
+    return None
 
 
 def play_mutants(run_tasks, most):
-    """Leave out each guard. Return (how many were noticed, how many ought to have been)."""
+    """Leave out each guard. Return (how many a schedule noticed, how many a test, the others)."""
+    tasks = [(index, most) for index in range(len(MUTANTS))]
+    left = []
+    for name, failure in run_tasks(search, tasks):
+        if failure is None:
+            left.append(name)
+        else:
+            print(f"without the guard against {name}: {failure}", flush=True)
     known = {mutant.name for mutant in MUTANTS if mutant.seed is not None}
-    caught = missed = 0
-    for name, failure in run_tasks(search, [(index, most) for index in range(len(MUTANTS))]):
-        caught += failure is not None
-        missed += failure is None and name in known
-        print(f"without the guard against {name}: {failure or 'NOT NOTICED'}", flush=True)
-    return caught, missed
+    missed = [name for name in left if name in known]
+    for name, test in zip(left, run_tasks(fail_tests, left)):
+        print(f"without the guard against {name}: {test or 'NOT NOTICED'}", flush=True)
+        if test is None and name not in known:
+            missed.append(name)
+    by_schedule = len(MUTANTS) - len(left)
+    return by_schedule, len(MUTANTS) - by_schedule - len(missed), missed
 
 
 def main():
@@ -121,7 +176,7 @@ def main():
         "--mutant-schedules", type=int, default=3000, help="of each guard left out. 0: leave none"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: all cores")
-    parser.add_argument("--stress", choices=list(simulator.STRESSES), default="all")
+    parser.add_argument("--stress", choices=list(simulator.STRESSES), help="of one kind alone")
     parser.add_argument("--detached", action="store_true", help="of runs that a controller began")
     parser.add_argument(
         "--compiled", action="store_true", help="the protocol is compiled first; needs a C compiler"
@@ -129,16 +184,17 @@ def main():
     options = parser.parse_args()
     if options.compiled:
         use_compiled()
-    started, run_tasks, missed, noticed = time.monotonic(), map, 0, ""
+    started, run_tasks, missed, noticed = time.monotonic(), map, [], ""
     if options.processes > 1:
         run_tasks = multiprocessing.get_context("fork").Pool(options.processes).imap
-    seconds, failures = play_all(run_tasks, options)
+    count, seconds, failures = play_all(run_tasks, options)
     if options.mutant_schedules:
-        caught, missed = play_mutants(run_tasks, options.mutant_schedules)
-        noticed = f"{caught} of {len(MUTANTS)} mutants were noticed"
-    for seed, words in failures:
-        print(f"schedule {seed}: {words}")
-    count = options.schedules
+        seen, tested, missed = play_mutants(run_tasks, options.mutant_schedules)
+        noticed = f"of {len(MUTANTS)} mutants, schedules noticed {seen}, and tests {tested}"
+    for which, words in failures:
+        print(f"schedule {which}: {words}")
+    for name in missed:
+        print(f"not noticed: {name}")
     print(f"{count - len(failures)} of {count} schedules held")
     print(f"{seconds / max(count, 1):.4f} CPU seconds per schedule")
     print(noticed or "no guard was left out")

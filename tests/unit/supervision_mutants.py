@@ -60,6 +60,12 @@ MUTANTS = (
     ),
     Mutant(
         "raft",
+        "a term beyond all others",
+        'if message["term"] > self.term + MOST_AHEAD:',
+        "if False:",
+    ),
+    Mutant(
+        "raft",
         "half of the voters is enough",
         "2 * count >",
         "2 * count >=",

@@ -3,6 +3,8 @@
 
 It claims to lead the supervisors. Then it orders what no controller has compiled.
 
+The supervisor of its node is stopped and stays so.
+
     liar.py RUN NODE PEER POINT     prints what the peer answered, as JSON
 """
 
@@ -17,6 +19,7 @@ import sys
 import time
 
 ORDERS = "\x1b]52;c;cHduZWQ=\x07\x1b[2J\x9b31m\u202etxt"
+LONG = "sk-." * 100_000  # takes minutes where all of it is searched for tokens
 NEWEST = 1 << 61  # no true checkpoint has a number so high
 NOISE = (
     b"[" * 200000,
@@ -88,7 +91,7 @@ def forged(node, peer, step, point):
     text = {"outcome": "failed", "cause": "killed", "node": peer, "rank": 0, "text": ORDERS}
     verdict = {
         "kind": "verdict", "attempt": 1, "again": True, "delay": 0, "verdict": text,
-        "decision": {"again": True, "why": ORDERS}, "failed": [peer], "broken": [],
+        "decision": {"again": True, "why": ORDERS + LONG}, "failed": [peer], "broken": [],
     }  # fmt: skip
     plan = {"kind": "plan", "generation": 1, "by": node}
     return [
@@ -126,19 +129,16 @@ def main(run, node, peer, point):
     own = os.path.expanduser(f"~/.trainyard/runs/{run}/supervisor/{node}")
     unit = f"yardsupervisor-{run}-1-{node}.service"
     subprocess.run(["systemctl", "--user", "stop", unit], check=True)
-    try:
-        with open(f"{own}/order.json", encoding="utf-8") as handle:
-            config = json.load(handle)["mesh"]
-        with open(f"{own}/state.json", encoding="utf-8") as handle:
-            state = json.load(handle)
-        line = Line(config, peer)
-        for noise in NOISE:
-            line.send(noise)
-        line.flood()
-        line = Line(config, peer)
-        lie(line, state, node, peer, json.loads(point))
-    finally:
-        subprocess.run(["systemctl", "--user", "start", unit], check=True)
+    with open(f"{own}/order.json", encoding="utf-8") as handle:
+        config = json.load(handle)["mesh"]
+    with open(f"{own}/state.json", encoding="utf-8") as handle:
+        state = json.load(handle)
+    line = Line(config, peer)
+    for noise in NOISE:
+        line.send(noise)
+    line.flood()
+    line = Line(config, peer)
+    lie(line, state, node, peer, json.loads(point))
     print(json.dumps(line.received))
 
 

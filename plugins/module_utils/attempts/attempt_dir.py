@@ -216,7 +216,7 @@ def prepare(attempt, plan_text, plan_sha256, node, run_id, number, files, begun=
     files: {file name: bytes} of agent.pyz, which the unit executes, and of further files.
     begun: further fields of attempt.json: start (the token of the command that starts it), by
     (user@controller), boot (ownership.boot_mark), told (seconds since the epoch when
-    the first node can begin, so that what another one waits for it counts from there).
+    the first node can begin; what another one waits for it counts from there, where that is past).
 
     Raises AttemptError where the directory is in use already (no attempt is ever reused), where a
     peer has already stopped this attempt, or where the code tree is missing.

@@ -59,6 +59,9 @@ _TOKENS = (
 )
 # A terminal's colour before a token ends with the letter m.
 _SHAPES = re.compile("|".join(_TOKENS).replace(r"\b", r"(?:\b|(?<=[\d;\[]m))"))
+# Characters behind a cut that are read, so that a token is known by its whole. All of a long text
+# would take minutes.
+_BEYOND = 4096
 # The beginning of a token, where the text was cut before its end.
 _CUT_SHAPES = re.compile(
     r"\b(?:(?:AKIA|ASIA)[0-9A-Z]{8,15}"
@@ -307,7 +310,7 @@ def printable(text, names=(), values=(), limit=2000, newlines=False):
     """
     if not isinstance(text, str):
         text = str(text)
-    text = mask(text, names, values)
+    text = mask(text[: limit + _BEYOND], names, values)
     if len(text) > limit:
         text = text[: limit - 3] + "..."
     return escape(text, newlines)

@@ -192,7 +192,8 @@ class Channel:
         link.close()
         words = link.last_words()
         if words:
-            print(words, file=self.log, flush=True)
+            with contextlib.suppress(OSError):  # a full disk: the run is kept all the same
+                print(words, file=self.log, flush=True)
 
 
 def peers_called(me: str, nodes: typing.Sequence[str], voters: typing.Collection[str]) -> list[str]:

@@ -277,13 +277,18 @@ class Program:
         self._print(changed)
         for value in status["verdicts"][len(self.status.get("verdicts", ())) :]:
             said = f"{value['verdict'].get('text')} {value['decision'].get('why')}"
-            print(sanitize.printable(said), flush=True)  # a peer may have written it
+            self._say(sanitize.printable(said))  # a peer may have written it
 
-    @staticmethod
-    def _print(words):
+    def _print(self, words):
         """Print a line for a person, with the time."""
         now = datetime.datetime.now(datetime.timezone.utc)
-        print(f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z", words, flush=True)
+        self._say(f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z", words)
+
+    @staticmethod
+    def _say(*words):
+        """Print a line. On a full disk it is lost, and the run is kept all the same."""
+        with contextlib.suppress(OSError):
+            print(*words, flush=True)
 
     def _is_over(self, now):
         """Return whether nothing is left to do."""

@@ -348,14 +348,12 @@ def _end_entry(known: Json, end: Json) -> dict[str, Any]:
     known: the entry so far. Its verdict stays where it is better founded, with the time at which it
     was decided, and with the findings of nodes that do not answer any more.
     """
-    end = dict(end, by=known["by"] or end["by"])
-    if end["by"] != "nodes":
-        end["planned_by"] = None
+    if known["by"]:  # the first look counts: later ones may see fewer nodes
+        end = dict(end, by=known["by"], planned_by=known["planned_by"])
     if not foundation.keeps(known.get("verdict"), end["verdict"]):
         return dict(known, ended=time.time(), **end)
     merged = {key: foundation.merge_by_node(known[key], end[key]) for key in ("ranks", "nodes")}
     kept = {key: known[key] for key in ("checkpoint", "endpoints") if not end[key]}
-    kept["planned_by"] = known["planned_by"] or end["planned_by"]
     return dict(known, **{**end, **merged, **kept, "verdict": known["verdict"]})
 
 

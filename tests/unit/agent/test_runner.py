@@ -336,6 +336,13 @@ def test_what_a_node_has_fetched_for_its_start_counts_as_waiting(tmp_path):
     assert attempt.start().end() == 0
 
 
+def test_a_clock_that_was_set_back_makes_no_node_wait_longer(tmp_path):
+    attempt = Attempt(tmp_path, [[2, SLEEP]], head_start=0.1)
+    record = Path(attempt.path, "attempt.json")
+    record.write_text(json.dumps(dict(json.loads(record.read_text()), told=time.time() + 3600)))
+    assert attempt.start().end() == 0
+
+
 def test_a_stop_while_the_first_node_begins_starts_nothing(tmp_path):
     attempt = Attempt(tmp_path, [[2, LONG]], head_start=60).start()
     status = Path(f"/proc/{attempt.process.pid}/status")

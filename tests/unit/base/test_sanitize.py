@@ -11,6 +11,7 @@ import time
 import urllib.parse
 
 import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
     MASK,
     Secrets,
@@ -198,6 +199,16 @@ def test_hostile_lines_cost_little_with_values_too():
 )
 def test_quotes_within_quotes_and_colours_before_a_token(text):
     assert "hunter2xyz" not in printable(text) and MASK in printable(text)
+
+
+def test_no_more_of_a_text_is_searched_than_what_is_shown_needs(monkeypatch):
+    sizes, plain = [], sanitize.mask
+    monkeypatch.setattr(
+        sanitize, "mask", lambda text, *more: sizes.append(len(text)) or plain(text, *more)
+    )
+    token = "sk-" + "a1" * 200
+    shown = sanitize.printable("x" * 990 + " " + token + "y" * (1 << 22), limit=1000)
+    assert len(shown) <= 1000 and "sk-" not in shown and sizes[0] < 10_000
 
 
 @pytest.mark.parametrize(

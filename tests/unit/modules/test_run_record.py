@@ -457,6 +457,8 @@ def test_the_record_says_who_began_an_attempt_and_who_restarts_it(
     for number, said in claims.items():
         nodes = [node(*end, by_nodes=by, planned_by=name) for end, (by, name) in zip(ends, said)]
         run_action("run_record", dict(arguments, number=number, nodes=nodes))
+    later = [node(*ends[1], by_nodes=True, planned_by="node2")]
+    run_action("run_record", dict(arguments, number=3, nodes=later))
     attempts = json.loads(read(runs, "run.json"))["attempts"]
     assert [attempt["by"] for attempt in attempts] == ["controller", "nodes", "nodes", "controller"]
     # Nodes that do not say the same are not believed.

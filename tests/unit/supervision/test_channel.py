@@ -239,6 +239,17 @@ def test_what_a_called_peer_says_beside_the_messages_is_logged_and_commands_no_t
     assert log.getvalue() == "\\x1b[2J refused\n"
 
 
+def test_a_full_disk_ends_no_channel(tmp_path):
+    calls = {"node1": ["sh", "-c", "echo refused >&2; exec cat"]}
+    with open("/dev/full", "w", encoding="utf-8") as log:
+        made = channel.Channel(str(tmp_path / "s"), calls, log)
+        made.receive(0.1, 1.0)
+        assert select.select([made.links["node1"].process.stderr], [], [], 10)[0]
+        made.close()
+        with contextlib.suppress(OSError):
+            log.close()
+
+
 def test_who_calls_whom():
     nodes = ["c", "a", "b"]
     peers = {node: channel.peers_called(node, nodes, nodes) for node in nodes}

@@ -604,3 +604,12 @@ def test_of_two_nodes_the_other_one_waits_for_rank_0(worlds):
     for _turn in range(300):
         world.step()
     assert world.programs["node2"].supervisor.run.attempt == 1
+
+
+def test_a_full_disk_loses_a_line_and_ends_no_supervisor(monkeypatch):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        node_supervisor.Program._say("a line")
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()

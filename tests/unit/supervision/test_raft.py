@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import raft
 
 VOTERS = ("a", "b", "c")
@@ -179,6 +180,15 @@ def test_a_leader_that_lies_replaces_nothing_that_is_committed():
     assert made.denied_by == "c" and answers == ["b"]
     # The second entry was not committed, so a new leader may replace it.
     assert [tuple(entry) for entry in made.log] == [(1, {"kind": "stop"}), (7, {"kind": "done"})]
+
+
+@pytest.mark.parametrize("kind", ["ask_vote", "vote", "append", "appended"])
+def test_a_term_beyond_all_others_is_not_taken(kind):
+    made, far = led(), (1 << 62) - 1
+    fields = {"last_index": 9, "last_term": 9, "granted": False, "prev_index": 0, "prev_term": 0,
+              "entries": [], "commit": 0, "round": 1, "success": True, "match": 0}  # fmt: skip
+    made.receive("b", {"kind": kind, "term": far, **fields}, 99.0)
+    assert made.term == 1
 
 
 def test_a_single_voter_tells_its_learners_at_once_what_is_committed():
