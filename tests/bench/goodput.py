@@ -17,8 +17,8 @@ step, `whole` to the end of the command. The schedule (which fault, how many new
 before) is the same for all. So a fault comes equally long after a save in each way. `stretch` is
 from the first step to the last: what comes before and after is of the start and of the end. Ours is
 `train.yml` with max_restarts, and `detached` the same with detach=true, so that nothing follows it.
-Its processes on this machine get the processors last, since a controller of a real site shares none
-with a node. What it does on the nodes has the usual priority.
+Its processes on this machine run only where nothing else wants the processor, since a controller of a
+real site shares none with a node. What it does on the nodes has the usual priority.
 Bare Paddle and mpirun are restarted by this script, as fast as it can: it looks every half second
 for every rank on every node, takes a silence of 20 s for a hang, as our watchdog does, ends what is
 left, waits for the node, copies the newest checkpoint of rank 0 to the other node (the one before,
@@ -174,18 +174,17 @@ class Faults:
 
 @contextlib.contextmanager
 def controller_group():
-    """Give this program's own commands the processors last, and yield the group of the kernel that
-    they are put into: a controller shares no processor with nodes.
+    """Let this program's own commands run only where nothing else wants the processor, and yield the
+    group of the kernel that they are put into: a controller shares no processor with nodes.
 
     None where this user may make no such group. The niceness of a session would not do: ssh's
     connections, which do the work of a copy, have sessions of their own.
     """
     root = Path("/sys/fs/cgroup")
-    weights = (root / "cpu" / GROUP / "cpu.shares", "16"), (root / GROUP / "cpu.weight", "2")
-    for path, value in weights:
+    for path in (root / "cpu" / GROUP / "cpu.idle", root / GROUP / "cpu.idle"):
         try:
             path.parent.mkdir(exist_ok=True)
-            path.write_text(value, encoding="ascii")
+            path.write_text("1", encoding="ascii")
         except OSError:
             continue
         try:
