@@ -305,13 +305,16 @@ def printable(text, names=(), values=(), limit=2000, newlines=False):
 
     Control and escape characters, bidirectional and other invisible format characters, line
     separators and lone surrogates become `\\x1b`, `\\u202e`, ... Printable characters of every
-    script stay. With `newlines` true, line ends and tabs stay too. Masking comes before the cut to
-    `limit` characters, so a cut cannot make half a token unrecognisable.
+    script stay. With `newlines` true, line ends and tabs stay too. The text is masked to some
+    characters behind `limit` and then cut, so a cut cannot make half a token unrecognisable.
     """
     if not isinstance(text, str):
         text = str(text)
+    is_cut = len(text) > limit + _BEYOND
     text = mask(text[: limit + _BEYOND], names, values)
-    if len(text) > limit:
+    if is_cut and len(text) <= limit:  # its last word may be half a secret
+        text = text[: max(0, text.rfind(" "))]
+    if is_cut or len(text) > limit:
         text = text[: limit - 3] + "..."
     return escape(text, newlines)
 

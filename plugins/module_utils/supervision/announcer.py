@@ -8,6 +8,7 @@ changes at that moment, so that none comes twice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -119,4 +120,5 @@ def _print_problem(channel, problem):
     """Print why a receiver was not told, without the site's secrets that it may repeat."""
     values = tuple(value for value in (channel["url"], channel["secret"]) if value)
     text = printable(problem, *Secrets((), values), limit=300)
-    print(f"trainyard_notify[{channel['index']}] was not told: {text}", flush=True)
+    with contextlib.suppress(OSError):  # a full disk
+        print(f"trainyard_notify[{channel['index']}] was not told: {text}", flush=True)

@@ -22,7 +22,8 @@ HEARTBEAT = 0.5  # seconds between two rounds of a leader
 LEARN = 2.0  # seconds between two messages to a learner, where nothing is new
 ELECTION = (2.0, 4.0)  # seconds without a leader until a follower stands for election
 MOST_ENTRIES = 64  # entries of one message
-MOST_AHEAD = 10**9  # terms of a node that was cut off for a hundred years
+# Terms by which one message may raise that of a node: a hundred years of elections.
+MOST_AHEAD = 10**9
 
 # A message, or the value of an entry: a JSON object.
 Json = typing.Dict[str, typing.Any]
@@ -162,11 +163,14 @@ class Raft:
 
     def receive(self, sender: str, message: Json, now: float) -> None:
         """Take a message of another node."""
-        if message["term"] > self.term + MOST_AHEAD:
-            return  # it lies, and no later term would be a number that the others take
         if message["term"] > self.term:
             if message["kind"] == "ask_vote" and self._has_leader(now):
                 return  # a node that was cut off does not depose a leader (4.2.3)
+            if message["term"] > self.term + MOST_AHEAD:
+                # It lies. At once in its term, no later one would be a number that the others take.
+                # Not to follow at all would part this node from one that it has lied to in steps.
+                self._follow(self.term + MOST_AHEAD, None, now)
+                return
             self._follow(message["term"], None, now)
         self._handlers[message["kind"]](sender, message, now)
 

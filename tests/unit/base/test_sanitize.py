@@ -209,6 +209,10 @@ def test_no_more_of_a_text_is_searched_than_what_is_shown_needs(monkeypatch):
     token = "sk-" + "a1" * 200
     shown = sanitize.printable("x" * 990 + " " + token + "y" * (1 << 22), limit=1000)
     assert len(shown) <= 1000 and "sk-" not in shown and sizes[0] < 10_000
+    # Masked, so much of it is short that the place of the cut is shown.
+    key = "-----BEGIN PRIVATE KEY-----" + "k" * 5000 + "-----END PRIVATE KEY----- "
+    shown = sanitize.printable(key + "to https://joe:" + "p" * 5000 + "@host", limit=1000)
+    assert "joe" not in shown and shown.endswith("to...")
 
 
 @pytest.mark.parametrize(

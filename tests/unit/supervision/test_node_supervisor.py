@@ -610,6 +610,7 @@ def test_a_full_disk_loses_a_line_and_ends_no_supervisor(monkeypatch):
     with open("/dev/full", "w", encoding="utf-8") as full:
         monkeypatch.setattr("sys.stdout", full)
         node_supervisor.Program._say("a line")
+        announcer._print_problem({"index": 0, "url": "", "secret": ""}, "no route")
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             full.close()

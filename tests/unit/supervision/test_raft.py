@@ -182,13 +182,27 @@ def test_a_leader_that_lies_replaces_nothing_that_is_committed():
     assert [tuple(entry) for entry in made.log] == [(1, {"kind": "stop"}), (7, {"kind": "done"})]
 
 
-@pytest.mark.parametrize("kind", ["ask_vote", "vote", "append", "appended"])
-def test_a_term_beyond_all_others_is_not_taken(kind):
-    made, far = led(), (1 << 62) - 1
+def of_term(kind, term):
+    """Return a message of any kind."""
     fields = {"last_index": 9, "last_term": 9, "granted": False, "prev_index": 0, "prev_term": 0,
               "entries": [], "commit": 0, "round": 1, "success": True, "match": 0}  # fmt: skip
-    made.receive("b", {"kind": kind, "term": far, **fields}, 99.0)
-    assert made.term == 1
+    return {"kind": kind, "term": term, **fields}
+
+
+@pytest.mark.parametrize("kind", ["ask_vote", "vote", "append", "appended"])
+def test_a_term_beyond_all_others_is_not_taken_at_once(kind):
+    made = node(term=1)
+    made.receive("b", of_term(kind, (1 << 62) - 1), 99.0)
+    assert made.term == 1 + raft.MOST_AHEAD
+
+
+def test_nodes_of_which_one_was_lied_to_come_together_again():
+    ahead, behind = node(term=1), node(term=1)
+    for step in (1, 2):
+        ahead.receive("c", of_term("vote", 1 + step * raft.MOST_AHEAD), 1.0)
+    for now in (2.0, 3.0):
+        behind.receive("b", asked(ahead.term), now)
+    assert behind.term == ahead.term and votes(behind) == {"b": True}
 
 
 def test_a_single_voter_tells_its_learners_at_once_what_is_committed():
