@@ -42,5 +42,8 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-(found,) = [mutant for mutant in MUTANTS if mutant.name == os.environ["TRAINYARD_MUTANT"]]
-sys.meta_path.insert(0, Finder(found))
+def pytest_sessionstart():
+    """Put the finder before Ansible's, which conftest.py has installed by now."""
+    (found,) = [mutant for mutant in MUTANTS if mutant.name == os.environ["TRAINYARD_MUTANT"]]
+    assert f"{PACKAGE}.{found.module}" not in sys.modules
+    sys.meta_path.insert(0, Finder(found))
