@@ -262,6 +262,14 @@ def leader_of_three():
     return made
 
 
+def test_a_new_leader_waits_for_the_leases_of_those_before_it():
+    made = leader_of_three()
+    made._note_leading(100.0)
+    made._seen = {"a": 100.0, "s": 100.0}
+    waits = 100.0 + supervisor.LEASE + supervisor.KILL
+    assert [made._may_begin(now) for now in (waits - 0.1, waits)] == [False, True]
+
+
 @pytest.mark.parametrize("can_join, members", [(True, ["a", "s"]), (False, None)])
 def test_a_spare_that_another_run_holds_is_not_chosen(can_join, members):
     made = leader_of_three()
