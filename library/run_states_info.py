@@ -86,7 +86,7 @@ def main():
             command_runner(module), base, params["node"], params["most"]
         )
         others = run_states.other_users()
-        waiting = tickets.list_living(tickets.folder_of(base), tickets.clock(), change=False)
+        waiting = tickets.list_living(tickets.folder_of(base), change=False)
     except (attempt_dir.AttemptError, OSError) as error:
         module.fail_json(**describe_failure(error))
     module.exit_json(

@@ -69,21 +69,20 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands im
 def look(module, run_command, given):
     """Renew or remove the ticket, and return the module's result."""
     base = os.path.join(os.path.expanduser("~"), given["base"])
-    folder, now = tickets.folder_of(base), tickets.clock()
+    folder = tickets.folder_of(base)
     ticket_id = f"{given['run_id']}-{given['token']}"
     since = given["since"] or time.time()
     if given["state"] == "absent":
         if not module.check_mode:
-            tickets.remove(folder, ticket_id, now)
+            tickets.remove(folder, ticket_id, tickets.clock())
         return {"changed": False, "held": [], "tickets": [], "since": since}
     # A node whose own systemd does not answer gets no ticket.
     held = ownership.list_owners(run_command, base)
     if not module.check_mode:
         turn = given["state"] == "turn"
-        tickets.renew(
-            folder, {"id": ticket_id, "by": given["by"], "since": since, "turn": turn}, now
-        )
-    living = tickets.list_living(folder, now, change=not module.check_mode)
+        ticket = {"id": ticket_id, "by": given["by"], "since": since, "turn": turn}
+        tickets.renew(folder, ticket, tickets.clock())
+    living = tickets.list_living(folder, change=not module.check_mode)
     return {"changed": False, "held": held, "tickets": living[: tickets.MOST], "since": since}
 
 

@@ -112,30 +112,33 @@ def remove_of_run(folder, run_id):
             _unlink(os.path.join(folder, name))
 
 
-def list_living(folder, now, change=True):
+def list_living(folder, read_clock=clock, change=True):
     """Return the living tickets in their order, as {id, run, by, since, turn}.
 
+    read_clock: see clock(). It is asked after each file was read: to a time from before, a ticket
+    that another start has just renewed would seem to be of before a boot.
     change: remove the copies of the others. A file that is not a ticket counts as ended.
     """
     tickets = []
     for name in _names(folder):
         path = os.path.join(folder, name)
-        ticket = _read(path, name, now)
+        ticket = _read(path, name, read_clock)
         if ticket:
             tickets.append(ticket)
         elif change:
             with contextlib.suppress(OSError):
                 os.unlink(path)
     if change:
-        _remove_old_marks(folder, now)
+        _remove_old_marks(folder, read_clock)
     return sorted(tickets, key=order_of)
 
 
-def _remove_old_marks(folder, now):
+def _remove_old_marks(folder, read_clock):
     """Remove the marks of tickets that nothing renews any more, and those of before a boot."""
     for name in _names(folder, _LEFT):
         path = os.path.join(folder, name)
         expires = read_mapping(path, _FILE_BYTES).get("expires")
+        now = read_clock()
         if not (_is_time(expires) and now < expires <= now + LEASE_SECONDS):
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -174,12 +177,13 @@ def _names(folder, ending=".json"):
         return []
 
 
-def _read(path, name, now):
+def _read(path, name, read_clock):
     """Return the living ticket in a file, None for another content.
 
     A program of this account may have written the file.
     """
     record = read_mapping(path, _FILE_BYTES)
+    now = read_clock()
     since, renewed, expires = (record.get(key) for key in ("since", "renewed", "expires"))
     if not all(_is_time(value) for value in (since, renewed, expires)):
         return None

@@ -24,7 +24,7 @@ def ticket(token, since=100.0, turn=False, run=RUN):
 
 
 def ids(folder, now, **more):
-    return [int(item["id"][-16:], 16) for item in tickets.list_living(folder, now, **more)]
+    return [int(item["id"][-16:], 16) for item in tickets.list_living(folder, lambda: now, **more)]
 
 
 def test_the_older_comes_first_and_a_turn_comes_before_all(tmp_path):
@@ -59,6 +59,25 @@ def test_a_renewal_that_was_on_its_way_brings_no_removed_ticket_back(tmp_path):
     assert ids(folder, 11.0 + tickets.LEASE_SECONDS) == [2] and len(os.listdir(folder)) == 1
     tickets.remove(folder, ticket(2)["id"], 5000.0)
     assert ids(folder, 20.0) == [] and os.listdir(folder) == []  # after a boot
+
+
+def test_what_another_start_writes_during_a_look_is_not_of_before_a_boot(tmp_path, monkeypatch):
+    folder, times = str(tmp_path / "tickets"), iter([10.0, 12.0, 14.0, 16.0, 18.0, 20.0])
+    tickets.renew(folder, ticket(1), 9.0)
+    tickets.remove(folder, ticket(2)["id"], 9.0)
+    read = tickets.read_mapping
+
+    def renew_and_read(path, limit):
+        if path.endswith(".json"):
+            tickets.renew(folder, ticket(1), next(times))
+        else:
+            tickets.remove(folder, ticket(2)["id"], next(times))
+        return read(path, limit)
+
+    monkeypatch.setattr(tickets, "read_mapping", renew_and_read)
+    found = tickets.list_living(folder, lambda: next(times))
+    assert [item["id"] for item in found] == [ticket(1)["id"]]
+    assert len(os.listdir(folder)) == 2  # the ticket, and the mark of the removed one
 
 
 def test_a_ticket_of_before_a_boot_has_ended(tmp_path):
@@ -134,7 +153,7 @@ class Start:
         tickets.renew(folder, self.ticket, 10.0)
         self.looks[node] = {
             "held": [1] if site.held[node] else [],
-            "tickets": tickets.list_living(folder, 10.0),
+            "tickets": tickets.list_living(folder, lambda: 10.0),
             "at": 0.0,
             "problem": "",
             "answered": True,

@@ -104,7 +104,7 @@ def test_a_start_ends_its_own_wait_and_a_rehearsal_does_not(
         tickets.renew(folder, ticket, tickets.clock())
 
     def left():
-        return [item["id"] for item in tickets.list_living(folder, tickets.clock())]
+        return [item["id"] for item in tickets.list_living(folder)]
 
     assert run_module(module, dict(node.start, number=0, key_of=1))["changed"]
     assert sorted(left()) == sorted(ids)
