@@ -3,8 +3,9 @@
 
 See library/attempt_monitor.py for the documentation.
 
-A node that is followed is asked over a connection that stays open. A module would begin a Python
-there for each look, which takes 0.3 s of the training's processors.
+A node that is followed, or to which Ansible holds a connection, is asked by a program that stays
+there for further looks. A module would begin a Python for each, which takes 0.3 s of the training's
+processors.
 
 The nodes stop each other over the mesh. Where that does not arrive (the mesh is cut, a node is too
 busy), the controller that follows stops what still runs. An `until` loop knows its own host only,
@@ -107,12 +108,14 @@ class ActionModule(answer_gate.Gated, ActionBase):
             result["stopped_by_controller"] = stopped
         status["stream"] = self._stream(question, status["ended"])
         self._warn_of_stream(question, status["stream"])
-        if question not in _HELD and not status["ended"]:
+        if self._may_hold(question) and not status["ended"]:
             self._hold(question)
         return result
 
     def _look(self, question: Asked) -> Result:
         """Return a look's result: by the connection that stays open, else by the module."""
+        if self._may_hold(question) and log_receiver.is_connected(self._connection):
+            self._hold(question)
         held = _HELD.get(question)
         if held is not None:
             try:
@@ -139,12 +142,13 @@ class ActionModule(answer_gate.Gated, ActionBase):
         except answer_gate.InvalidAnswer as error:
             return answer_gate.refusal("attempt_monitor", question.node, error)
 
+    def _may_hold(self, question: Asked) -> bool:
+        """Return whether a connection for further looks may be opened: plain SSH leads there."""
+        may_try = question not in _HELD and _BREAKS.get(question, 0) < MOST_BREAKS
+        return may_try and not self._task.check_mode and self._is_ssh()
+
     def _hold(self, question: Asked) -> None:
-        """Open the connection for the next looks, where plain SSH leads to the node."""
-        if self._task.check_mode or not self._is_ssh():
-            return
-        if _BREAKS.get(question, 0) >= MOST_BREAKS:
-            return
+        """Open the connection for the next looks."""
         spec = {
             "base": str(self._task.args.get("base", ".trainyard")),
             "run_id": question.run,
@@ -152,11 +156,22 @@ class ActionModule(answer_gate.Gated, ActionBase):
             "node": question.node,
         }
         try:
-            python = _PYTHONS.get(question, "python3")
-            argv = log_receiver.ssh_argv(self._connection, python, "status")
+            argv = log_receiver.ssh_argv(self._connection, self._python(question), "status")
             _HELD[question] = held_program.HeldProgram(argv, READER, spec)
         except (held_program.HeldError, OSError):
             _BREAKS[question] = _BREAKS.get(question, 0) + 1
+
+    def _python(self, question: Asked) -> str:
+        """Return the node's Python: of a module's look, of the site, or as Ansible found it."""
+        facts = self._vars.get("ansible_facts") or {}
+        for known in (
+            _PYTHONS.get(question),
+            self._vars.get("ansible_python_interpreter"),
+            facts.get("discovered_interpreter_python"),
+        ):
+            if isinstance(known, str) and answer_gate.INTERPRETER.match(known):
+                return str(known)
+        return "python3"
 
     def _is_ssh(self) -> bool:
         """Return whether Ansible's own login reaches the node as its training user."""
@@ -268,7 +283,7 @@ class ActionModule(answer_gate.Gated, ActionBase):
         home = os.path.join(logs_dir, run, f"attempt-{number}")
         if os.path.islink(home) or os.path.islink(os.path.dirname(home)):
             raise OSError(f"{home} is a link, and not a directory of a run")
-        python = _PYTHONS.get(Asked(run, number, node), "python3")
+        python = self._python(Asked(run, number, node))
         argv = log_receiver.ssh_argv(self._connection, python, log_receiver.VERB)
         stream = log_stream.Stream(argv, spec, home, node, bounds)
         stream.start()

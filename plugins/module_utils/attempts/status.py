@@ -251,11 +251,11 @@ def _step_table(plan):
     return (plan["suite"].get("logs") or {}).get("step") or {}
 
 
-def read_status(run_command, base, run_id, number, node):
+def read_status(run_command, base, run_id, number, node, unit_state=read_unit_state):
     """Return the AttemptStatus or AbsentStatus on this node, see library/attempt_monitor.py.
 
     An empty run_id means the run that holds the node, else the newest. A number of 0 means the
-    run's latest attempt.
+    run's latest attempt. unit_state: called as read_unit_state.
     """
     known = attempt_dir.list_attempts(base)
     if not run_id:
@@ -272,7 +272,7 @@ def read_status(run_command, base, run_id, number, node):
         return _absent_run(base, run_id, known)
     if not any(item["name"] == node for item in plan["nodes"]):
         node = record["node"]
-    unit_active = read_unit_state(run_command, record["unit"])
+    unit_active = unit_state(run_command, record["unit"])
     ending, events = read_json(attempt, "exit.json"), read_events(attempt)
     state = _attempt_state(unit_active, ending, events)
     answer = {
@@ -310,7 +310,7 @@ def read_status(run_command, base, run_id, number, node):
     return printable_data(answer, *secrets_of(plan, more=environments))
 
 
-def await_end(run_command, base, run_id, number, node, seconds):
+def await_end(run_command, base, run_id, number, node, seconds, unit_state=read_unit_state):
     """Return read_status once the attempt has ended, after so many seconds at the latest.
 
     Until the end is recorded (exit.json) one file is looked for, which costs the training nothing.
@@ -320,7 +320,7 @@ def await_end(run_command, base, run_id, number, node, seconds):
     while True:
         left = deadline - time.monotonic()
         if left <= 0 or os.path.exists(recorded):
-            found = read_status(run_command, base, run_id, number, node)
+            found = read_status(run_command, base, run_id, number, node, unit_state)
             if found["ended"] or left <= 0:
                 return found
         time.sleep(min(AWAIT_SECONDS, max(0.0, left)))

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 
+from ..agent import heartbeat
 from ..base.commands import run_program, user_environment
 from . import attempt_dir, status, supervisor_installation
 
@@ -24,18 +25,40 @@ COMMAND_SECONDS = 5
 IDLE_SECONDS = 600
 
 
-def look(run_command, base, run_id, number, node, wait=0.0):
+class Units:
+    """The states of units that are looked at again and again.
+
+    systemd is asked anew when a unit's process has gone and while the unit is being stopped, since
+    such a question costs more than all else of a look.
+    """
+
+    def __init__(self, base):
+        self._base, self._units = base, {}
+
+    def state(self, _run_command, name):
+        """Return the ActiveState of a unit, as status.read_unit_state. Raises OSError."""
+        unit = self._units.setdefault(name, heartbeat.Unit(name))
+        attempt = attempt_dir.attempt_dir(self._base, *attempt_dir.parse_unit(name))
+        if os.path.exists(os.path.join(attempt, "stop.json")):
+            unit.main = None
+        state = unit.state()
+        if state == "unknown":
+            raise OSError(f"systemd says nothing of {name}")
+        return state
+
+
+def look(run_command, base, run_id, number, node, wait=0.0, unit_state=status.read_unit_state):
     """Return the status of an attempt on this node.
 
     base: below the user's home. wait: seconds for which the end of a named attempt is waited for.
-    Raises AttemptError, OSError.
+    unit_state: see status.read_status. Raises AttemptError, OSError.
     """
     home = os.path.expanduser("~")
     base = os.path.join(home, base)
     if wait > 0 and run_id and number:
-        found = status.await_end(run_command, base, run_id, number, node, wait)
+        found = status.await_end(run_command, base, run_id, number, node, wait, unit_state)
     else:
-        found = status.read_status(run_command, base, run_id, number, node)
+        found = status.read_status(run_command, base, run_id, number, node, unit_state)
     if found["found"]:
         found["supervised"] = supervisor_installation.describe(home, base, found["run"], node)
     return found
@@ -52,12 +75,11 @@ def run_command(argv):
     return code, out, err
 
 
-def answer(asked, wait):
-    """Return the answer to one line. asked: the first line's mapping."""
+def answer(asked, wait, units):
+    """Return the answer to one line. asked: the first line's mapping. units: see Units."""
+    which = (asked["base"], asked["run_id"], asked["number"], asked["node"])
     try:
-        found = look(
-            run_command, asked["base"], asked["run_id"], asked["number"], asked["node"], wait
-        )
+        found = look(run_command, *which, wait, units.state)
     except (attempt_dir.AttemptError, OSError) as error:
         return {"problem": str(error)}
     return {"status": found}
@@ -75,9 +97,10 @@ def main(_arguments):
     """Answer until standard input is closed. A reader that has gone ends it in silence."""
     asked = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     os.environ.update(user_environment(os.getuid()))
+    units = Units(os.path.join(os.path.expanduser("~"), asked["base"]))
     try:
         for line in iter(_read_question, b""):
-            sys.stdout.write(json.dumps(answer(asked, float(json.loads(line)))) + "\n")
+            sys.stdout.write(json.dumps(answer(asked, float(json.loads(line)), units)) + "\n")
             sys.stdout.flush()
     except BrokenPipeError:
         # Nothing is flushed into the closed pipe at exit.

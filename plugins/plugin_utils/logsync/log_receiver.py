@@ -32,7 +32,15 @@ from .collector import free_name, make_private
 from .rank_index import Json
 from .stream_lock import Busy, Lock
 
-__all__ = ["Busy", "Receiver", "StreamError", "ssh_argv", "ssh_command", "start_sender"]
+__all__ = [
+    "Busy",
+    "Receiver",
+    "StreamError",
+    "is_connected",
+    "ssh_argv",
+    "ssh_command",
+    "start_sender",
+]
 
 MOST = 1 << 20  # bytes of one frame
 BLOCK = 1 << 18  # bytes that are taken from a pipe at once
@@ -41,6 +49,8 @@ MOST_IDLE = 64 << 20
 LINE = 64 << 10  # bytes of a line that are passed on; the file gets all
 VERB = "send-logs"  # of agent.pyz
 STALL_SECONDS = 30.0  # the sender is never silent for so long
+# ssh's own signs in it (%h) are not read.
+_CONTROL_PATH = re.compile(r'ControlPath="?([^"%]+)"?\Z')
 _RANK = re.compile(r"^rank-(\d{1,9})\.")
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -395,6 +405,21 @@ def ssh_command(connection: Any, batch: bool = True) -> tuple[list[str], str]:
         connection.sshpass_pipe = None
         argv = argv[argv.index(executable) :]
     return argv, host
+
+
+def is_connected(connection: Any) -> bool:
+    """Return whether Ansible holds a connection to the node, over which a program starts at once.
+
+    A new one could take as long as a node that does not answer.
+    """
+    for word in ssh_command(connection)[0]:
+        path = _CONTROL_PATH.match(word)
+        if path:
+            try:
+                return stat.S_ISSOCK(os.stat(path[1]).st_mode)
+            except OSError:
+                return False
+    return False
 
 
 def _text(word: str | bytes) -> str:

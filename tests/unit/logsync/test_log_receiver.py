@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -501,6 +502,26 @@ def test_the_stream_takes_ansibles_own_way_to_the_node(ssh_args):
     assert subprocess.run(
         ["sh", "-c", "printf '%s\\n' " + argv[-1]], capture_output=True, text=True, check=True
     ).stdout.split("\n")[:3] == ["/usr/bin/python3.8", "-I", "-c"]
+
+
+def test_a_connection_is_open_where_ansibles_socket_lies(tmp_path):
+    connection = connection_loader.get("ssh", PlayContext(), "/dev/null")
+    options = {
+        "host": "198.51.100.7",
+        "ssh_args": "-o ControlMaster=auto -o ControlPersist=60s",
+        "control_path_dir": str(tmp_path),
+    }
+    connection.set_options(direct=options)
+    assert not log_receiver.is_connected(connection)
+    with socket.socket(socket.AF_UNIX) as master:
+        master.bind(connection.control_path % {"directory": tmp_path})
+        assert log_receiver.is_connected(connection)
+        own = connection_loader.get("ssh", PlayContext(), "/dev/null")
+        own.set_options(direct=dict(options, control_path=f"{tmp_path}/%%h"))
+        assert not log_receiver.is_connected(own)
+    without = connection_loader.get("ssh", PlayContext(), "/dev/null")
+    without.set_options(direct={"host": "198.51.100.7", "ssh_args": "-C"})
+    assert not log_receiver.is_connected(without)
 
 
 # --- bounds: what a node sends without end

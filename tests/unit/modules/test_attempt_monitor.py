@@ -427,9 +427,14 @@ def follow(load_plugin, tmp_path, monkeypatch):
     """
     plugin = load_plugin("action", "attempt_monitor")
     monkeypatch.setattr(plugin.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    asked = tmp_path / "asked"
     program(
-        tmp_path / "bin", "systemctl", '[ "$XDG_RUNTIME_DIR" = /run/user/$(id -u) ] && echo active'
+        tmp_path / "bin",
+        "systemctl",
+        f'echo >> {asked}; [ "$XDG_RUNTIME_DIR" = /run/user/$(id -u) ] && echo ActiveState=active;'
+        f" echo MainPID={os.getpid()}",
     )
+    monkeypatch.setattr(plugin.log_receiver, "is_connected", lambda _connection: call.connected)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
     attempt = attempt_files(tmp_path / "base", compiled(count=2, devices=2), "node1")
@@ -453,7 +458,7 @@ def follow(load_plugin, tmp_path, monkeypatch):
             return {"status": told}
 
         monkeypatch.setattr(one, "_execute_module", execute)
-        return one.run(task_vars={"inventory_hostname": "node1"})
+        return one.run(task_vars={"inventory_hostname": "node1", **call.vars})
 
     def begin_reader(script):
         """Let a script be the program on the node, after the archive and the first line."""
@@ -466,7 +471,8 @@ def follow(load_plugin, tmp_path, monkeypatch):
         lambda _connection, _python, verb: plugin.log_receiver.sender_argv(sys.executable, verb),
     )
     call.modules, call.attempt, call.plugin = 0, attempt, plugin
-    call.begin_reader = begin_reader
+    call.connected, call.vars, call.begin_reader = False, {}, begin_reader
+    call.asked = lambda: len(asked.read_text().splitlines())
     yield call
     for held in plugin._HELD.values():
         held.close()
@@ -495,7 +501,8 @@ def test_later_looks_need_no_module_and_say_the_same(follow):
 def test_the_end_is_known_before_the_wait_is_over(follow, tmp_path):
     follow()
     put(follow.attempt, {"exit.json": exit_of()})
-    program(tmp_path / "bin", "systemctl", "echo inactive")
+    put(follow.attempt, {"stop.json": "{}"})
+    program(tmp_path / "bin", "systemctl", "echo ActiveState=inactive")
     began = time.monotonic()
     status = follow(wait=60)["status"]
     assert status["ended"] and time.monotonic() - began < 30 and follow.modules == 1
@@ -605,7 +612,7 @@ def test_a_reader_that_nobody_asks_ends(tmp_path):
         cwd=ROOT,
         env=dict(os.environ, PYTHONPATH=str(ROOT / "collections")),
     )
-    reader.stdin.write(b"{}\n")
+    reader.stdin.write(b'{"base": "b"}\n')
     reader.stdin.flush()
     assert reader.wait(30) == -signal.SIGALRM
 
@@ -614,6 +621,50 @@ def test_a_reader_that_nobody_asks_ends(tmp_path):
 def test_a_single_look_opens_no_connection(follow, more):
     follow(**more)
     assert follow.modules == 1 and not follow.plugin._HELD
+
+
+@pytest.mark.parametrize("more", [{}, {"gang": False}, {"run_id": "", "number": 0, "gang": False}])
+@pytest.mark.parametrize(
+    ("known", "python"),
+    [
+        ({"ansible_python_interpreter": "/opt/python3.9"}, "/opt/python3.9"),
+        ({"ansible_facts": {"discovered_interpreter_python": "/opt/p"}}, "/opt/p"),
+        ({"ansible_python_interpreter": "auto_silent"}, "python3"),
+        ({}, "python3"),
+    ],
+)
+def test_no_look_needs_a_module_where_ansible_holds_a_connection(
+    follow, monkeypatch, more, known, python
+):
+    begun, argv = [], follow.plugin.log_receiver.ssh_argv
+    monkeypatch.setattr(
+        follow.plugin.log_receiver,
+        "ssh_argv",
+        lambda connection, python, verb: begun.append(python) or argv(None, "", verb),
+    )
+    program(Path(follow.attempt).parents[3] / "bin", "systemctl", LISTED)
+    follow.connected, follow.vars = True, known
+    for _look in range(2):
+        assert follow(**more)["status"]["attempt"] == 1
+    assert follow.modules == 0 and begun == [python]
+
+
+# systemctl as it answers to list-units and to show.
+LISTED = f"""case "$*" in
+*list-units*) echo "trainyard-{RUN}-1.service loaded active running d" ;;
+*) echo ActiveState=active ;;
+esac"""
+
+
+def test_systemd_is_asked_again_only_while_the_attempt_is_stopped(follow):
+    follow()
+    for _look in range(3):
+        assert follow()["status"]["state"] == "running"
+    assert follow.asked() == 1
+    put(follow.attempt, {"stop.json": "{}"})
+    for _look in range(2):
+        follow()
+    assert follow.asked() == 3 and follow.modules == 1
 
 
 # --- logs that are fetched to the controller while a run is followed
