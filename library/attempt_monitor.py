@@ -86,6 +86,7 @@ status:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import priority
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
     status_reader,
@@ -111,6 +112,7 @@ def main():
     )
     params = module.params
 
+    priority.lower()  # a training goes on beside it
     which = (params["base"], params["run_id"], params["number"], params["node"])
     try:
         found = status_reader.look(command_runner(module), *which, params["wait"])

@@ -34,6 +34,7 @@ history: {description: "run, node, attempts; see plugins/module_utils/runs/histo
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import priority
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
 )
@@ -53,6 +54,7 @@ def main():
         supports_check_mode=True,
     )
     given = module.params
+    priority.lower()  # a training goes on beside it
     try:
         base = os.path.join(os.path.expanduser("~"), given["base"])
         module.exit_json(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heartbeat of an attempt on this node: a JSON line every two seconds.
 
-The gate runs it for the guard of the neighbour, which keeps the connection. It writes nothing. A
-line is {"state", "holds", "ended": null or {"ok", "by", "reason"}}.
+The gate runs it for the guard of the neighbour, which keeps the connection. A line is
+{"state", "holds", "ended": null or {"ok", "by", "reason"}}.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTIVE = ("active", "activating", "deactivating", "reloading")
 
 
 def launcher_code(attempt):
-    """Return the launcher's exit code, None where the launcher has not ended."""
+    """Return the launcher's exit code, None before its end."""
     path = os.path.join(attempt, "ranks.jsonl")
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
@@ -46,23 +46,23 @@ def launcher_code(attempt):
 class Unit:
     """The attempt's unit and its latest state.
 
-    systemd is called at first, and again when the unit's process has gone. Such a call costs ten
-    times as much as a look at /proc.
+    systemd is called at first, for so many seconds, and again when the unit's process has gone: a
+    look at /proc costs a tenth.
     """
 
-    def __init__(self, name):
-        self.name, self.main, self.active_state = name, None, "inactive"
+    def __init__(self, name, seconds=20):
+        self.name, self.seconds, self.main, self.active_state = name, seconds, None, "inactive"
 
     @staticmethod
     def start_time(pid):
-        """Return the start time of a process, None where it is gone or a zombie."""
+        """Return a process's start time, None where it is gone or a zombie."""
         fields = stat_fields(pid)
         if not fields or fields[0] in (b"Z", b"X"):
             return None
         return fields[19]
 
     def state(self):
-        """Return systemd's ActiveState, `unknown` where systemd does not answer."""
+        """Return its ActiveState, `unknown` where systemd does not answer."""
         if self.main and self.start_time(self.main[0]) == self.main[1]:
             return self.active_state
         argv = [
@@ -81,7 +81,7 @@ class Unit:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                timeout=20,
+                timeout=self.seconds,
             )
         except (OSError, subprocess.TimeoutExpired):
             return "unknown"
@@ -92,13 +92,14 @@ class Unit:
         )
         pid = int(properties.get("MainPID") or 0)
         self.active_state, self.main = properties.get("ActiveState") or "unknown", None
-        if pid and self.active_state == "active":
-            self.main = (pid, self.start_time(pid))
+        started = pid and self.start_time(pid)
+        if started and self.active_state == "active":
+            self.main = (pid, started)
         return self.active_state
 
 
 def may_run(state):
-    """Return whether a unit in this state of systemd's may have processes."""
+    """Return whether a unit in this state may have processes."""
     return state in ACTIVE or state == "unknown"
 
 

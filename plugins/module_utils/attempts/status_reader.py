@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 
-from ..agent import heartbeat
+from ..agent import heartbeat, priority
 from ..base.commands import run_program, user_environment
 from . import attempt_dir, status, supervisor_installation
 
@@ -37,7 +37,7 @@ class Units:
 
     def state(self, _run_command, name):
         """Return the ActiveState of a unit, as status.read_unit_state. Raises OSError."""
-        unit = self._units.setdefault(name, heartbeat.Unit(name))
+        unit = self._units.setdefault(name, heartbeat.Unit(name, COMMAND_SECONDS))
         attempt = attempt_dir.attempt_dir(self._base, *attempt_dir.parse_unit(name))
         if os.path.exists(os.path.join(attempt, "stop.json")):
             unit.main = None
@@ -95,6 +95,7 @@ def _read_question():
 
 def main(_arguments):
     """Answer until standard input is closed. A reader that has gone ends it in silence."""
+    priority.lower()
     asked = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
     os.environ.update(user_environment(os.getuid()))
     units = Units(os.path.join(os.path.expanduser("~"), asked["base"]))

@@ -21,7 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, TypeGuard
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import log_sender
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import (
+    log_sender,
+    priority,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import safe_names
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.safe_open import open_root
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
@@ -440,8 +443,12 @@ def ssh_argv(connection: Any, interpreter: str = "python3", verb: str = VERB) ->
 
 
 def sender_argv(interpreter: str, verb: str = VERB) -> list[str]:
-    """Return the argv of the sender, or of another program, on the machine where it runs."""
-    return [interpreter, "-I", "-c", zipapp.BOOT, verb]
+    """Return the argv of the sender, or of another program, on the machine where it runs.
+
+    A training may go on beside it.
+    """
+    nice = ["nice", "-n", str(priority.LOWEST)]
+    return [*nice, interpreter, "-I", "-c", zipapp.BOOT, verb]
 
 
 def start_sender(

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
+import os
 import pathlib
 import re
 import resource
 import signal
 import subprocess
 import time
+from types import SimpleNamespace
 
 import ansible.plugins.action
 import jsonschema
@@ -642,3 +644,37 @@ def test_every_task_on_a_node_passes_the_gate(root, load_plugin):
         "tree_send",
     ):
         assert issubclass(load_plugin("action", name).ActionModule, answer_gate.Gated), name
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "nice"),
+    [
+        ("attempt_monitor", b"module", True),
+        ("rank_logs_info", b"module", True),
+        ("run_history_info", b"module", True),
+        ("attempt", b"module", False),
+        ("attempt_monitor", None, False),  # no module, but a command of Ansible's own
+    ],
+)
+def test_what_runs_beside_a_training_has_the_processors_last(module, data, nice):
+    ran = []
+
+    class Ansible:
+        """What the gate needs of an action plugin, with a node that runs each command here."""
+
+        _connection = SimpleNamespace(transport="ssh")
+        _task = SimpleNamespace(action=module, args={}, delegate_to=None, check_mode=False)
+
+        def _execute_module(self, *_arguments):
+            return self._low_level_execute_command("A=b sh -c 'echo $A; nice'", in_data=data)
+
+        def _low_level_execute_command(self, cmd, _sudoable, in_data):
+            done = subprocess.run(["sh", "-c", cmd], input=in_data, capture_output=True, text=False)
+            ran.append(done.stdout.split())
+            return {}
+
+    class Action(answer_gate.Gated, Ansible):
+        """The gate before it."""
+
+    Action()._execute_module(module)
+    assert ran == [[b"b", b"19" if nice else str(os.nice(0)).encode()]]

@@ -501,7 +501,7 @@ def test_the_stream_takes_ansibles_own_way_to_the_node(ssh_args):
     assert "BatchMode=yes" in argv and "StrictHostKeyChecking=no" not in argv
     assert subprocess.run(
         ["sh", "-c", "printf '%s\\n' " + argv[-1]], capture_output=True, text=True, check=True
-    ).stdout.split("\n")[:3] == ["/usr/bin/python3.8", "-I", "-c"]
+    ).stdout.split("\n")[:6] == ["nice", "-n", "19", "/usr/bin/python3.8", "-I", "-c"]
 
 
 def test_a_connection_is_open_where_ansibles_socket_lies(tmp_path):

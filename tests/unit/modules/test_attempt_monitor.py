@@ -499,13 +499,28 @@ def test_later_looks_need_no_module_and_say_the_same(follow):
 
 
 def test_the_end_is_known_before_the_wait_is_over(follow, tmp_path):
-    follow()
+    launcher = subprocess.Popen(["sleep", "600"])
+    answer = f"echo ActiveState=active; echo MainPID={launcher.pid}"
+    program(tmp_path / "bin", "systemctl", answer)
+    assert [follow()["status"]["ended"] for _look in range(2)] == [False, False]
     put(follow.attempt, {"exit.json": exit_of()})
-    put(follow.attempt, {"stop.json": "{}"})
     program(tmp_path / "bin", "systemctl", "echo ActiveState=inactive")
+    launcher.kill()
+    launcher.wait()
     began = time.monotonic()
     status = follow(wait=60)["status"]
     assert status["ended"] and time.monotonic() - began < 30 and follow.modules == 1
+
+
+def test_a_main_process_that_ended_while_systemd_answered_is_asked_about_again(follow, tmp_path):
+    launcher = subprocess.Popen(["true"])
+    launcher.wait()
+    answer = f"echo ActiveState=active; echo MainPID={launcher.pid}"
+    program(tmp_path / "bin", "systemctl", answer)
+    assert [follow()["status"]["ended"] for _look in range(2)] == [False, False]
+    put(follow.attempt, {"exit.json": exit_of()})
+    program(tmp_path / "bin", "systemctl", "echo ActiveState=inactive")
+    assert follow()["status"]["ended"] and follow.modules == 1
 
 
 def test_the_module_looks_where_the_connection_breaks(follow, monkeypatch):
