@@ -16,12 +16,14 @@ description:
   - C(connected) connects from the fabric address to the listeners of the peers and measures what
     the links carry.
   - C(closed) ends the listener.
+  - C(tested) does all of it in turn, together with the other nodes of the play. The action plugin
+    does it, with a worker for each of them at once.
   - Nothing is judged on the node; see the module proof.
 options:
   state:
     description: The action to take.
     type: str
-    choices: [listening, connected, closed]
+    choices: [listening, connected, closed, tested]
     required: true
   id:
     description: "The check's name: letters and digits."
@@ -33,6 +35,11 @@ options:
     required: true
   nodes:
     description: All nodes' names in the order of the ranks.
+    type: list
+    elements: str
+    default: []
+  together:
+    description: The nodes that are tested in this task (C(tested) only). The action plugin reads it.
     type: list
     elements: str
     default: []
@@ -123,6 +130,10 @@ rival:
     long it has been there); else none."
   type: dict
   returned: success
+ended_by:
+  description: The rival that had ended the listener, or none; missing where every connection arrived.
+  type: dict
+  returned: tested, from the action plugin
 closed:
   description: "The listener's answer: came (node to the address it came from), missed; none where
     it had ended."
@@ -144,7 +155,12 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.network import n
 def main():
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": list(node_check.STATES), "required": True},
+            "state": {
+                "type": "str",
+                "choices": ["listening", "connected", "closed", "tested"],
+                "required": True,
+            },
+            "together": {"type": "list", "elements": "str", "default": []},
             "id": {"type": "str", "required": True},
             "node": {"type": "str", "required": True},
             "nodes": {"type": "list", "elements": "str", "default": []},
@@ -165,6 +181,8 @@ def main():
         module.exit_json(changed=False, skipped=True)
     environment = commands.user_environment(os.getuid())
     run = commands.command_runner(module)
+    if module.params["state"] == "tested":
+        module.fail_json(msg="only the action plugin of this module does all of its states in turn")
     try:
         result = node_check.STATES[module.params["state"]](
             run, environment["XDG_RUNTIME_DIR"], module.params

@@ -1,12 +1,81 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run network_check on a node, with its listener. Documented in library/network_check.py."""
+"""Run network_check on a node, with its listener. Documented in library/network_check.py.
+
+The workers of all nodes do `tested` together: a node connects when all listen, and a listener stays
+until all have connected.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from typing import Any
+
+from ansible import constants as C
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import check_lock
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import agent_action
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import Result
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.network import meeting
+
+# The arguments of each state.
+NODE = ("id", "node")
+LINKS = (*NODE, "nodes", "address", "interface", "ports", "matrix")
+# What a node says in each meeting that it does not reach.
+NOTHING_SAID: dict[str, dict[str, Any]] = {"listeners": {}, "ends": {"complete": False}}
 
 
 class ActionModule(agent_action.AgentAction):
-    """Result of the module."""
+    """Result of the module, which brings the listener's program to the node."""
 
     STATES = ("listening",)
+
+    def answer(self, task_vars: dict[str, Any] | None) -> Result:
+        """Return what the module answers, or the answers of all its states together."""
+        given = plain(self._task.args)
+        if given.get("state") != "tested":
+            return super().answer(task_vars)
+        if self._task.check_mode:
+            return {"changed": False, "skipped": True}
+        self._given, self._vars, self._unsaid = given, task_vars, dict(NOTHING_SAID)
+        self._node, self._together = str(given.get("node")), list(given.get("together") or ())
+        if not check_lock.ID.match(str(given.get("id"))) or self._node not in self._together:
+            raise AnsibleActionFail("id is not that of a check, or together lacks the node")
+        try:
+            return self._test()
+        finally:
+            # The others wait for this node, whatever became of it.
+            for subject in list(self._unsaid):
+                self._say(subject, NOTHING_SAID[subject])
+
+    def _test(self) -> Result:
+        """Listen, connect when all listen, and end the listener where a connection is missing."""
+        self._say("listeners", self._ask("listening", (*LINKS, "seconds")))
+        book = self._hear("listeners")
+        found = self._ask("connected", (*LINKS, "depth"), book=book)
+        self._say("ends", {"complete": bool(found.get("complete"))})
+        ends = self._hear("ends")
+        if not all(ends.get(name, {}).get("complete") for name in self._together):
+            # What the node found counts also where its listener has to end by itself.
+            with contextlib.suppress(AnsibleError):
+                found["ended_by"] = self._ask("closed", NODE).get("rival")
+        return found
+
+    def _ask(self, state: str, names: tuple[str, ...], **more: Any) -> Result:
+        """Return the module's answer in one of its states."""
+        arguments = {name: self._given[name] for name in names if name in self._given}
+        return self.ask({**arguments, "state": state, **more}, self._vars)
+
+    def _meeting(self, subject: str) -> meeting.Meeting:
+        folder: str = C.DEFAULT_LOCAL_TMP  # type: ignore[attr-defined]
+        name = f"network-{self._task._uuid}-{subject}"
+        return meeting.Meeting(os.path.join(folder, name), self._together)
+
+    def _say(self, subject: str, what: dict[str, Any]) -> None:
+        self._meeting(subject).say(self._node, what)
+        self._unsaid.pop(subject, None)
+
+    def _hear(self, subject: str) -> dict[str, Any]:
+        """Return what the nodes say while a listener lives."""
+        return self._meeting(subject).hear(float(self._given["seconds"]))

@@ -26,12 +26,20 @@ class AgentAction(answer_gate.Gated, ActionBase):
     ) -> dict[str, Any]:
         """Return the module's result."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        arguments = dict(self._task.args)
+        result.update(self.answer(task_vars))
+        return result
+
+    def answer(self, task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what the result has beside Ansible's own fields."""
+        return self.ask(dict(self._task.args), task_vars)
+
+    def ask(self, arguments: dict[str, Any], task_vars: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what the module answers to these arguments."""
         if arguments.get("state") in self.STATES:
             arguments["agent"] = zipapp.encoded()
             arguments.update(self.more_arguments(arguments))
-        result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
-        return result
+        answer: dict[str, Any] = self._execute_module(module_args=arguments, task_vars=task_vars)
+        return answer
 
     def more_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return further arguments of a start."""
