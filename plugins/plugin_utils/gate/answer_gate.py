@@ -247,13 +247,14 @@ class Gated(ModuleAction):
             return refusal(name, node, error)
 
     def _low_level_execute_command(
-        self, cmd: str, sudoable: bool = True, in_data: bytes | None = None, **more: Any
+        self, cmd: Any, sudoable: Any = True, in_data: Any = None, *rest: Any, **more: Any
     ) -> Any:
         """Run a command on the node. A module travels to it over standard input."""
         if in_data is not None and self._is_background:
             # A module's first instructions are imports, the half of its time.
             cmd = f"nice -n {priority.LOWEST} env {cmd}"
-        return super()._low_level_execute_command(cmd, sudoable, in_data, **more)
+        execute: Any = super()._low_level_execute_command
+        return execute(cmd, sudoable, in_data, *rest, **more)
 
     def _refuse_skipped(self, name: str, answer: Any) -> None:
         """Raise InvalidAnswer where a module of the product left its work out.
