@@ -89,12 +89,12 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.trainyard.cluster.plugins.module_utils.agent import priority
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
-    status_reader,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import (
     describe_failure,
 )
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.commands import command_runner
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import status_reader
 
 
 def main():

@@ -54,7 +54,7 @@ MESH_SECONDS = 6
 # missing.
 REST_SECONDS = 5
 # The program of module_utils that answers, and the seconds that it has for one look.
-READER = "attempts.status_reader"
+READER = "runs.status_reader"
 LOOK_SECONDS = 10
 MOST_BREAKS = 3  # of the connections to one node, after which modules look
 NUMBERS = range(10**6)

@@ -57,7 +57,7 @@ class ActionModule(agent_action.AgentAction):
         self._say("ends", {"complete": bool(found.get("complete"))})
         ends = self._hear("ends")
         if not all(ends.get(name, {}).get("complete") for name in self._together):
-            # What the node found counts also where its listener has to end by itself.
+            # What the node found counts also where its listener cannot be ended.
             with contextlib.suppress(AnsibleError):
                 found["ended_by"] = self._ask("closed", NODE).get("rival")
         return found

@@ -33,7 +33,7 @@ ON_NODE = {
     "recovery": "agent attempts base checkpoints inputs mesh plan records",
     "notify": "",
     "supervision": "agent attempts base checkpoints diagnosis notify plan recovery",
-    "runs": "attempts base checkpoints logs preflight records",
+    "runs": "agent attempts base checkpoints logs preflight records",
 }
 # plugin_utils: the controller alone. First its packages of module_utils, then of plugin_utils.
 ON_CONTROLLER = {

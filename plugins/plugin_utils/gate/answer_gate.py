@@ -23,7 +23,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import priority
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.coded_error import CODE
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import (
@@ -252,7 +251,7 @@ class Gated(ModuleAction):
         """Run a command on the node. A module travels to it over standard input."""
         if in_data is not None and self._is_background:
             # A module's first instructions are imports, the half of its time.
-            cmd = f"nice -n {priority.LOWEST} env {cmd}"
+            cmd = f"nice -n 19 env {cmd}"
         execute: Any = super()._low_level_execute_command
         return execute(cmd, sudoable, in_data, *rest, **more)
 

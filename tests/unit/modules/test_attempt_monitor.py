@@ -21,8 +21,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
     attempt_dir,
     ownership,
     status,
-    status_reader,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import status_reader
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import live_warnings, model
 from core_support import ROOT, RUN, attempt_files, compiled, program, put, raises_code
 

@@ -16,8 +16,8 @@ import signal
 import sys
 
 from ..agent import heartbeat, priority
+from ..attempts import attempt_dir, status, supervisor_installation
 from ..base.commands import run_program, user_environment
-from . import attempt_dir, status, supervisor_installation
 
 # A program of systemd answers within these. The controller waits longer (LOOK_SECONDS there).
 COMMAND_SECONDS = 5
