@@ -20,9 +20,9 @@ NODES = ("node1", "node2", "node3")
 # word (supervisor_order.GRANTED_SECONDS).
 GRANTED = 120
 EPOCH = 12  # steps
-# Steps between two checkpoints. They take 36 s or more: a copy of 122 MB takes 6 s, and a pause of
-# 25 s follows, so the replica is of the newest checkpoint but for the seconds of its copy.
-INTERVAL = 4 * EPOCH
+# Steps between two checkpoints. They take 72 s or more: a copy of 122 MB takes 6 to 15 s, and a
+# pause of 25 s or more follows, so the replica is of the newest checkpoint but for these seconds.
+INTERVAL = 8 * EPOCH
 LATE = INTERVAL - 14  # steps after a save: the replica has it, and the next one is some seconds off
 STEP = re.compile(r"Epoch: \[(\d+)\] \[ *(\d+)/12\]")
 
@@ -80,19 +80,19 @@ def kept():
     run = new_run(known)
     try:
         assert "node3 stands by" in done.stdout
-        before = wait_for(lambda: saved_after(run, 0), 240)
+        before = wait_for(lambda: saved_after(run, 0), 300)
         container("kill", "node1")
-        first = wait_for(lambda: saved_after(run, 1), GRANTED + 180)
+        first = wait_for(lambda: saved_after(run, 1), GRANTED + 300)
         container("start", "node1")
         wait_for(lambda: on("node1", "echo up", check=False) == "up", 60)
         wait_for(lambda: state("node1", run).get("attempt") == first["attempt"], 60)
         first = wait_for(lambda: saved_after(run, 1), 60)
-        first["trained"] = wait_for(lambda: shortly_before_a_save("node3", run, first), 120)
+        first["trained"] = wait_for(lambda: shortly_before_a_save("node3", run, first), 180)
         container("rm", "node3", "--force", "--volumes")
         del harness.NODES["node3"]
         replica = attempt_file("node2", run, "replica.json", first["attempt"])
         first["replica"] = json.loads(replica)["step"]
-        second = wait_for(lambda: saved_after(run, first["attempt"]), 240)
+        second = wait_for(lambda: saved_after(run, first["attempt"]), 360)
         yield run, [before, first, second]
     finally:
         for node in NODES:
