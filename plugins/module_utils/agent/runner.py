@@ -115,7 +115,7 @@ class Execution:
         while True:
             now = time.monotonic()
             self.scan_when_due(now)
-            self.watch.reap(100)
+            self.watch.reap(250)
             self.poll_launcher()
             if self.has_ended():
                 break
@@ -133,7 +133,7 @@ class Execution:
         """Look for new ranks, more often while some are missing."""
         interval = SCAN_SECONDS
         if len(self.watch.known) >= len(self.watch.by_rank):
-            interval = 8 * SCAN_SECONDS
+            interval = 32 * SCAN_SECONDS
         if now - self.scanned_at >= interval:
             self.watch.scan()
             self.scanned_at = now

@@ -20,10 +20,14 @@ from ..checkpoints import finder, replica
 from . import bounded_rsync
 
 LOOK_SECONDS = 20
-# Looks and copies take at most this share of a processor here, and about as much on rank 0's node,
-# unless a pause would be longer than so many seconds.
-SHARE = 0.02
+# Between two readings of what the supervisor here knows. It costs no connection.
+NEWS_SECONDS = 1
+# Looks and copies take at most this share of a processor here, and about as much on rank 0's node.
+# The ranks wait for each other, so a step may take longer by both. No pause is longer than so many
+# seconds.
+SHARE = 0.01
 MOST_PAUSE_SECONDS = 300
+MOST_ATTEMPTS = 10  # earlier attempts whose last copies count for the pause
 LIST_SECONDS = 60
 MOST_SECONDS = 6 * 3600
 
@@ -41,6 +45,59 @@ class Replicator:
         self.config, self.source = record["mesh"], plan["nodes"][0]["name"]
         self.rule, self.rate = plan["suite"]["resume"], plan["replica"]["rate"]
         self.folders = replica.saved_folders(plan["suite"]["checkpoints"]["folders"])
+        self.supervisor = os.path.join(
+            os.path.dirname(attempt), "supervisor", plan["replica"]["node"]
+        )
+        self.state = {"problem": None}
+        # What the supervisors knew at the last look and know now, and the times of the next look.
+        self.seen, self.news = None, None
+        self.due = time.monotonic() + self.earlier_pause()
+        self.late = self.due + MOST_PAUSE_SECONDS
+
+    def earlier_pause(self):
+        """Return the seconds that are left of the pause after the last copy of an earlier attempt.
+
+        A run that is restarted often would copy more often otherwise. A training can write the
+        file, so no pause is longer than MOST_PAUSE_SECONDS.
+        """
+        run, left = os.path.dirname(self.attempt), [0.0]
+        for number in range(max(1, self.number - MOST_ATTEMPTS), self.number):
+            state = attempt_files.read_mapping(run, f"attempt-{number}/replica.json")
+            due = state.get("next")
+            if isinstance(due, float):
+                left.append(due - time.time())
+        return min(max(left), MOST_PAUSE_SECONDS)
+
+    def is_due(self, now):
+        """Return whether a look may be made, and may find something.
+
+        What the supervisors know only says when to look: a training can write the file. Without a
+        supervisor here every look may find something. now: seconds of the monotonic clock.
+        """
+        if now < self.due:
+            return False
+        status = attempt_files.read_mapping(self.supervisor, "status.json")
+        self.news = point = status.get("point")
+        is_of_attempt = isinstance(point, dict) and point.get("attempt") == self.number
+        is_news = is_of_attempt and point != self.seen
+        return not status or is_news or now >= self.late
+
+    def update(self, now):
+        """Look once, and note the newest replica and the problem in replica.json."""
+        news, began, before = self.news, time.time(), processor_seconds()
+        try:
+            copied = self.look()
+            state = dict(copied or self.state, problem=None)
+        except (ReplicaError, OSError) as error:
+            copied, news, state = None, None, dict(self.state, problem=str(error))
+        pause = pause_after(processor_seconds() - before)
+        if copied:
+            state["next"] = began + pause
+        if state != self.state:
+            self.state = state
+            attempt_files.write_if_possible(self.attempt, "replica.json", state)
+            attempt_files.print_if_possible(state["problem"] or describe(state))
+        self.seen, self.due, self.late = news, now + pause, now + MOST_PAUSE_SECONDS
 
     def look(self):
         """Copy the newest complete checkpoint, unless it is here.
@@ -107,23 +164,18 @@ class Replicator:
 
 
 def replicate(attempt):
-    """Look again and again until the attempt has ended here.
+    """Keep the replica until the attempt has ended here.
 
     replica.json has the newest replica and the problem of the last look, None without one.
     """
     os.umask(0o077)
-    replicator, state = Replicator(attempt), {"problem": None}
+    replicator = Replicator(attempt)
     while not os.path.exists(os.path.join(attempt, "exit.json")):
-        before = processor_seconds()
-        try:
-            new_state = dict(replicator.look() or state, problem=None)
-        except (ReplicaError, OSError) as error:
-            new_state = dict(state, problem=str(error))
-        if new_state != state:
-            state = new_state
-            attempt_files.write_if_possible(attempt, "replica.json", state)
-            attempt_files.print_if_possible(state["problem"] or describe(state))
-        time.sleep(pause_after(processor_seconds() - before))
+        now = time.monotonic()
+        if replicator.is_due(now):
+            replicator.update(now)
+        else:
+            time.sleep(NEWS_SECONDS)
 
 
 def processor_seconds():
@@ -132,7 +184,7 @@ def processor_seconds():
 
 
 def pause_after(spent):
-    """Return the seconds until the next look after one that took some seconds of a processor."""
+    """Return the seconds from the begin of a look that took some of a processor to the next."""
     return min(max(LOOK_SECONDS, spent / SHARE), MOST_PAUSE_SECONDS)
 
 

@@ -98,14 +98,20 @@ class Channel:
         self.server.setblocking(False)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.server, selectors.EVENT_READ)
+        self._watched, self._pidfd = None, None
 
     def receive(self, seconds: float, now: float) -> list:
-        """Wait for messages, at most so many seconds, and return [(peer, message)]."""
+        """Wait for messages, at most so many seconds, and return [(peer, message)].
+
+        It returns earlier where the process of `watch` ends.
+        """
         self._call_peers(now)
         messages = []
         for key, _events in self.selector.select(seconds):
             if key.fileobj is self.server:
                 self._accept()
+            elif key.fileobj == self._pidfd:
+                self._forget_process()
             else:
                 messages += self._read(key.data, now)
         return messages
@@ -119,8 +125,28 @@ class Channel:
         if not link.flush():
             self._drop(link)
 
+    def watch(self, pid: int | None) -> None:
+        """Let `receive` return as soon as a process ends, where the kernel can tell. None: no one."""
+        if pid == self._watched:
+            return
+        self._forget_process()
+        self._watched = pid
+        if pid is None:
+            return
+        with contextlib.suppress(AttributeError, OSError):  # before Python 3.9 and Linux 5.3
+            self._pidfd = os.pidfd_open(pid)
+            self.selector.register(self._pidfd, selectors.EVENT_READ)
+
+    def _forget_process(self):
+        """Watch no process. An ended one would be readable for ever."""
+        if self._pidfd is not None:
+            self.selector.unregister(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
     def close(self):
         """End all connections."""
+        self._forget_process()
         for key in list(self.selector.get_map().values()):
             if key.fileobj is not self.server:
                 self._drop(key.data)

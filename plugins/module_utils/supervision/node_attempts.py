@@ -28,11 +28,12 @@ from .supervisor import IDLE, Report
 
 # Between two looks for a new checkpoint. A member that has ended looks once more, so that a long
 # pause costs nothing but where rank 0's node is away.
-SAVED_SECONDS = 0.25
+SAVED_SECONDS = 1.0
+LOOK_SECONDS = 0.2  # between two questions to systemd
 # Looks, and readings of what they find, take at most this share of the time (a look of the clock's,
 # a reading of a processor's), however much there is, unless a pause would be longer than so many
 # seconds.
-SAVED_SHARE = 0.01
+SAVED_SHARE = 0.005
 MOST_SAVED_SECONDS = 5.0
 MOST_READ_SECONDS = 300.0
 MOST_CHANGES = 4  # looks in a row that find other files, until they are read all the same
@@ -82,7 +83,7 @@ class NodeAttempts:
         # Whether another attempt may leave this node out, or take it in again.
         self.may_be_away = len(planned_attempts.read(place)) > 1
         self.attempt = self._newest()
-        self.unit = None
+        self.unit, self.planned = None, (0, {})
         self.beat = {"state": "unknown", "holds": True, "ended": None}
         self.looked_at = self.saved_from = -1e9
         self.starting = self.ending = self.reading = self.saving = None
@@ -151,14 +152,22 @@ class NodeAttempts:
         self.starting = None
         return True
 
+    def main_pid(self):
+        """Return the pid of the unit of the newest attempt, None where it is not known to run."""
+        if self.unit is None or not self.unit.main or not self.beat["holds"]:
+            return None
+        return self.unit.main[0]
+
     def _look(self, now):
         """See what the attempt's unit does."""
-        if now - self.looked_at < 0.5 or not self.beat["holds"]:
+        if not self.beat["holds"]:
             return
-        self.looked_at = now
         name = attempt_dir.unit_name(self.order.run, self.attempt)
         if self.unit is None or self.unit.name != name:
             self.unit = heartbeat.Unit(name)
+        if not self.unit.main and now - self.looked_at < LOOK_SECONDS:
+            return
+        self.looked_at = now
         self.beat = heartbeat.look(self.directory(self.attempt), self.unit)
 
     def _look_for_others(self, now):
@@ -210,7 +219,10 @@ class NodeAttempts:
     def _list_checkpoints(self):
         """Return what the attempt's folders of checkpoints hold, by names and times."""
         directory = self.directory(self.attempt)
-        suite = read_mapping(os.path.join(directory, "plan.json")).get("suite") or {}
+        if self.planned[0] != self.attempt or not self.planned[1]:
+            plan = read_mapping(os.path.join(directory, "plan.json"))
+            self.planned = self.attempt, plan.get("suite") or {}
+        suite = self.planned[1]
         rule, rows = suite.get("resume") or {}, []
         if not rule.get("holds"):
             return rows
@@ -295,7 +307,7 @@ class NodeAttempts:
         self.problem, self.finding, self.seen, self.point = "", None, None, None
         # What still reads the attempt before says nothing about this one.
         self.reading, self.saving, self.saved_from = None, None, -1e9
-        self.beat = {"state": "unknown", "holds": True, "ended": None}
+        self.unit, self.beat = None, {"state": "unknown", "holds": True, "ended": None}
         self.starting = self.pool.submit(self._start, before, attempt, members, point, finding)
 
     def _start(self, before, attempt, members, point, finding):

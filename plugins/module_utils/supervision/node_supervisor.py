@@ -31,7 +31,9 @@ from . import announcer, channel, judgement, messages, node_attempts, planned_at
 from .supervisor import Beginning, Supervisor
 
 TICK = 0.2  # seconds without a message until the next look
-ALIVE_SECONDS = 1.0  # between two words to systemd's watchdog
+# The same while the training runs and its end would be told by the kernel (channel.watch).
+QUIET_TICK = 0.5
+ALIVE_SECONDS = 2.0  # between two words to systemd's watchdog
 STATUS_SECONDS = 5.0
 WISH_SECONDS = 1.0
 LEASE_LEFT = 6.0  # of a lease that cannot be written anew: twice supervisor.ASK
@@ -197,7 +199,9 @@ class Program:
 
     def _step(self):
         """Take what has come, decide, and do it."""
-        received = self.channel.receive(TICK, clock())
+        main = self.attempts.main_pid()
+        self.channel.watch(main)
+        received = self.channel.receive(QUIET_TICK if main else TICK, clock())
         now, supervisor = clock(), self.supervisor
         supervisor.tell(self.attempts.report(now), now)
         for peer, message in received:

@@ -5,9 +5,11 @@ sshd.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
     bounded_rsync,
     checkpoint_replicator,
 )
-from core_support import RUN, attempt_files, gang, open_gate, program
+from core_support import RUN, attempt_files, gang, open_gate, program, put
 
 RATE = 1 << 30
 FOLDER = "output/ppyoloe_crn_s_300e_coco"
@@ -178,19 +180,75 @@ def test_it_ends_with_the_attempt_and_goes_on_after_a_problem(two, monkeypatch, 
     assert lowered == [1]
 
 
-@pytest.mark.parametrize("spent, pause", [(0.0, 20), (0.1, 20), (0.5, 25.0), (10.0, 300)])
+@pytest.mark.parametrize("spent, pause", [(0.0, 20), (0.1, 20), (0.5, 50.0), (10.0, 300)])
 def test_what_takes_much_of_a_processor_is_made_seldom(two, monkeypatch, spent, pause):
-    times, pauses = iter([(2.0, 0.0, 0.0, 1.0, 9.0), (2.0, 0.0, spent, 1.0, 99.0)]), []
+    times = iter([(2.0, 0.0, 0.0, 1.0, 9.0), (2.0, 0.0, spent, 1.0, 99.0)])
+    replicator, now = two.replicator(), time.monotonic() + 1
     monkeypatch.setattr(checkpoint_replicator.os, "times", lambda: next(times))
     monkeypatch.setattr(checkpoint_replicator.Replicator, "look", lambda _self: None)
+    assert replicator.is_due(now)
+    replicator.update(now)
+    assert not replicator.is_due(now + pause - 0.1) and replicator.is_due(now + pause + 0.1)
 
-    def sleep(seconds):
-        pauses.append(seconds)
-        (two.mine / "exit.json").write_text("{}")
 
-    monkeypatch.setattr(checkpoint_replicator.time, "sleep", sleep)
-    checkpoint_replicator.replicate(str(two.mine))
-    assert pauses == [pytest.approx(pause)]
+def say(two, **status):
+    """Write what the supervisor on node2 knows."""
+    place = two.mine.parent / "supervisor" / two.plan["replica"]["node"]
+    put(place, {"status.json": json.dumps(dict({"run": RUN, "point": None}, **status))})
+
+
+def test_where_supervisors_look_for_checkpoints_there_is_a_look_for_each_new_one_alone(two):
+    replicator, now = two.replicator(), time.monotonic() + 1
+    # The last one: of the attempt before, which a run begins from.
+    for point in (None, "forged", {"attempt": 0, "name": "7", "step": 7}):
+        say(two, point=point)
+        assert not replicator.is_due(now)
+    for epoch in (1, 2):
+        two.save(epoch)
+        say(two, point={"attempt": 1, "name": str(epoch), "step": epoch})
+        now += 100
+        assert replicator.is_due(now)
+        replicator.update(now)
+        assert two.found()[0] == str(epoch) and not replicator.is_due(now + 100)
+    # After a long time there is one all the same.
+    assert replicator.is_due(now + 301)
+
+
+def test_a_problem_is_followed_by_another_look_at_the_same_checkpoint(two, monkeypatch):
+    replicator, now = two.replicator(), time.monotonic() + 1
+    two.save(1)
+    say(two, point={"attempt": 1, "name": "1", "step": 1})
+    assert replicator.is_due(now)
+    with monkeypatch.context() as patch:
+        patch.setattr(bounded_rsync, "FREE_BYTES", 1 << 60)
+        replicator.update(now)
+    assert two.found() is None and replicator.is_due(now + 100)
+    replicator.update(now + 100)
+    assert two.found()[0] == "1" and not replicator.is_due(now + 200)
+
+
+def next_attempt(two):
+    """Return the replicator of the attempt after the first one."""
+    record = json.loads((two.mine / "attempt.json").read_text())
+    plan = (two.mine / "plan.json").read_text()
+    files = {"plan.json": plan, "attempt.json": json.dumps(dict(record, attempt=2))}
+    return checkpoint_replicator.Replicator(str(put(two.mine.parent / "attempt-2", files)))
+
+
+def test_the_pause_after_a_copy_goes_on_in_the_next_attempt(two):
+    assert next_attempt(two).is_due(time.monotonic())
+    two.save(1)
+    replicator = two.replicator()
+    replicator.update(time.monotonic())
+    now = time.monotonic()
+    second = next_attempt(two)
+    assert not second.is_due(now + 10) and second.is_due(now + 301)
+
+
+@pytest.mark.parametrize("due", [1e300, float("inf"), 10**400, -5.0, "soon", None, [1.0]])
+def test_a_forged_pause_is_bounded(two, due):
+    put(two.mine, {"replica.json": json.dumps({"next": due})})
+    assert next_attempt(two).is_due(time.monotonic() + 301)
 
 
 # --- what a lying node lists

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import select
 import socket
 import subprocess
@@ -323,3 +324,44 @@ def test_a_caller_that_takes_the_name_of_a_called_peer_raises_nothing(pair):
 def test_nodes_without_a_vote_do_not_call_each_other():
     calls = [channel.peers_called(node, ["a", "b", "c", "d"], ["a", "b"]) for node in "abcd"]
     assert calls == [[], ["a"], ["a", "b"], ["a", "b"]]
+
+
+def waits(made, seconds):
+    """Return whether a channel waits so long for messages."""
+    began = time.monotonic()
+    made.receive(seconds, began)
+    return time.monotonic() - began > 0.9 * seconds
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Python before 3.9")
+def test_the_end_of_a_watched_process_is_known_at_once_and_once(pair):
+    made, process = pair.channels["node1"], subprocess.Popen(["sleep", "60"])
+    made.watch(process.pid)
+    assert waits(made, 0.2)
+    process.kill()
+    assert not waits(made, 20)
+    made.watch(process.pid)
+    assert waits(made, 0.2)
+    process.wait()
+
+
+def test_what_ended_before_it_was_watched_keeps_nobody_awake(pair):
+    process = subprocess.Popen(["true"])
+    process.wait()
+    made = pair.channels["node1"]
+    for pid in (process.pid, None, process.pid):
+        made.watch(pid)
+        assert waits(made, 0.2)
+
+
+def test_only_the_last_watched_process_counts(pair):
+    made, processes = pair.channels["node1"], [subprocess.Popen(["sleep", "60"]) for _ in "12"]
+    for process in processes:
+        made.watch(process.pid)
+    processes[0].kill()
+    assert waits(made, 0.2)
+    made.watch(None)
+    processes[1].kill()
+    assert waits(made, 0.2)
+    for process in processes:
+        process.wait()

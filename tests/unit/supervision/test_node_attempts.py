@@ -181,6 +181,39 @@ def test_a_new_checkpoint_is_reported_once_it_is_complete(node):
     assert messages.is_valid(json.loads(json.dumps(message)), NODES)
 
 
+def test_systemd_is_asked_seldom_and_at_once_where_the_units_process_has_gone(node, monkeypatch):
+    node.lay_out(3)
+    made, looks = node.attempts(), []
+
+    def look(_directory, unit):
+        looks.append(unit.name)
+        return node.beat
+
+    monkeypatch.setattr(node_attempts.heartbeat, "look", look)
+    for hundredth in range(100):
+        made.report(hundredth / 100)
+        assert made.main_pid() is None
+    assert 4 <= len(looks) <= 6
+    # With a known process a look costs no question.
+    made.unit.main = (77, b"1")
+    for hundredth in range(5):
+        made.report(1.0 + hundredth / 100)
+        assert made.main_pid() == 77
+    assert len(looks) >= 9
+    node.beat = GONE
+    made.report(1.06)
+    assert made.main_pid() is None and not made.report(1.07).is_running
+
+
+def test_the_next_attempt_has_another_process(node):
+    node.lay_out(3)
+    made = node.attempts()
+    made.report(0.0)
+    made.unit.main = (77, b"1")
+    made.start(4, MEMBERS, None)
+    assert made.main_pid() is None
+
+
 def test_a_look_that_takes_long_is_made_seldom(node, monkeypatch):
     node.lay_out(3)
     made, looks = node.attempts(), []
@@ -193,15 +226,15 @@ def test_a_look_that_takes_long_is_made_seldom(node, monkeypatch):
     monkeypatch.setattr(made, "_list_checkpoints", look)
     for tenth in range(100):
         made.report(tenth / 10)
-    assert 1 < len(looks) <= 5  # 1 % of ten seconds
+    assert 1 < len(looks) <= 3  # 0.5 % of ten seconds
 
 
 def test_looks_are_neither_made_all_the_time_nor_forgotten(node, monkeypatch):
     node.lay_out(3)
     made, looks = node.attempts(), []
     monkeypatch.setattr(made, "_list_checkpoints", lambda: looks.append(1) or [])
-    for hundredth in range(100):
-        made.report(hundredth / 100)
+    for tenth in range(30):
+        made.report(tenth / 10)
     assert 2 <= len(looks) <= 4
     monkeypatch.setattr(made, "_list_checkpoints", lambda: time.sleep(0.5) or looks.append(1) or [])
     made.report(10.0)
@@ -243,7 +276,7 @@ def test_what_takes_long_to_read_is_read_seldom(node, monkeypatch):
         node.await_report(made, lambda _report: made.saving is not None)
         node.await_report(made, lambda _report: made.saving is None)
         pauses.append(made.saved_from - node.now)
-    assert pauses == [pytest.approx(20.0), node_attempts.MOST_READ_SECONDS]
+    assert pauses == [pytest.approx(40.0), node_attempts.MOST_READ_SECONDS]
 
 
 def test_a_report_has_the_step_of_its_point(node):

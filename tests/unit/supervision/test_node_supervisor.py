@@ -49,7 +49,10 @@ class Processes:
             self.attempt, self.is_running = 0, False
         self.has_failed = self.is_done = False
         self.step, self.point, self.finding = 0, None, None
-        self.log = []
+        self.log, self.main = [], None
+
+    def main_pid(self):
+        return self.main
 
     def report(self, _now):
         if not self.attempt:
@@ -614,3 +617,15 @@ def test_a_full_disk_loses_a_line_and_ends_no_supervisor(monkeypatch):
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             full.close()
+
+
+def test_a_training_whose_end_the_kernel_tells_is_looked_at_seldom(world, monkeypatch):
+    program, waits, watched = world.programs["node1"], [], []
+    monkeypatch.setattr(
+        program.channel, "receive", lambda seconds, _now: waits.append(seconds) or []
+    )
+    monkeypatch.setattr(program.channel, "watch", watched.append)
+    for program.attempts.main in (None, 77):
+        program._step()
+    assert watched == [None, 77]
+    assert waits == [node_supervisor.TICK, node_supervisor.QUIET_TICK]
