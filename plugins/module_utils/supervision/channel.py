@@ -126,7 +126,7 @@ class Channel:
             self._drop(link)
 
     def watch(self, pid: int | None) -> None:
-        """Let `receive` return as soon as a process ends, where the kernel can tell. None: no one."""
+        """Let `receive` return as soon as a process ends, where the kernel can tell it."""
         if pid == self._watched:
             return
         self._forget_process()
