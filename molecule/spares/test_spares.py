@@ -20,8 +20,8 @@ NODES = ("node1", "node2", "node3")
 # word (supervisor_order.GRANTED_SECONDS).
 GRANTED = 120
 EPOCH = 12  # steps
-# Steps between two checkpoints. They take 72 s or more: a copy of 122 MB takes 6 to 15 s, and a
-# pause of 25 s or more follows, so the replica is of the newest checkpoint but for these seconds.
+# Steps between two checkpoints. They take 72 s or more: a copy of 122 MB takes 6 to 15 s, and the
+# next one begins a minute after it, so the replica is of the newest checkpoint but for the copy.
 INTERVAL = 8 * EPOCH
 LATE = INTERVAL - 14  # steps after a save: the replica has it, and the next one is some seconds off
 STEP = re.compile(r"Epoch: \[(\d+)\] \[ *(\d+)/12\]")

@@ -65,6 +65,7 @@ class Unit:
         """Return its ActiveState, `unknown` where systemd does not answer."""
         if self.main and self.start_time(self.main[0]) == self.main[1]:
             return self.active_state
+        self.main = None
         argv = [
             "systemctl",
             "--user",
@@ -91,7 +92,7 @@ class Unit:
             if "=" in line
         )
         pid = int(properties.get("MainPID") or 0)
-        self.active_state, self.main = properties.get("ActiveState") or "unknown", None
+        self.active_state = properties.get("ActiveState") or "unknown"
         started = pid and self.start_time(pid)
         if started and self.active_state == "active":
             self.main = (pid, started)

@@ -182,11 +182,11 @@ class RankWatch:
         }
 
     def reap(self, milliseconds):
-        """Wait a little for a rank's end, and note each with its exit code or signal."""
+        """Wait for a rank's end, 0.1 s without a pidfd, and note each with its code or signal."""
         if any(handle is not None for _rank, handle in self.live.values()):
             self.poller.poll(milliseconds)
         else:
-            time.sleep(milliseconds / 1000.0)
+            time.sleep(0.1)
         for pid, (rank, handle) in list(self.live.items()):
             fields = stat_fields(pid)
             if fields is not None and fields[0] not in (b"Z", b"X"):

@@ -131,9 +131,11 @@ class Execution:
 
     def scan_when_due(self, now):
         """Look for new ranks, more often while some are missing."""
-        interval = SCAN_SECONDS
-        if len(self.watch.known) >= len(self.watch.by_rank):
+        interval, count = SCAN_SECONDS, len(self.watch.by_rank)
+        if len(self.watch.live) >= count:
             interval = 32 * SCAN_SECONDS
+        elif len(self.watch.known) >= count:
+            interval = 8 * SCAN_SECONDS
         if now - self.scanned_at >= interval:
             self.watch.scan()
             self.scanned_at = now

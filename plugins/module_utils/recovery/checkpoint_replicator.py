@@ -22,6 +22,8 @@ from . import bounded_rsync
 LOOK_SECONDS = 20
 # Between two readings of what the supervisor here knows. It costs no connection.
 NEWS_SECONDS = 1
+STATUS_SECONDS = 30  # the age at which a supervisor that says nothing is taken for gone
+MOST_NEWS_SECONDS = 120  # between two looks without news
 # Looks and copies take at most this share of a processor here, and about as much on rank 0's node.
 # The ranks wait for each other, so a step may take longer by both. No pause is longer than so many
 # seconds.
@@ -52,7 +54,7 @@ class Replicator:
         # What the supervisors knew at the last look and know now, and the times of the next look.
         self.seen, self.news = None, None
         self.due = time.monotonic() + self.earlier_pause()
-        self.late = self.due + MOST_PAUSE_SECONDS
+        self.late = self.due + MOST_NEWS_SECONDS
 
     def earlier_pause(self):
         """Return the seconds that are left of the pause after the last copy of an earlier attempt.
@@ -77,27 +79,31 @@ class Replicator:
         if now < self.due:
             return False
         status = attempt_files.read_mapping(self.supervisor, "status.json")
-        self.news = point = status.get("point")
+        self.news, written = status.get("point"), status.get("time")
+        if not isinstance(written, float) or abs(time.time() - written) > STATUS_SECONDS:
+            return True
+        point = self.news
         is_of_attempt = isinstance(point, dict) and point.get("attempt") == self.number
-        is_news = is_of_attempt and point != self.seen
-        return not status or is_news or now >= self.late
+        return now >= self.late or (is_of_attempt and point != self.seen)
 
     def update(self, now):
         """Look once, and note the newest replica and the problem in replica.json."""
-        news, began, before = self.news, time.time(), processor_seconds()
+        news, began, before = self.news, time.monotonic(), processor_seconds()
         try:
             copied = self.look()
             state = dict(copied or self.state, problem=None)
         except (ReplicaError, OSError) as error:
             copied, news, state = None, None, dict(self.state, problem=str(error))
-        pause = pause_after(processor_seconds() - before)
+        seconds = time.monotonic() - began
+        pause, ended = pause_after(seconds, processor_seconds() - before), now + seconds
         if copied:
-            state["next"] = began + pause
+            state["next"] = time.time() + pause
         if state != self.state:
             self.state = state
             attempt_files.write_if_possible(self.attempt, "replica.json", state)
             attempt_files.print_if_possible(state["problem"] or describe(state))
-        self.seen, self.due, self.late = news, now + pause, now + MOST_PAUSE_SECONDS
+        self.seen, self.due = news, ended + pause
+        self.late = ended + max(pause, MOST_NEWS_SECONDS)
 
     def look(self):
         """Copy the newest complete checkpoint, unless it is here.
@@ -183,9 +189,12 @@ def processor_seconds():
     return sum(os.times()[:4])
 
 
-def pause_after(spent):
-    """Return the seconds from the begin of a look that took some of a processor to the next."""
-    return min(max(LOOK_SECONDS, spent / SHARE), MOST_PAUSE_SECONDS)
+def pause_after(seconds, spent):
+    """Return the seconds from the end of a look to the next one.
+
+    seconds: that it took. spent: seconds of a processor.
+    """
+    return min(max(LOOK_SECONDS, spent / SHARE - seconds), MOST_PAUSE_SECONDS)
 
 
 def describe(state):

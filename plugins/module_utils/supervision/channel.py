@@ -25,6 +25,7 @@ MOST_WAITING = 2 * LONGEST  # bytes that wait for one peer
 PIECE = 1 << 16
 # Seconds between two calls of a peer that does not answer, at the least and at the most.
 AGAIN, RARELY = 1.0, 5.0
+WAITING_SECONDS = 0.2  # between two tries to send what waits for a peer
 
 
 class _Link:
@@ -98,7 +99,7 @@ class Channel:
         self.server.setblocking(False)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.server, selectors.EVENT_READ)
-        self._watched, self._pidfd = None, None
+        self._watched, self._pidfd = None, None  # a process's pid, and its descriptor
 
     def receive(self, seconds: float, now: float) -> list:
         """Wait for messages, at most so many seconds, and return [(peer, message)].
@@ -106,6 +107,8 @@ class Channel:
         It returns earlier where the process of `watch` ends.
         """
         self._call_peers(now)
+        if any(link.waiting for link in self.links.values()):
+            seconds = min(seconds, WAITING_SECONDS)
         messages = []
         for key, _events in self.selector.select(seconds):
             if key.fileobj is self.server:
@@ -125,17 +128,28 @@ class Channel:
         if not link.flush():
             self._drop(link)
 
-    def watch(self, pid: int | None) -> None:
-        """Let `receive` return as soon as a process ends, where the kernel can tell it."""
+    def watch(self, pid: int | None) -> bool:
+        """Let `receive` return as soon as a process ends.
+
+        Return whether the kernel will tell it.
+        """
         if pid == self._watched:
-            return
+            return self._pidfd is not None
         self._forget_process()
         self._watched = pid
         if pid is None:
-            return
-        with contextlib.suppress(AttributeError, OSError):  # before Python 3.9 and Linux 5.3
-            self._pidfd = os.pidfd_open(pid)
-            self.selector.register(self._pidfd, selectors.EVENT_READ)
+            return False
+        try:
+            descriptor = os.pidfd_open(pid)
+        except (AttributeError, OSError):  # before Python 3.9 or Linux 5.3, or it has gone
+            return False
+        try:
+            self.selector.register(descriptor, selectors.EVENT_READ)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._pidfd = descriptor
+        return True
 
     def _forget_process(self):
         """Watch no process. An ended one would be readable for ever."""

@@ -35,6 +35,8 @@ TICK = 0.2  # seconds without a message until the next look
 QUIET_TICK = 0.5
 ALIVE_SECONDS = 2.0  # between two words to systemd's watchdog
 STATUS_SECONDS = 5.0
+# Of a checkpoint, what the status says. A suite may save under the same name again and again.
+POINT = ("attempt", "name", "step", "saved")
 WISH_SECONDS = 1.0
 LEASE_LEFT = 6.0  # of a lease that cannot be written anew: twice supervisor.ASK
 # Seconds that it stays after the end, so that every peer learns of the last entries.
@@ -199,9 +201,7 @@ class Program:
 
     def _step(self):
         """Take what has come, decide, and do it."""
-        main = self.attempts.main_pid()
-        self.channel.watch(main)
-        received = self.channel.receive(QUIET_TICK if main else TICK, clock())
+        received = self.channel.receive(self._pause(clock()), clock())
         now, supervisor = clock(), self.supervisor
         supervisor.tell(self.attempts.report(now), now)
         for peer, message in received:
@@ -219,6 +219,16 @@ class Program:
         self.announcer.tell(supervisor.take_decisions(), supervisor.run.members)
         self.announcer.is_idle()
         self._show(now)
+
+    def _pause(self, now):
+        """Return the seconds without a message until the next look."""
+        pause = TICK
+        if self.channel.watch(self.attempts.main_pid()):
+            pause = QUIET_TICK
+        due = self.supervisor.raft.due_in(now)
+        if 0 < due < pause:
+            return due
+        return pause
 
     def _act(self, action):
         """Begin or end an attempt."""
@@ -254,7 +264,7 @@ class Program:
             "members": list(run.members),
             "teams": {str(number): list(nodes) for number, nodes in run.teams.items()},
             "here": self.attempts.attempt,
-            "point": run.point and {key: run.point.get(key) for key in ("attempt", "name", "step")},
+            "point": run.point and {key: run.point.get(key) for key in POINT},
             "is_open": run.is_open(),
             "is_stopped": run.is_stopped,
             "is_done": run.is_done,

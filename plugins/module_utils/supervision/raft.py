@@ -147,6 +147,10 @@ class Raft:
             return False
         return self._majority_has(self._rounds, number)
 
+    def due_in(self, now: float) -> float:
+        """Return the seconds until the time asks for something. A learner's may be over."""
+        return self._due - now
+
     def tick(self, now: float) -> None:
         """Do what the time asks for."""
         if self.role == "leader":

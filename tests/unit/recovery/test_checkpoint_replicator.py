@@ -194,7 +194,7 @@ def test_what_takes_much_of_a_processor_is_made_seldom(two, monkeypatch, spent, 
 def say(two, **status):
     """Write what the supervisor on node2 knows."""
     place = two.mine.parent / "supervisor" / two.plan["replica"]["node"]
-    put(place, {"status.json": json.dumps(dict({"run": RUN, "point": None}, **status))})
+    put(place, {"status.json": json.dumps(dict({"time": time.time(), "point": None}, **status))})
 
 
 def test_where_supervisors_look_for_checkpoints_there_is_a_look_for_each_new_one_alone(two):
@@ -210,8 +210,31 @@ def test_where_supervisors_look_for_checkpoints_there_is_a_look_for_each_new_one
         assert replicator.is_due(now)
         replicator.update(now)
         assert two.found()[0] == str(epoch) and not replicator.is_due(now + 100)
-    # After a long time there is one all the same.
-    assert replicator.is_due(now + 301)
+    # After a while there is one all the same.
+    assert replicator.is_due(now + 125)
+
+
+@pytest.mark.parametrize("seconds", [-100.0, 100.0, None])
+def test_a_supervisor_that_says_nothing_more_does_not_count(two, seconds):
+    say(two, time=seconds and time.time() + seconds)
+    assert two.replicator().is_due(time.monotonic())
+
+
+def test_a_checkpoint_that_has_the_name_of_the_last_one_is_new(two):
+    replicator, now = two.replicator(), time.monotonic() + 1
+    for saved in (1000.0, 2000.0):
+        say(two, point={"attempt": 1, "name": "latest", "step": None, "saved": saved})
+        assert replicator.is_due(now)
+        replicator.update(now)
+        now += 100
+        assert not replicator.is_due(now)
+
+
+def test_a_look_that_takes_long_is_followed_by_a_pause(two, monkeypatch):
+    replicator, now = two.replicator(), time.monotonic() + 1
+    monkeypatch.setattr(checkpoint_replicator.Replicator, "look", lambda _self: time.sleep(1))
+    replicator.update(now)
+    assert not replicator.is_due(now + 20.9) and replicator.is_due(now + 25)
 
 
 def test_a_problem_is_followed_by_another_look_at_the_same_checkpoint(two, monkeypatch):

@@ -336,11 +336,11 @@ def waits(made, seconds):
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Python before 3.9")
 def test_the_end_of_a_watched_process_is_known_at_once_and_once(pair):
     made, process = pair.channels["node1"], subprocess.Popen(["sleep", "60"])
-    made.watch(process.pid)
+    assert made.watch(process.pid) and made.watch(process.pid)
     assert waits(made, 0.2)
     process.kill()
     assert not waits(made, 20)
-    made.watch(process.pid)
+    assert not made.watch(process.pid)
     assert waits(made, 0.2)
     process.wait()
 
@@ -350,8 +350,30 @@ def test_what_ended_before_it_was_watched_keeps_nobody_awake(pair):
     process.wait()
     made = pair.channels["node1"]
     for pid in (process.pid, None, process.pid):
-        made.watch(pid)
+        assert not made.watch(pid)
         assert waits(made, 0.2)
+
+
+def test_a_kernel_that_cannot_wait_for_a_process_costs_nothing_but_time(pair, monkeypatch):
+    made, process = pair.channels["node1"], subprocess.Popen(["sleep", "60"])
+    with monkeypatch.context() as patch:
+
+        def register(*_which):
+            raise OSError("no space for another watch")
+
+        patch.setattr(made.selector, "register", register)
+        assert not made.watch(process.pid)
+    made.watch(None)
+    process.kill()
+    process.wait()
+
+
+def test_what_waits_for_a_peer_is_sent_soon(pair):
+    pair.exchange("node1", "node2", {"kind": "first"})
+    made = pair.channels["node1"]
+    link = made.links["node2"]
+    link.waiting, link.flush = b"{}", lambda: True  # the peer is slow
+    assert not waits(made, 20)
 
 
 def test_only_the_last_watched_process_counts(pair):

@@ -192,7 +192,7 @@ def test_a_failed_rank_leads_to_an_attempt_from_the_newest_checkpoint(world):
     for name in NODES:
         status = world.status(name)
         assert (status["attempt"], status["is_open"], status["is_stopped"]) == (2, True, False)
-        assert status["point"] == {"attempt": 1, "name": "4", "step": 60}
+        assert status["point"] == {"attempt": 1, "name": "4", "step": 60, "saved": POINT["saved"]}
         (value,) = status["verdicts"]
         said = (value["verdict"]["rank"], value["verdict"]["node"], value["verdict"]["cause"])
         assert (value["attempt"], *said) == (1, 1, "node2", "killed")
@@ -620,12 +620,14 @@ def test_a_full_disk_loses_a_line_and_ends_no_supervisor(monkeypatch):
 
 
 def test_a_training_whose_end_the_kernel_tells_is_looked_at_seldom(world, monkeypatch):
-    program, waits, watched = world.programs["node1"], [], []
-    monkeypatch.setattr(
-        program.channel, "receive", lambda seconds, _now: waits.append(seconds) or []
-    )
-    monkeypatch.setattr(program.channel, "watch", watched.append)
-    for program.attempts.main in (None, 77):
-        program._step()
+    program, watched = world.programs["node1"], []
+    due = [9.0]
+    monkeypatch.setattr(program.channel, "watch", lambda pid: watched.append(pid) or bool(pid))
+    monkeypatch.setattr(program.supervisor.raft, "due_in", lambda _now: due[0])
+    assert program._pause(0.0) == node_supervisor.TICK
+    program.attempts.main = 77
+    assert program._pause(0.0) == node_supervisor.QUIET_TICK
     assert watched == [None, 77]
-    assert waits == [node_supervisor.TICK, node_supervisor.QUIET_TICK]
+    # Raft's own times are kept, and one that is over wakes nobody.
+    for due[0], pause in ((0.005, 0.005), (-3.0, node_supervisor.QUIET_TICK)):
+        assert program._pause(0.0) == pause
