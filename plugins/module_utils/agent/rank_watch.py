@@ -181,10 +181,10 @@ class RankWatch:
             "time": time.time(),
         }
 
-    def reap(self, milliseconds):
-        """Wait for a rank's end, 0.1 s without a pidfd, and note each with its code or signal."""
+    def reap(self):
+        """Wait a little for a rank's end, and note each with its exit code or signal."""
         if any(handle is not None for _rank, handle in self.live.values()):
-            self.poller.poll(milliseconds)
+            self.poller.poll(250)
         else:
             time.sleep(0.1)
         for pid, (rank, handle) in list(self.live.items()):

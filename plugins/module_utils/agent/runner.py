@@ -115,7 +115,7 @@ class Execution:
         while True:
             now = time.monotonic()
             self.scan_when_due(now)
-            self.watch.reap(250)
+            self.watch.reap()
             self.poll_launcher()
             if self.has_ended():
                 break
@@ -133,9 +133,9 @@ class Execution:
         """Look for new ranks, more often while some are missing."""
         interval, count = SCAN_SECONDS, len(self.watch.by_rank)
         if len(self.watch.live) >= count:
-            interval = 32 * SCAN_SECONDS
+            interval = 8.0
         elif len(self.watch.known) >= count:
-            interval = 8 * SCAN_SECONDS
+            interval = 2.0
         if now - self.scanned_at >= interval:
             self.watch.scan()
             self.scanned_at = now
