@@ -230,6 +230,10 @@ def test_a_checkpoint_that_has_the_name_of_the_last_one_is_new(two):
         assert not replicator.is_due(now)
 
 
+def test_the_time_of_a_copy_is_part_of_the_time_until_the_next_one():
+    assert checkpoint_replicator.pause_after(15.0, 0.6) == pytest.approx(45.0)
+
+
 def test_a_look_that_takes_long_is_followed_by_a_pause(two, monkeypatch):
     replicator, now = two.replicator(), time.monotonic() + 1
     monkeypatch.setattr(checkpoint_replicator.Replicator, "look", lambda _self: time.sleep(1))
