@@ -204,12 +204,6 @@ def move_to(group):
     return lambda: (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
 
-def close(eyes):
-    """End the looks at the nodes."""
-    for eye in eyes.values():
-        eye.close()
-
-
 def watch_out(site, steps, faults, over, limit, idle=lambda: None):
     """Follow a training until over() is true; return whether it was before the limit. idle() is
     called every half second.
@@ -264,7 +258,6 @@ class Ours(bare_drill.Site):
             watch_out(self, steps, faults, lambda text: self.has_ended(process, text), limit)
             whole, done = time.monotonic() - begun, self.at_end(self.training_log())
         finally:
-            close(eyes)
             runs_on = process.poll() is None
             if runs_on:
                 os.killpg(process.pid, signal.SIGINT)
@@ -299,24 +292,14 @@ class Ours(bare_drill.Site):
 
     def runs(self):
         """Return the runs on node1 that trained for this script, earlier ones, too."""
-        return self.root(
-            "node1", "ls -d /home/trainer/.trainyard/runs/*-goodput-* 2> /dev/null", check=False
-        ).split()
+        return self.eye.list(RUNS + "*-goodput-*")
 
     def training_log(self):
         """Return what the attempts of this run have logged on rank 0, one after the other; never
         another run's.
         """
         self.run = self.run or next((run for run in self.runs() if run not in self.others), None)
-        return (
-            self.root(
-                "node1",
-                f"cat /dev/null $(ls -v {self.run}/attempt-*/log/workerlog.0 2> /dev/null)",
-                check=False,
-            )
-            if self.run
-            else ""
-        )
+        return self.eye.read(f"{self.run}/attempt-*/log/workerlog.0") if self.run else ""
 
     def fault(self, kind):
         mark = (
@@ -352,8 +335,8 @@ class Bare(Ours):
 
     def train(self, job, plan, out, limit):
         self.job, self.out, self.since, self.there = job, out, 0.0, False
-        self.steps, self.eye = Steps(), self.eyes()
-        faults = Faults(plan, self.fault, Recoveries(self.eye, self.steps))
+        self.steps, self.ranks = Steps(), self.eyes()
+        faults = Faults(plan, self.fault, Recoveries(self.ranks, self.steps))
         # skipped: how many of the newest checkpoints did not do, since a start from them made no
         # step.
         self.kept, self.text, self.terminals, self.skipped = "", "", [], 0
@@ -365,7 +348,6 @@ class Bare(Ours):
             whole = time.monotonic() - begun
         finally:
             self.end()
-            close(self.eye)
         return self.steps, faults, begun, whole, done
 
     def training_log(self):
@@ -396,7 +378,7 @@ class Bare(Ours):
         """Start again where a rank is gone that was there, a command has failed, or nothing was
         said for too long.
         """
-        there = all(eye.rank for eye in self.eye.values())
+        there = all(eye.rank for eye in self.ranks.values())
         dead = (self.there and not there) or any(
             terminal.process.poll() not in (None, 0) for terminal in self.terminals
         )
@@ -425,7 +407,7 @@ class Bare(Ours):
             self.up(node)
             self.clear(node)
         until = time.monotonic() + 20
-        while any(eye.rank for eye in self.eye.values()) and time.monotonic() < until:
+        while any(eye.rank for eye in self.ranks.values()) and time.monotonic() < until:
             time.sleep(0.1)  # what was ended must not be taken for the next start's
 
     def newest(self):

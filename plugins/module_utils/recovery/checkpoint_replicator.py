@@ -27,7 +27,7 @@ MOST_NEWS_SECONDS = 120  # between two looks without news
 # Looks and copies take at most this share of a processor here, and about as much on rank 0's node.
 # The ranks wait for each other, so a step may take longer by both. No pause is longer than so many
 # seconds.
-SHARE = 0.01
+SHARE = 0.006
 MOST_PAUSE_SECONDS = 300
 MOST_ATTEMPTS = 10  # earlier attempts whose last copies count for the pause
 LIST_SECONDS = 60
@@ -50,6 +50,8 @@ class Replicator:
         self.supervisor = os.path.join(
             os.path.dirname(attempt), "supervisor", plan["replica"]["node"]
         )
+        # The socket by which all calls of a look use one connection.
+        self.shared = None
         self.state = {"problem": None}
         # What the supervisors knew at the last look and know now, and the times of the next look.
         self.seen, self.news = None, None
@@ -110,6 +112,11 @@ class Replicator:
 
         Return the description of a new replica, or None. Raises ReplicaError, OSError.
         """
+        with bounded_rsync.share_connection(self.config, self.source) as self.shared:
+            return self.copy_newest()
+
+    def copy_newest(self):
+        """Do what a look does, by its connection."""
         newest = replica.choose_newest(
             {folder: self.list_files(folder) for folder in self.folders}, self.rule
         )
@@ -138,7 +145,7 @@ class Replicator:
     def arguments(self, folder):
         """Return the arguments of rsync that lead to a folder on rank 0's node."""
         verb = f"pull {self.number} {folder}"
-        return bounded_rsync.remote_arguments(self.config, self.source, verb)
+        return bounded_rsync.remote_arguments(self.config, self.source, verb, self.shared)
 
     def copy(self, folder, name, files):
         """Put a checkpoint into a slot and return its description. Raises ReplicaError."""

@@ -81,7 +81,7 @@ def holder(tmp_path, monkeypatch):
     root = hold("node2", {"4.pdparams": "parameters", "4.pdopt": "optimizer", "3.pdopt": "older"})
     entries = manifest.scan(root, ["4.pdparams", "4.pdopt"])
     shell = (
-        'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && {'
+        '[ "$3" = -G ] && exit 1\necho "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\n[ "$1" = down ] && {'
         ' echo "ssh: connect to host down port 22: No route to host" >&2; exit 255; }\nNODE=$1; shift\nSSH_ORIGINAL_COMMAND="$*" exec'
         f" {sys.executable} -I {tmp_path}/$NODE/.trainyard/mesh/gate.py node1"
     )

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.base import processes
 from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import finder, replica
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import (
@@ -41,7 +42,10 @@ class Two:
         self.theirs = folder / names[0] / ".trainyard/runs" / RUN / "attempt-1"
         gate = os.path.join(os.path.dirname(config), "agent.pyz")
         shell = (
-            'echo "$@" >> $LOG\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\nshift\n'
+            '[ "$3" = -G ] && exit\necho "$@" >> $LOG\n'
+            'case "$*" in *ControlMaster*)'
+            " touch ${12#*=}; echo $$ > $LOG.pid; exec sleep 60;; esac\n"
+            'while [ "$1" != "${1#-}" ]; do shift 2; done\nshift\n'
             f'HOME={folder}/{names[0]} SSH_ORIGINAL_COMMAND="$*" exec {sys.executable} -I {gate}'
             f" gate {RUN} 1 {names[1]}"
         )
@@ -93,6 +97,48 @@ def test_each_new_checkpoint_is_copied_once_and_a_resume_finds_it(two):
     # Two are kept, however many were saved.
     kept = {path.name for path in two.mine.glob(f"replica/*/{FOLDER}/*.pdparams")}
     assert kept == {"2.pdparams", "3.pdparams"}
+
+
+def calls(two):
+    """Return the words of each ssh up to now."""
+    return Path(two.tools, "ssh.log").read_text().splitlines()
+
+
+def test_all_calls_of_a_look_use_one_connection_which_ends_with_it(two):
+    two.save(1)
+    assert two.replicator().look()
+    first, *others = calls(two)
+    socket = next(word for word in first.split() if word.startswith("ControlPath="))
+    assert "ControlMaster=yes" in first and len(others) == 4
+    assert all(socket in call.split() and "ControlMaster" not in call for call in others)
+    two.replicator().look()
+    assert socket not in calls(two)[-1].split()
+    assert int(Path(two.tools, "ssh.log.pid").read_text()) not in processes.pids()
+
+
+def test_without_a_shared_connection_each_call_has_its_own(two):
+    two.save(1)
+    ssh = Path(two.tools, "ssh")
+    ssh.write_text(ssh.read_text().replace("touch $", "exit 255; $"))
+    assert two.replicator().look() and two.found()[0] == "1"
+
+
+@pytest.mark.parametrize("knows, wanted", [("exit 0", 1), ("exit 255", 0)])
+def test_the_cheap_cipher_is_put_first_where_this_ssh_knows_how(
+    tmp_path, monkeypatch, knows, wanted
+):
+    monkeypatch.setenv("PATH", program(tmp_path / "bin", "ssh", knows), prepend=os.pathsep)
+    words = bounded_rsync.ssh_words(str(tmp_path))
+    assert sum(word.startswith("Ciphers=^aes128-gcm") for word in words) == wanted
+
+
+def test_a_copy_keeps_the_priority_of_its_session(two, tmp_path):
+    session = tmp_path / "session"
+    program(two.tools, "rsync", f"cut -d' ' -f6 /proc/$$/stat > {session}")
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    bounded_rsync.copy(["node1::checkpoint/"], str(staging), {"1": ["f", 1, ""]}, 60)
+    assert int(session.read_text()) == os.getsid(0)
 
 
 def test_a_checkpoint_that_is_saved_again_under_its_name_is_copied_again(two):
@@ -180,7 +226,7 @@ def test_it_ends_with_the_attempt_and_goes_on_after_a_problem(two, monkeypatch, 
     assert lowered == [1]
 
 
-@pytest.mark.parametrize("spent, pause", [(0.0, 20), (0.1, 20), (0.5, 50.0), (10.0, 300)])
+@pytest.mark.parametrize("spent, pause", [(0.0, 20), (0.1, 20), (0.3, 50.0), (10.0, 300)])
 def test_what_takes_much_of_a_processor_is_made_seldom(two, monkeypatch, spent, pause):
     times = iter([(2.0, 0.0, 0.0, 1.0, 9.0), (2.0, 0.0, spent, 1.0, 99.0)])
     replicator, now = two.replicator(), time.monotonic() + 1
@@ -231,7 +277,7 @@ def test_a_checkpoint_that_has_the_name_of_the_last_one_is_new(two):
 
 
 def test_the_time_of_a_copy_is_part_of_the_time_until_the_next_one():
-    assert checkpoint_replicator.pause_after(15.0, 0.6) == pytest.approx(45.0)
+    assert checkpoint_replicator.pause_after(15.0, 0.36) == pytest.approx(45.0)
 
 
 def test_a_look_that_takes_long_is_followed_by_a_pause(two, monkeypatch):
