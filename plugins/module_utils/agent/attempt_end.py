@@ -13,6 +13,7 @@ import time
 from . import attempt_files, device_report, launcher, memory_killer, openmpi, peers, systemd
 
 SPARE_SECONDS = 5
+SUPERVISOR_SECONDS = 30  # the age at which a supervisor that says nothing is taken for gone
 # The archive of the replicator, on the one node that has it.
 REPLICATOR = "replicator.pyz"
 
@@ -69,7 +70,7 @@ def finish(attempt, node, config=""):
     if stop_note.get("by") in (None, "peer", "guard") and not (ended_well and not stop_note):
         # A process of its own, so the peers are stopped meanwhile, whatever becomes of it.
         report = call_safely(device_report.start, attempt, "end")
-    if not (stop_note or ended_well):
+    if not (stop_note or ended_well or has_supervisor(attempt, node)):
         result["peers"] = call_safely(peers.stop_peers, attempt, node, config) or {}
         attempt_files.write_if_possible(attempt, "exit.json", result)
     call_safely(device_report.await_end, report)
@@ -79,6 +80,19 @@ def finish(attempt, node, config=""):
     if os.path.exists(os.path.join(attempt, "mpi.json")):
         call_safely(openmpi.sweep, attempt)
     return 0
+
+
+def has_supervisor(attempt, node):
+    """Return whether a supervisor of the run lives on this node.
+
+    It tells the others by the connections that it has, and a call of this node would only delay the
+    next attempt. A training can write the file. Then their guards notice (guard.py).
+    """
+    place = os.path.join(os.path.dirname(attempt), "supervisor", node, "status.json")
+    try:
+        return abs(time.time() - os.path.getmtime(place)) < SUPERVISOR_SECONDS
+    except OSError:
+        return False
 
 
 def is_swept_after_success(attempt, result, stop_note):

@@ -36,11 +36,12 @@ class Launcher:
         mine: this node's entry of plan["nodes"]. ranks: its entries of plan["ranks"]. `started` has
         {pid: rank} of the ranks started here.
         """
-        self.started, self.processes, self.failure = {}, [], None
+        self.started, self.processes, self.failure, self.is_alone = {}, [], None, False
         if plan["launcher"]["kind"] == "ranks":
             self.start_ranks(attempt, plan, mine, ranks, environment)
             return
         argv = mine.get("argv") or plan["argv"]
+        self.is_alone = plan["launcher"]["kind"] != "first" and not mine.get("container")
         if plan["launcher"]["kind"] == "first":
             helper = [sys.executable, "-I", os.path.join(attempt, attempt_files.ARCHIVE), "openmpi"]
             if mine["rank"] == 0:
@@ -81,6 +82,11 @@ class Launcher:
         if any(process.returncode is None for process in self.processes):
             return None
         return self.failure or 0
+
+    def kill(self):
+        """End the launcher's own process, where its ranks here are all that it has started."""
+        if self.is_alone:
+            self.processes[0].kill()
 
 
 def start_process(argv, environment, log=None):

@@ -213,6 +213,10 @@ class RankWatch:
         if (event["exit_code"] or event["signal"]) and self.failed_at is None:
             self.failed_at = time.monotonic()
 
+    def have_ended(self):
+        """Return whether all ranks of this node have ended."""
+        return len(self.known) >= len(self.by_rank) and not self.live and not self.unseen
+
     def note_unseen_ends(self, last=False):
         """Note the ends that the launcher collected first.
 

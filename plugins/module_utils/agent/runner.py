@@ -125,6 +125,10 @@ class Execution:
                 # The launcher takes up to 30 s to end the others (fact 8). systemd ends all that is
                 # in the unit.
                 break
+            if self.watch.have_ended() and (stop_times or self.watch.failed_at):
+                # It has nothing left to end, and would need up to a second to see that.
+                self.launcher.kill()
+                break
         self.watch.note_unseen_ends(last=True)
         if self.scheduler is not None and self.scheduler.poll() is None:
             self.scheduler.terminate()

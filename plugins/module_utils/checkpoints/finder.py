@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import itertools
 import os
 import re
@@ -33,6 +34,7 @@ from ..base.files import read_mapping
 from ..base.safe_open import DIRECTORY, open_below
 from . import (
     model_collector,
+    readings,
     validate,
 )
 
@@ -307,12 +309,14 @@ def describe_skipped(code, number, why, name=""):
     return {"attempt": number, "name": name, "why": why, "code": code}
 
 
-def find_in_attempt(attempt_dir, number, folders, rule):
+def find_in_attempt(attempt_dir, number, folders, rule, known=None):
     """Return (ResumePoint or None, skipped) of an attempt.
 
     The point is the newest complete checkpoint, without its digest. skipped: entries about newer
-    ones that are not complete. folders: below attempt_dir, the likeliest first.
+    ones that are not complete. folders: below attempt_dir, the likeliest first. known: what was
+    read before (readings.Readings).
     """
+    known = known or readings.Readings()
     try:
         root = _open_folder(attempt_dir)
     except OSError as error:
@@ -322,8 +326,10 @@ def find_in_attempt(attempt_dir, number, folders, rule):
     try:
         rows, skipped = _attempt_rows(root, number, folders, rule)
         for folder, (instead, saved, name, files) in rows[:MOST_READ]:
+            paths = [f"{folder}/{path}" for path in files]
+            look = functools.partial(examine, root, folder, name, files, rule)
             try:
-                numbers = examine(root, folder, name, files, rule)
+                numbers = _read_once(known, attempt_dir, root, paths, look)
             except validate.BrokenFile as error:
                 skipped.append(describe_skipped(error.code, number, str(error), name))
                 continue
@@ -345,6 +351,14 @@ def find_in_attempt(attempt_dir, number, folders, rule):
         why = f"{older} older checkpoints are not looked at"
         skipped.append(describe_skipped("checkpoint.not_read", number, why))
     return None, skipped
+
+
+def _read_once(known, what, root, paths, read):
+    """Return read(), or what it has returned for the same files (readings.Readings)."""
+    try:
+        return known.take(what, root, paths, read)
+    except OSError:  # a file that cannot be opened: reading it says why
+        return read()
 
 
 def _open_folder(path):
@@ -381,19 +395,20 @@ def sort_key(point):
 # --- one machine
 
 
-def find_in_run(run_dir, rule, on_controller=False, attempt=None):
+def find_in_run(run_dir, rule, on_controller=False, attempt=None, known=None):
     """Return {'point': best point of a run on one machine, or None, 'skipped': [...]}.
 
     Every byte of that point is read, for its digest. run_dir: runs/<run id>. on_controller:
     whether that is the controller's, where a checkpoint lies in attempt-N/checkpoint. rule: the
     suite table's `resume`. With {} it is that of the attempts' own plans. attempt: the number of
-    the only one that is read, None for all.
+    the only one that is read, None for all. known: what was read before (readings.Readings).
     """
+    known = known or readings.Readings()
     numbers = [number for number in _numbers(run_dir) if attempt in (None, number)]
-    points, skipped = _run_points(run_dir, numbers, rule, on_controller)
+    points, skipped = _run_points(run_dir, numbers, rule, on_controller, known)
     for point in sorted(points, key=sort_key, reverse=True):
         try:
-            files = _describe_files(point["path"], point.pop("paths"))
+            files = _describe_files(point["path"], point.pop("paths"), known)
         except OSError as error:
             why = f"cannot be read: {error}"
             skipped.append(
@@ -407,10 +422,10 @@ def find_in_run(run_dir, rule, on_controller=False, attempt=None):
     return {"point": None, "skipped": sort_skipped(skipped)}
 
 
-def _run_points(run_dir, numbers, rule, on_controller):
+def _run_points(run_dir, numbers, rule, on_controller, known):
     """Return (the best point of each attempt, skipped) of a run on one machine.
 
-    numbers: the attempts', the newest first.
+    numbers: the attempts', the newest first. known: what was read before.
     """
     points, skipped = [], []
     if len(numbers) > MOST_ATTEMPTS:
@@ -426,18 +441,25 @@ def _run_points(run_dir, numbers, rule, on_controller):
         attempt_rule = rule or _section(plan, "resume")
         if not attempt_rule.get("holds") or not attempt_rule.get("names"):
             continue
-        point, incomplete = find_in_attempt(attempt_dir, number, folders, attempt_rule)
+        point, incomplete = find_in_attempt(attempt_dir, number, folders, attempt_rule, known)
         skipped += incomplete
         if point:
             points.append(dict(point, first=_first(plan)))
     return points, skipped
 
 
-def _describe_files(folder, paths):
-    """Return {path: ['f', bytes, sha256]} of the files of a checkpoint."""
+def _describe_files(folder, paths, known):
+    """Return {path: ['f', bytes, sha256]} of the files of a checkpoint.
+
+    known: what was read before.
+    """
     root = _open_folder(folder)
     try:
-        return {path: model_collector.describe_file(root, path) for path in paths}
+        described = {}
+        for path in paths:
+            look = functools.partial(model_collector.describe_file, root, path)
+            described[path] = _read_once(known, folder, root, [path], look)
+        return described
     finally:
         os.close(root)
 

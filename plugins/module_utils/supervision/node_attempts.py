@@ -21,7 +21,7 @@ from ..attempts import supervisor_order as orders
 from ..base import processes
 from ..base.commands import run_program
 from ..base.files import read_mapping
-from ..checkpoints import finder, model_collector, point_check, replica
+from ..checkpoints import finder, model_collector, point_check, readings, replica
 from ..recovery import checkpoint_transfer
 from . import planned_attempts
 from .supervisor import IDLE, Report
@@ -89,6 +89,7 @@ class NodeAttempts:
         self.starting = self.ending = self.reading = self.saving = None
         self.finding, self.seen, self.point = None, None, None
         self.listed, self.changes = None, 0
+        self.known = readings.Readings()
         self.problem, self.planned_by, self.told = "", None, 0.0
         self.is_free, self.freed_at, self.freeing = True, -1e9, None
 
@@ -157,6 +158,11 @@ class NodeAttempts:
         if self.unit is None or not self.unit.main or not self.beat["holds"]:
             return None
         return self.unit.main[0]
+
+    def is_ending(self):
+        """Return whether the attempt's end is being awaited or read."""
+        is_gone = self.unit is not None and not self.unit.main and self.beat["holds"]
+        return self.reading is not None or is_gone
 
     def _look(self, now):
         """See what the attempt's unit does."""
@@ -287,7 +293,8 @@ class NodeAttempts:
     def _held(self, attempt=None):
         """Return the newest complete checkpoint of the run, or of one attempt, on this node."""
         with contextlib.suppress(OSError, ValueError, model_collector.CheckpointError):
-            point = finder.find_in_run(self.run_dir, {}, attempt=attempt)["point"]
+            found = finder.find_in_run(self.run_dir, {}, attempt=attempt, known=self.known)
+            point = found["point"]
             if point and not point_check.point_problem(point):
                 return dict(point, source=self.order.node)
         return None
@@ -397,7 +404,7 @@ class NodeAttempts:
         """
         sources = []
         if finding is None:
-            held = [finder.find_in_run(self.run_dir, {})["point"]]
+            held = [finder.find_in_run(self.run_dir, {}, known=self.known)["point"]]
         else:
             held = [finding.get("holds"), finding.get("saved")]
         for own in held:
@@ -437,6 +444,8 @@ class NodeAttempts:
         """End the processes of an attempt."""
         if self.ending is None or self.ending.done():
             self.ending = self.ends.submit(self._end, attempt)
+            # So that it is known when the end has come (_evidence).
+            self.pool.submit(self._held)
 
     def _end(self, attempt):
         place = self.directory(attempt)

@@ -33,6 +33,8 @@ from .supervisor import Beginning, Supervisor
 TICK = 0.2  # seconds without a message until the next look
 # The same while the training runs and its end would be told by the kernel (channel.watch).
 QUIET_TICK = 0.5
+# While an attempt ends here, which the others wait for.
+ENDING_TICK = 0.05
 ALIVE_SECONDS = 2.0  # between two words to systemd's watchdog
 STATUS_SECONDS = 5.0
 # Of a checkpoint, what the status says. A suite may save under the same name again and again.
@@ -223,7 +225,9 @@ class Program:
     def _pause(self, now):
         """Return the seconds without a message until the next look."""
         pause = TICK
-        if self.channel.watch(self.attempts.main_pid()):
+        if self.attempts.is_ending():
+            pause = ENDING_TICK
+        elif self.channel.watch(self.attempts.main_pid()):
             pause = QUIET_TICK
         due = self.supervisor.raft.due_in(now)
         if 0 < due < pause:

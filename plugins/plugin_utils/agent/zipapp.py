@@ -42,6 +42,8 @@ _WORD = re.compile(r"\w+")
 # A line with a comment alone. It becomes empty, so that tracebacks keep their numbers of lines. The
 # tests show that no source has such a line inside a text.
 _COMMENT = re.compile(rb"^[ \t]*#.*$", re.MULTILINE)
+# The docstring of a function or class becomes an empty one. That of a module may be its usage.
+_DOCSTRING = re.compile(rb'(:\n[ \t]+)""".*?"""$', re.MULTILINE | re.DOTALL)
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that the format knows
 
 
@@ -54,9 +56,13 @@ def build(program: str = "agent.main") -> bytes:
     entries = {"__main__.py": _START.format(package=PACKAGE, program=program).encode()}
     entries[f"{PACKAGE}/__init__.py"] = b""
     for path in closure(program):
-        source = _COMMENT.sub(b"", path.read_bytes())
+        source = _DOCSTRING.sub(_empty_docstring, _COMMENT.sub(b"", path.read_bytes()))
         entries[f"{PACKAGE}/{path.relative_to(SOURCES).as_posix()}"] = source
     return pack(entries)
+
+
+def _empty_docstring(match: re.Match[bytes]) -> bytes:
+    return match[1] + b'""' + b"\n" * match[0].count(b"\n", len(match[1]))
 
 
 def pack(entries: dict[str, bytes]) -> bytes:

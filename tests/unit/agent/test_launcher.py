@@ -189,6 +189,24 @@ def test_a_rank_is_not_collected_before_its_end_was_seen(tmp_path):
     assert started.poll({}) == 0
 
 
+@pytest.mark.parametrize(
+    "kind, container, killed", [("each", None, True), ("first", None, False), ("each", {}, False)]
+)
+def test_only_a_launcher_of_this_nodes_ranks_alone_is_killed(tmp_path, kind, container, killed):
+    node = Node(tmp_path, kind, argv=["sleep", "60"])
+    words = {"argv": [], "env": {}, "folders": [], "marks": "a container's"}
+    mine = dict(node.plan["nodes"][0], container=container if container is None else words)
+    environment = {"PATH": "/usr/bin:/bin", "TRAINYARD_ATTEMPT": RUN + "/1"}
+    started = launcher.Launcher(node.path, node.plan, mine, [], environment)
+    started.kill()
+    process = started.processes[0]
+    try:
+        assert (process.wait(2) if killed else process.poll()) == (-9 if killed else None)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_rank_that_cannot_be_started(tmp_path):
     node = Node(tmp_path, "ranks", argv=["no-such-python", "train.py"]).start()
     assert node.end() == 127 and "no-such-python " in node.text()

@@ -215,6 +215,33 @@ def test_a_ranks_real_end_is_seen_although_the_launcher_hangs(tmp_path, code, se
     )
 
 
+def test_a_launcher_whose_last_rank_has_failed_is_not_waited_for(tmp_path):
+    attempt = Attempt(tmp_path, [[2, SLEEP], [3, KILL]], hang=True)
+    attempt.made["stop"]["grace"] = 60
+    attempt.path = attempt_files(tmp_path, attempt.made, NODE)
+    assert attempt.start().process.wait(15) == 1 and pids_with_mark(RUN, 1) == []
+    assert attempt.ends() == {2: (0, None), 3: (None, "SIGKILL")}
+
+
+def test_a_launcher_whose_ranks_have_ended_well_is_waited_for(tmp_path):
+    attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]], hang=True).start()
+    with pytest.raises(subprocess.TimeoutExpired):
+        attempt.end(4)
+
+
+def test_a_launcher_that_ignores_a_stop_is_not_waited_for_once_its_ranks_have_ended(tmp_path):
+    attempt = Attempt(tmp_path, [[2, LONG], [3, LONG]]).start()
+    deadline = time.monotonic() + 10
+    while len(attempt.events("start")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    attempt.process.send_signal(signal.SIGTERM)
+    launcher_pid = attempt.events("launched")[0]["pid"]
+    for pid in pids_with_mark(RUN, 1):
+        if pid != launcher_pid:
+            os.kill(pid, signal.SIGTERM)
+    assert attempt.process.wait(15) == 0 and pids_with_mark(RUN, 1) == []
+
+
 def test_a_launcher_that_ends_with_0_although_a_rank_died(tmp_path):
     attempt = Attempt(tmp_path, [[2, SLEEP], [3, KILL]], code=0).start()
     assert attempt.end() == 1 and attempt.ends()[3] == (None, "SIGKILL")
@@ -476,6 +503,13 @@ def test_a_sweep_that_took_long_is_a_failure_otherwise(ending, told, files, rank
     result, said = ending(files, ranks, **told)
     assert (result["service_result"], result.get("swept")) == ("timeout", None)
     assert len(said) == calls
+
+
+@pytest.mark.parametrize("age, calls", [(0, 0), (100, 2), (-100, 2)])
+def test_the_peers_are_left_to_a_supervisor_that_lives_here(ending, age, calls):
+    place = Path(put(Path(ending.path).parent / "supervisor" / NODE, {"status.json": "{}"}))
+    os.utime(place / "status.json", (time.time() - age,) * 2)
+    assert len(ending(**FAILED)[1]) == calls
 
 
 def test_the_peers_get_the_order_to_stop_with_the_key_of_the_attempt(ending):

@@ -127,18 +127,27 @@ def test_equal_sources_give_equal_bytes(monkeypatch, tmp_path):
     assert zipapp.build.__wrapped__() != first
 
 
-def test_comments_stay_behind_and_nothing_else():
+def without_docstrings(source):
+    """Return the syntax tree of a source, in which functions and classes have empty docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node):
+            node.body[0].value.value = ""
+    return ast.dump(tree)
+
+
+def test_comments_and_docstrings_stay_behind_and_nothing_else():
     for name, content in entries().items():
         if in_tree(name) and name.count("/") > 1:
             source = (ROOT / "plugins/module_utils" / name.partition("/")[2]).read_text()
-            assert ast.dump(ast.parse(content)) == ast.dump(ast.parse(source)), name
+            assert ast.dump(ast.parse(content)) == without_docstrings(source), name
             assert len(content.splitlines()) == len(source.splitlines())
 
 
 def test_it_costs_fewer_bytes_than_the_files_did():
     """Base64 included, as an argument of a module has it."""
     assert base64.b64decode(zipapp.encoded()) == zipapp.build()
-    assert len(zipapp.encoded()) < 0.60 * PEER_BYTES
+    assert len(zipapp.encoded()) < 0.52 * PEER_BYTES
 
 
 @pytest.mark.parametrize("version, python", sorted(pythons().items()))

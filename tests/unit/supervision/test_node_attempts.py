@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -557,6 +558,36 @@ def test_a_point_is_looked_for_where_it_was_found_and_where_its_replica_is(node)
         {"source": "node2", "path": f"{place}/replica/b/output"},
         {"source": "node1", "path": f"{place}/output"},
     ]
+
+
+def test_an_end_that_is_ordered_has_the_checkpoint_read_meanwhile(node, monkeypatch):
+    place, reads = node.lay_out(3) / "output", []
+    save(str(place), detection(2))
+    for path in place.iterdir():
+        os.utime(path, (1, 1))
+    read = node_attempts.finder.examine
+    monkeypatch.setattr(
+        node_attempts.finder, "examine", lambda *words: reads.append(1) or read(*words)
+    )
+    monkeypatch.setattr(node_attempts.readings, "SETTLED_SECONDS", -1)
+    monkeypatch.setattr(node_attempts.attempt_dir, "stop", lambda *_words: None)
+    made = node.attempts()
+    made.end(3)
+    made.pool.shutdown()
+    assert len(reads) == 1 and made._held()["attempt"] == 3 and len(reads) == 1
+
+
+def test_an_end_that_is_awaited_or_read_is_looked_at_often(node, monkeypatch):
+    made = node.attempts()
+    assert not made.is_ending()
+    made.unit = types.SimpleNamespace(main=(7, 1))
+    assert not made.is_ending()
+    made.unit.main = None
+    assert made.is_ending()
+    made.beat = dict(made.beat, holds=False)
+    assert not made.is_ending()
+    made.reading = object()
+    assert made.is_ending()
 
 
 def test_a_point_that_this_node_has_comes_first(node):

@@ -49,7 +49,10 @@ class Processes:
             self.attempt, self.is_running = 0, False
         self.has_failed = self.is_done = False
         self.step, self.point, self.finding = 0, None, None
-        self.log, self.main = [], None
+        self.log, self.main, self.ends = [], None, False
+
+    def is_ending(self):
+        return self.ends
 
     def main_pid(self):
         return self.main
@@ -631,3 +634,5 @@ def test_a_training_whose_end_the_kernel_tells_is_looked_at_seldom(world, monkey
     # Raft's own times are kept, and one that is over wakes nobody.
     for due[0], pause in ((0.005, 0.005), (-3.0, node_supervisor.QUIET_TICK)):
         assert program._pause(0.0) == pause
+    program.attempts.ends = True  # the others wait for it
+    assert program._pause(0.0) == node_supervisor.ENDING_TICK
