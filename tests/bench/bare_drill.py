@@ -94,9 +94,10 @@ class Eye:
         """Return the paths of a pattern on the node, attempt-9 before attempt-10; none while it is
         down.
         """
-        root = self.root()
-        found = root.glob(pattern.lstrip("/")) if root else ()
-        paths = [f"/{path.relative_to(root)}" for path in found]
+        root, paths = self.root(), []
+        with contextlib.suppress(OSError):
+            found = root.glob(pattern.lstrip("/")) if root else ()
+            paths = [f"/{path.relative_to(root)}" for path in found]
         return sorted(paths, key=lambda path: [int(n) for n in re.findall("[0-9]+", path)])
 
     def read(self, pattern):
@@ -211,7 +212,7 @@ class Site(bare_faults.Site):
         return {node: Eye(self.container(node), folder) for node in self.nodes}
 
     def log(self):
-        """Return rank 0's log; '' while its node does not answer."""
+        """Return rank 0's log; '' while its node is down."""
         return self.eye.read(f"{FOLDER}/log/workerlog.0")
 
     def left_anywhere(self):

@@ -7,13 +7,22 @@ systemd calls it after the unit's last process has ended, however that came (Exe
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 
-from . import attempt_files, device_report, launcher, memory_killer, openmpi, peers, systemd
+from . import (
+    attempt_files,
+    device_report,
+    launcher,
+    memory_killer,
+    openmpi,
+    peers,
+    relay,
+    systemd,
+)
 
 SPARE_SECONDS = 5
-SUPERVISOR_SECONDS = 30  # the age at which a supervisor that says nothing is taken for gone
 # The archive of the replicator, on the one node that has it.
 REPLICATOR = "replicator.pyz"
 
@@ -42,7 +51,7 @@ def call_safely(function, *arguments):
 
 
 def finish(attempt, node, config=""):
-    """Write exit.json from systemd's variables, and stop the peers on failure.
+    """Write exit.json from systemd's variables, and see that the peers stop on failure.
 
     The variables are $SERVICE_RESULT, $EXIT_CODE and $EXIT_STATUS, see systemd.exec(5).
     """
@@ -70,7 +79,7 @@ def finish(attempt, node, config=""):
     if stop_note.get("by") in (None, "peer", "guard") and not (ended_well and not stop_note):
         # A process of its own, so the peers are stopped meanwhile, whatever becomes of it.
         report = call_safely(device_report.start, attempt, "end")
-    if not (stop_note or ended_well or has_supervisor(attempt, node)):
+    if not (stop_note or ended_well or is_supervised(attempt, node, result)):
         result["peers"] = call_safely(peers.stop_peers, attempt, node, config) or {}
         attempt_files.write_if_possible(attempt, "exit.json", result)
     call_safely(device_report.await_end, report)
@@ -82,17 +91,25 @@ def finish(attempt, node, config=""):
     return 0
 
 
-def has_supervisor(attempt, node):
-    """Return whether a supervisor of the run lives on this node.
+def is_supervised(attempt, node, result):
+    """Return whether the supervisors of the run end the attempt on the other nodes.
 
-    It tells the others by the connections that it has, and a call of this node would only delay the
-    next attempt. A training can write the file. Then their guards notice (guard.py).
+    They have connections, and a call of this node would only delay the next attempt. The one here
+    must answer and have a leader. A unit that was stopped from outside may have been stopped
+    together with it. A training that answers in its place has its own run end later: the guards of
+    the other nodes notice that (guard.py).
     """
-    place = os.path.join(os.path.dirname(attempt), "supervisor", node, "status.json")
-    try:
-        return abs(time.time() - os.path.getmtime(place)) < SUPERVISOR_SECONDS
-    except OSError:
+    place = os.path.join(os.path.dirname(attempt), "supervisor", node)
+    status = attempt_files.read_mapping(place, "status.json")
+    if result["service_result"] != "exit-code" or not status.get("leader"):
         return False
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(SPARE_SECONDS)
+        try:
+            link.connect(relay.socket_path(str(status.get("run")), node))
+        except OSError:
+            return False
+    return True
 
 
 def is_swept_after_success(attempt, result, stop_note):

@@ -36,12 +36,16 @@ class Launcher:
         mine: this node's entry of plan["nodes"]. ranks: its entries of plan["ranks"]. `started` has
         {pid: rank} of the ranks started here.
         """
-        self.started, self.processes, self.failure, self.is_alone = {}, [], None, False
+        self.started, self.processes, self.failure = {}, [], None
+        # Whether this node's ranks are all that the launcher has started, and are known without its
+        # words about them.
+        self.is_alone = plan["launcher"]["kind"] == "each" and not (
+            mine.get("container") or plan["launcher"].get("end_words")
+        )
         if plan["launcher"]["kind"] == "ranks":
             self.start_ranks(attempt, plan, mine, ranks, environment)
             return
         argv = mine.get("argv") or plan["argv"]
-        self.is_alone = plan["launcher"]["kind"] != "first" and not mine.get("container")
         if plan["launcher"]["kind"] == "first":
             helper = [sys.executable, "-I", os.path.join(attempt, attempt_files.ARCHIVE), "openmpi"]
             if mine["rank"] == 0:
@@ -84,9 +88,13 @@ class Launcher:
         return self.failure or 0
 
     def kill(self):
-        """End the launcher's own process, where its ranks here are all that it has started."""
+        """End the launcher's own process where nothing else needs it.
+
+        Return whether that was done.
+        """
         if self.is_alone:
             self.processes[0].kill()
+        return self.is_alone
 
 
 def start_process(argv, environment, log=None):

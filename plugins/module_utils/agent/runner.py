@@ -125,9 +125,7 @@ class Execution:
                 # The launcher takes up to 30 s to end the others (fact 8). systemd ends all that is
                 # in the unit.
                 break
-            if self.watch.have_ended() and (stop_times or self.watch.failed_at):
-                # It has nothing left to end, and would need up to a second to see that.
-                self.launcher.kill()
+            if self.end_idle_launcher(stop_times):
                 break
         self.watch.note_unseen_ends(last=True)
         if self.scheduler is not None and self.scheduler.poll() is None:
@@ -159,6 +157,18 @@ class Execution:
         if self.ended_at is None:
             return False
         return not self.watch.live or time.monotonic() - self.ended_at > 1
+
+    def end_idle_launcher(self, stop_times):
+        """End a launcher whose ranks have all ended, and return whether that was done.
+
+        It has nothing left to end, and would need up to a second to see that. One whose ranks have
+        ended well, or which was stopped from outside, has to say what came of it.
+        """
+        is_over = self.watch.failed_at or (stop_times and attempt_files.read_stop(self.attempt))
+        if not is_over or not self.watch.have_ended() or not self.launcher.kill():
+            return False
+        attempt_files.append_event(self.attempt, exit_event("launcher_end", -signal.SIGKILL))
+        return True
 
     def check_scheduler(self, now):
         """Note a scheduler that ended before its ranks as a failure.

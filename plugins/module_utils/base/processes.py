@@ -26,7 +26,7 @@ _MARKED = re.compile(r"([0-9]{8}-[0-9]{6}-[A-Za-z0-9_.]{1,64}-[0-9a-f]{4})/([0-9
 GRACE_S = 5.0
 KILLED_S = 3.0
 _STEP_S = 0.1
-_AGAIN_S = 0.02
+_AGAIN_S = 0.05
 COMMAND = 160
 
 
@@ -237,7 +237,8 @@ def end(run_id, number=None, grace=GRACE_S):
                         "command": process["command"],
                         "signal": name,
                     }
-        time.sleep(_STEP_S if running else _AGAIN_S)
+        pause = _STEP_S if running else _AGAIN_S
+        time.sleep(pause)
     return sorted(ended.values(), key=lambda item: item["pid"])
 
 

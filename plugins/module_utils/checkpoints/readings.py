@@ -2,11 +2,13 @@
 """What was read of checkpoints, kept for as long as their files stay as they are.
 
 A file is the same by device, inode, size, and the times of its content (mtime) and of its inode
-(ctime), which no program can set.
+(ctime), which no program sets. What is written through a mapping of memory may change without
+them, so what is kept is no proof: a copy is verified by its digest.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import threading
 import time
@@ -23,26 +25,40 @@ class Readings:
     """Results of readings, for all threads of a program."""
 
     def __init__(self):
+        # {(what, states of the files): Future of (whether it is kept, the result)}
         self.results, self.lock = {}, threading.Lock()
 
     def take(self, what, root, paths, read):
         """Return read(), or what it has returned for the same files.
 
-        what: the name of the reading. root: a directory descriptor. paths: of the files below it.
-        What read raises is not kept. Raises OSError where a file is not there.
+        Two threads that ask at once read once. what: the name of the reading. root: a directory
+        descriptor. paths: of the files below it. What read raises is not kept. Raises OSError where
+        a file is not there.
         """
-        key = (what, _states(root, paths))
+        key, mine = (what, _states(root, paths)), concurrent.futures.Future()
         with self.lock:
-            if key in self.results:
-                return self.results[key]
-        began, result = time.time(), read()
-        changed = max((state[-1] for state in key[1]), default=0) / 1e9
-        if began - changed > SETTLED_SECONDS and _states(root, paths) == key[1]:
-            with self.lock:
-                self.results[key] = result
-                while len(self.results) > MOST:
-                    del self.results[next(iter(self.results))]
-        return result
+            known = self.results.setdefault(key, mine)
+        if known is not mine:
+            is_kept, result = known.result()
+            if is_kept:
+                return result
+            return read()
+        is_kept, result, began = False, None, time.time()
+        try:
+            result = read()
+            changed = max((state[-1] for state in key[1]), default=0) / 1e9
+            is_kept = began - changed > SETTLED_SECONDS and _states(root, paths) == key[1]
+            return result
+        finally:
+            self._note(key, mine, is_kept, result)
+
+    def _note(self, key, future, is_kept, result):
+        with self.lock:
+            if not is_kept:
+                self.results.pop(key, None)
+            while len(self.results) > MOST:
+                del self.results[next(iter(self.results))]
+        future.set_result((is_kept, result))
 
 
 def _states(root, paths):

@@ -21,6 +21,7 @@ import tempfile
 import time
 
 from ..base import processes
+from ..base.commands import run_program
 from ..inputs import tree_install
 
 # Seconds without a byte after which a source that is down or stands still is given up.
@@ -49,9 +50,10 @@ _ROW = re.compile(
 LISTING_BYTES = 4 << 20
 VANISHED = 24  # exit code of rsync: some files were removed meanwhile
 _NO_FOLDER = "chdir failed"
-# Bounds the size of a file, and becomes rsync.
+# Bounds the size of a file, and becomes another program, which leads a group of processes. In a
+# session of its own it would lose the priority (priority.lower).
 _BOUND = (
-    "import os, resource, sys; most = int(sys.argv[1]);"
+    "import os, resource, sys; most = int(sys.argv[1]); os.setpgid(0, 0);"
     " resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)); os.execvp(sys.argv[2], sys.argv[2:])"
 )
 
@@ -86,11 +88,10 @@ def share_connection(config, node):
         options = ["-o", "ControlMaster=yes", "-o", f"ControlPath={path}"]
         # As a child, it counts in what the caller takes of a processor.
         process = subprocess.Popen(
-            [*ssh_words(config), *options, "-N", "--", node],
+            [*_bounded(LEAST_LIMIT), *ssh_words(config), *options, "-N", "--", node],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=os.setpgrp,
         )
         try:
             deadline = time.monotonic() + 2 * CONNECT_SECONDS
@@ -118,10 +119,10 @@ def cipher_options(config):
     """
     options = ["-o", CIPHERS]
     asked = ["ssh", "-F", config, "-G", *options, "localhost"]
-    done = subprocess.run(
-        asked, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    return [] if done.returncode else options
+    code, _out, _err = run_program(asked, CONNECT_SECONDS)
+    if code == 0:
+        return options
+    return []
 
 
 def list_files(arguments, seconds):
@@ -144,7 +145,7 @@ def list_files(arguments, seconds):
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(
-                [sys.executable, "-I", "-c", _BOUND, str(LISTING_BYTES), *argv, empty],
+                [*_bounded(LISTING_BYTES), *argv, empty],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -261,13 +262,17 @@ def _start_bounded(argv, files):
         names.write("".join(f"{name}\n" for name in sorted(files)).encode())
         names.seek(0)
         return subprocess.Popen(
-            [sys.executable, "-I", "-c", _BOUND, str(max(largest + 1, LEAST_LIMIT)), *argv],
+            [*_bounded(max(largest + 1, LEAST_LIMIT)), *argv],
             stdin=names,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
-            preexec_fn=os.setpgrp,  # a session of its own would lose the priority (priority.lower)
         )
+
+
+def _bounded(most):
+    """Return the words before a program that may write files of so many bytes."""
+    return [sys.executable, "-I", "-c", _BOUND, str(most)]
 
 
 def _environment(**variables):

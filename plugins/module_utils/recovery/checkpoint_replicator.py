@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 
@@ -96,6 +97,11 @@ class Replicator:
             state = dict(copied or self.state, problem=None)
         except (ReplicaError, OSError) as error:
             copied, news, state = None, None, dict(self.state, problem=str(error))
+        except SystemExit:  # the attempt has ended under the copy, whose cost counts all the same
+            pause = pause_after(time.monotonic() - began, processor_seconds() - before)
+            state = dict(self.state, next=time.time() + pause)
+            attempt_files.write_if_possible(self.attempt, "replica.json", state)
+            raise
         seconds = time.monotonic() - began
         pause, ended = pause_after(seconds, processor_seconds() - before), now + seconds
         if copied:
@@ -215,6 +221,8 @@ def main(arguments):
     """Run the replicator of an attempt's directory."""
     if len(arguments) != 1:
         raise SystemExit(__doc__)
+    # What a look has begun is taken away also where systemd ends it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     priority.lower()
     replicate(arguments[0])
 

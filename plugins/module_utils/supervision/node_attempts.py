@@ -393,6 +393,7 @@ class NodeAttempts:
             config=self.order.mesh,
         )
         if not is_here:
+            self.known = readings.Readings()  # a digest may be of a file that has changed unseen
             raise CheckpointMissing("; ".join(reasons) or "no node has the checkpoint")
 
     def _sources(self, point, finding=None):

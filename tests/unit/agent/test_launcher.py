@@ -190,18 +190,28 @@ def test_a_rank_is_not_collected_before_its_end_was_seen(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind, container, killed", [("each", None, True), ("first", None, False), ("each", {}, False)]
+    "kind, container, words, killed",
+    [
+        ("each", False, None, True),
+        ("each", True, None, False),
+        ("each", False, "pid (.*)", False),  # msrun: its words are needed
+        ("first", False, None, False),
+    ],
 )
-def test_only_a_launcher_of_this_nodes_ranks_alone_is_killed(tmp_path, kind, container, killed):
+def test_only_a_launcher_of_this_nodes_ranks_alone_is_killed(
+    tmp_path, kind, container, words, killed
+):
     node = Node(tmp_path, kind, argv=["sleep", "60"])
-    words = {"argv": [], "env": {}, "folders": [], "marks": "a container's"}
-    mine = dict(node.plan["nodes"][0], container=container if container is None else words)
+    node.plan["launcher"]["end_words"] = words
+    mine = dict(node.plan["nodes"][0])
+    if container:
+        mine["container"] = {"argv": [], "env": {}, "folders": []}
     environment = {"PATH": "/usr/bin:/bin", "TRAINYARD_ATTEMPT": RUN + "/1"}
     started = launcher.Launcher(node.path, node.plan, mine, [], environment)
-    started.kill()
     process = started.processes[0]
     try:
-        assert (process.wait(2) if killed else process.poll()) == (-9 if killed else None)
+        assert started.kill() is killed
+        assert until(lambda: process.poll() == -9, 1) is killed
     finally:
         process.kill()
         process.wait()

@@ -130,6 +130,11 @@ class Attempt:
         finally:
             if self.process.poll() is None:
                 self.process.kill()
+            # What is ended by a signal takes a moment.
+            deadline = time.monotonic() + 0.5
+            while pids_with_mark(RUN, 1) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            self.was_alone = not pids_with_mark(RUN, 1)
             for pid in pids_with_mark(RUN, 1):
                 os.kill(pid, signal.SIGKILL)
         return self.process.returncode
@@ -219,27 +224,36 @@ def test_a_launcher_whose_last_rank_has_failed_is_not_waited_for(tmp_path):
     attempt = Attempt(tmp_path, [[2, SLEEP], [3, KILL]], hang=True)
     attempt.made["stop"]["grace"] = 60
     attempt.path = attempt_files(tmp_path, attempt.made, NODE)
-    assert attempt.start().process.wait(15) == 1 and pids_with_mark(RUN, 1) == []
+    assert attempt.start().end() == 1 and attempt.was_alone
     assert attempt.ends() == {2: (0, None), 3: (None, "SIGKILL")}
+    assert [event["signal"] for event in attempt.events("launcher_end")] == ["SIGKILL"]
 
 
 def test_a_launcher_whose_ranks_have_ended_well_is_waited_for(tmp_path):
     attempt = Attempt(tmp_path, [[2, SLEEP], [3, SLEEP]], hang=True).start()
     with pytest.raises(subprocess.TimeoutExpired):
         attempt.end(4)
+    assert attempt.ends() == {2: (0, None), 3: (0, None)}
 
 
-def test_a_launcher_that_ignores_a_stop_is_not_waited_for_once_its_ranks_have_ended(tmp_path):
-    attempt = Attempt(tmp_path, [[2, LONG], [3, LONG]]).start()
+@pytest.mark.parametrize("note", ['{"by": "user"}', ""])
+def test_a_launcher_that_ignores_a_stop_is_waited_for_where_nobody_has_noted_it(tmp_path, note):
+    obeys = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); " + LONG
+    attempt = Attempt(tmp_path, [[2, obeys], [3, obeys]], hang=True).start()
     deadline = time.monotonic() + 10
     while len(attempt.events("start")) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
+    if note:
+        put(attempt.path, {"stop.json": note})
+    (launched,) = attempt.events("launched")
     attempt.process.send_signal(signal.SIGTERM)
-    launcher_pid = attempt.events("launched")[0]["pid"]
-    for pid in pids_with_mark(RUN, 1):
-        if pid != launcher_pid:
-            os.kill(pid, signal.SIGTERM)
-    assert attempt.process.wait(15) == 0 and pids_with_mark(RUN, 1) == []
+    for pid in set(pids_with_mark(RUN, 1)) - {launched["pid"]}:
+        os.kill(pid, signal.SIGTERM)
+    if note:
+        assert attempt.end(4) == 0 and attempt.was_alone
+    else:
+        with pytest.raises(subprocess.TimeoutExpired):
+            attempt.end(4)
 
 
 def test_a_launcher_that_ends_with_0_although_a_rank_died(tmp_path):
@@ -505,11 +519,28 @@ def test_a_sweep_that_took_long_is_a_failure_otherwise(ending, told, files, rank
     assert len(said) == calls
 
 
-@pytest.mark.parametrize("age, calls", [(0, 0), (100, 2), (-100, 2)])
-def test_the_peers_are_left_to_a_supervisor_that_lives_here(ending, age, calls):
-    place = Path(put(Path(ending.path).parent / "supervisor" / NODE, {"status.json": "{}"}))
-    os.utime(place / "status.json", (time.time() - age,) * 2)
-    assert len(ending(**FAILED)[1]) == calls
+@pytest.mark.parametrize(
+    "told, leader, answers, calls",
+    [
+        (FAILED, "node1", True, 0),
+        (FAILED, "node1", False, 2),
+        (FAILED, None, True, 2),
+        (GOOD, "node1", True, 2),  # stopped from outside, as at a shutdown
+    ],
+)
+def test_the_peers_are_left_to_a_supervisor_that_lives_here(
+    ending, tmp_path, monkeypatch, told, leader, answers, calls
+):
+    status = json.dumps({"run": RUN, "leader": leader})
+    put(Path(ending.path).parent / "supervisor" / NODE, {"status.json": status})
+    monkeypatch.setattr(
+        attempt_end.relay, "socket_path", lambda run, node: f"{tmp_path}/{run}.{node}"
+    )
+    with socket.socket(socket.AF_UNIX) as server:
+        if answers:
+            server.bind(f"{tmp_path}/{RUN}.{NODE}")
+            server.listen()
+        assert len(ending(**told)[1]) == calls
 
 
 def test_the_peers_get_the_order_to_stop_with_the_key_of_the_attempt(ending):

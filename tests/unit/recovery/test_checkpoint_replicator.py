@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.recovery import 
     checkpoint_replicator,
 )
 from core_support import RUN, attempt_files, gang, open_gate, program, put
+from detached_support import wait_for
 
 RATE = 1 << 30
 FOLDER = "output/ppyoloe_crn_s_300e_coco"
@@ -285,6 +287,34 @@ def test_a_look_that_takes_long_is_followed_by_a_pause(two, monkeypatch):
     monkeypatch.setattr(checkpoint_replicator.Replicator, "look", lambda _self: time.sleep(1))
     replicator.update(now)
     assert not replicator.is_due(now + 20.9) and replicator.is_due(now + 25)
+
+
+def test_a_copy_that_its_attempt_did_not_survive_counts_for_the_pause_of_the_next_one(
+    two, monkeypatch
+):
+    times = iter([(0.0,) * 5, (0.3, 0.0, 0.0, 0.0, 9.0)])
+    monkeypatch.setattr(checkpoint_replicator.os, "times", lambda: next(times))
+    monkeypatch.setattr(checkpoint_replicator.Replicator, "look", lambda _self: sys.exit(0))
+    with pytest.raises(SystemExit):
+        two.replicator().update(time.monotonic())
+    assert next_attempt(two).earlier_pause() == pytest.approx(50, abs=2)
+
+
+def test_an_end_of_the_unit_takes_away_what_a_look_has_made(two, tmp_path):
+    program(two.tools, "rsync", "echo $$ > $LOG; exec sleep 60")
+    code = "import sys; from {} import checkpoint_replicator; checkpoint_replicator.main({})"
+    place = checkpoint_replicator.__name__.rpartition(".")[0]
+    argv = [sys.executable, "-c", code.format(place, [str(two.mine)])]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = dict(os.environ, TMPDIR=str(temporary), PYTHONPATH=os.pathsep.join(sys.path))
+    process = subprocess.Popen(argv, env=environment)
+    try:
+        wait_for(lambda: Path(two.tools, "rsync.log").exists(), lambda: time.sleep(0.05))
+        process.terminate()
+        assert process.wait(20) == 0 and list(temporary.iterdir()) == []
+    finally:
+        process.kill()
 
 
 def test_a_problem_is_followed_by_another_look_at_the_same_checkpoint(two, monkeypatch):
