@@ -79,7 +79,8 @@ def finish(attempt, node, config=""):
     if stop_note.get("by") in (None, "peer", "guard") and not (ended_well and not stop_note):
         # A process of its own, so the peers are stopped meanwhile, whatever becomes of it.
         report = call_safely(device_report.start, attempt, "end")
-    if not (stop_note or ended_well or is_supervised(attempt, node, result)):
+    is_over = stop_note or ended_well
+    if not (is_over or call_safely(is_supervised, attempt, node, result)):
         result["peers"] = call_safely(peers.stop_peers, attempt, node, config) or {}
         attempt_files.write_if_possible(attempt, "exit.json", result)
     call_safely(device_report.await_end, report)
@@ -95,20 +96,24 @@ def is_supervised(attempt, node, result):
     """Return whether the supervisors of the run end the attempt on the other nodes.
 
     They have connections, and a call of this node would only delay the next attempt. The one here
-    must answer and have a leader. A unit that was stopped from outside may have been stopped
-    together with it. A training that answers in its place has its own run end later: the guards of
-    the other nodes notice that (guard.py).
+    must answer, lead this attempt and have a leader. They act after this unit's end, so it must end
+    soon: without a container and a report about devices. A unit that was stopped from outside may
+    have been stopped together with its supervisor. A training that answers in its place has its own
+    run end later: the guards of the other nodes notice that (guard.py).
     """
+    plan, record = attempt_files.read_plan(attempt)
+    container = attempt_files.planned_node(plan, node).get("container")
+    is_slow = plan.get("accelerator") != "cpu" or container
+    if is_slow or result["service_result"] != "exit-code":
+        return False
     place = os.path.join(os.path.dirname(attempt), "supervisor", node)
     status = attempt_files.read_mapping(place, "status.json")
-    if result["service_result"] != "exit-code" or not status.get("leader"):
+    is_led = status.get("leader") and status.get("is_open")
+    if not record["attempt"] or status.get("attempt") != record["attempt"] or not is_led:
         return False
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(SPARE_SECONDS)
-        try:
-            link.connect(relay.socket_path(str(status.get("run")), node))
-        except OSError:
-            return False
+        link.connect(relay.socket_path(record["run"], node))
     return True
 
 

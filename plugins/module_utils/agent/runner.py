@@ -167,7 +167,9 @@ class Execution:
         is_over = self.watch.failed_at or (stop_times and attempt_files.read_stop(self.attempt))
         if not is_over or not self.watch.have_ended() or not self.launcher.kill():
             return False
-        attempt_files.append_event(self.attempt, exit_event("launcher_end", -signal.SIGKILL))
+        # How it ended says nothing about the training.
+        event = {"event": "launcher_end", "exit_code": None, "signal": None, "time": time.time()}
+        attempt_files.append_event(self.attempt, event)
         return True
 
     def check_scheduler(self, now):

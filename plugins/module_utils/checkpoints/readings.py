@@ -31,11 +31,14 @@ class Readings:
     def take(self, what, root, paths, read):
         """Return read(), or what it has returned for the same files.
 
-        Two threads that ask at once read once. what: the name of the reading. root: a directory
-        descriptor. paths: of the files below it. What read raises is not kept. Raises OSError where
-        a file is not there.
+        Two threads that ask at once read once, where the files have settled. what: the name of the
+        reading. root: a directory descriptor. paths: of the files below it. What read raises is not
+        kept. Raises OSError where a file is not there.
         """
         key, mine = (what, _states(root, paths)), concurrent.futures.Future()
+        changed = max((state[-1] for state in key[1]), default=0) / 1e9
+        if time.time() - changed <= SETTLED_SECONDS:
+            return read()
         with self.lock:
             known = self.results.setdefault(key, mine)
         if known is not mine:
@@ -43,11 +46,10 @@ class Readings:
             if is_kept:
                 return result
             return read()
-        is_kept, result, began = False, None, time.time()
+        is_kept, result = False, None
         try:
             result = read()
-            changed = max((state[-1] for state in key[1]), default=0) / 1e9
-            is_kept = began - changed > SETTLED_SECONDS and _states(root, paths) == key[1]
+            is_kept = _states(root, paths) == key[1]
             return result
         finally:
             self._note(key, mine, is_kept, result)

@@ -6,6 +6,8 @@ Clocks that are far apart are measured by the answers of the nodes, and their ti
 
 from __future__ import annotations
 
+from ..attempts.ownership import BY_NODES
+
 # seconds between two nodes' clocks from which times are corrected; less is the time it takes to ask
 # them
 CLOCKS_APART = 10.0
@@ -78,11 +80,31 @@ def _delay_after_peer(answers, ahead, name):
     It is 0 where that is unknown.
     """
     unit = answers[name].get("exit") or {}
-    peer = (answers.get(unit.get("stopped_from")) or {}).get("exit") or {}
-    # A guard stops the peers before its own node ends.
-    if unit.get("stopped_by") != "peer" or peer.get("stopped_by") == "guard":
+    if unit.get("stopped_by") != "peer" or unit.get("stopped_at") is None:
         return 0.0
-    if unit.get("stopped_at") is None or peer.get("time") is None:
+    ends = [_end_of(answers, ahead, unit.get("stopped_from"))]
+    if unit.get("stopped_from") == BY_NODES:
+        # The supervisors of the run, after the first end that nobody asked for.
+        ends = [_end_of(answers, ahead, other, True) for other in answers if other != name]
+    known = [when for when in ends if when is not None]
+    if not known:
         return 0.0
-    peer_ahead = ahead.get(unit["stopped_from"], 0.0)
-    return unit["stopped_at"] - ahead[name] - peer["time"] + peer_ahead
+    delay = unit["stopped_at"] - ahead[name] - min(known)
+    if unit.get("stopped_from") == BY_NODES and delay <= -CLOCKS_APART:
+        # Such a clock is measured. They stop an attempt as well because a node says nothing, which
+        # ends later.
+        return 0.0
+    return delay
+
+
+def _end_of(answers, ahead, name, unforced=False):
+    """Return the time at which a node's attempt ended, by the middle clock, None where unknown.
+
+    A guard stops the peers before its own node ends, so its node's end says nothing. unforced: only
+    of an attempt that nobody stopped.
+    """
+    unit = (answers.get(name) or {}).get("exit") or {}
+    stopper = unit.get("stopped_by")
+    if stopper == "guard" or (unforced and stopper) or unit.get("time") is None:
+        return None
+    return unit["time"] - ahead.get(name, 0.0)

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -226,7 +227,8 @@ def test_a_launcher_whose_last_rank_has_failed_is_not_waited_for(tmp_path):
     attempt.path = attempt_files(tmp_path, attempt.made, NODE)
     assert attempt.start().end() == 1 and attempt.was_alone
     assert attempt.ends() == {2: (0, None), 3: (None, "SIGKILL")}
-    assert [event["signal"] for event in attempt.events("launcher_end")] == ["SIGKILL"]
+    # How it ended says nothing about the training.
+    assert [(e["exit_code"], e["signal"]) for e in attempt.events("launcher_end")] == [(None, None)]
 
 
 def test_a_launcher_whose_ranks_have_ended_well_is_waited_for(tmp_path):
@@ -519,28 +521,59 @@ def test_a_sweep_that_took_long_is_a_failure_otherwise(ending, told, files, rank
     assert len(said) == calls
 
 
+STATUS = {"run": RUN, "leader": "node1", "attempt": 1, "is_open": True}
+
+
+@pytest.fixture
+def supervised(ending, tmp_path, monkeypatch):
+    """Say what a supervisor of node2 knows, whether it answers, and what the plan has."""
+    folder = tempfile.TemporaryDirectory(prefix="yard-")  # a socket's path has 107 bytes
+    monkeypatch.setattr(
+        attempt_end.relay, "socket_path", lambda run, node: f"{folder.name}/{run}.{node}"
+    )
+    server = socket.socket(socket.AF_UNIX)
+
+    def call(status, answers=True, number=1, **plan):
+        put(Path(ending.path).parent / "supervisor" / NODE, {"status.json": json.dumps(status)})
+        plan = dict({"accelerator": "cpu"}, **plan)
+        for name, more in (("plan.json", plan), ("attempt.json", {"attempt": number})):
+            path = Path(ending.path, name)
+            path.write_text(json.dumps(dict(json.loads(path.read_text()), **more)))
+        digest = hashlib.sha256(Path(ending.path, "plan.json").read_bytes()).hexdigest()
+        record = json.loads(Path(ending.path, "attempt.json").read_text())
+        put(ending.path, {"attempt.json": json.dumps(dict(record, plan_sha256=digest))})
+        if answers:
+            server.bind(f"{folder.name}/{RUN}.{NODE}")
+            server.listen()
+
+    with folder, server:
+        yield call
+
+
+def test_the_peers_are_left_to_a_supervisor_that_answers(ending, supervised):
+    supervised(STATUS)
+    assert ending(**FAILED)[1] == []
+
+
 @pytest.mark.parametrize(
-    "told, leader, answers, calls",
+    "status, told",
     [
-        (FAILED, "node1", True, 0),
-        (FAILED, "node1", False, 2),
-        (FAILED, None, True, 2),
-        (GOOD, "node1", True, 2),  # stopped from outside, as at a shutdown
+        (dict(STATUS, leader=None), FAILED),
+        (dict(STATUS, is_open=False), FAILED),
+        (dict(STATUS, attempt=2), FAILED),
+        (STATUS, GOOD),  # stopped from outside, as at a shutdown
+        (STATUS, dict(FAILED, SERVICE_RESULT="signal")),
     ],
 )
-def test_the_peers_are_left_to_a_supervisor_that_lives_here(
-    ending, tmp_path, monkeypatch, told, leader, answers, calls
-):
-    status = json.dumps({"run": RUN, "leader": leader})
-    put(Path(ending.path).parent / "supervisor" / NODE, {"status.json": status})
-    monkeypatch.setattr(
-        attempt_end.relay, "socket_path", lambda run, node: f"{tmp_path}/{run}.{node}"
-    )
-    with socket.socket(socket.AF_UNIX) as server:
-        if answers:
-            server.bind(f"{tmp_path}/{RUN}.{NODE}")
-            server.listen()
-        assert len(ending(**told)[1]) == calls
+def test_the_peers_are_not_left_to_a_supervisor_that_may_not_act(ending, supervised, status, told):
+    supervised(status)
+    assert len(ending(**told)[1]) == 2
+
+
+@pytest.mark.parametrize("given", [{"answers": False}, {"number": 0}, {"accelerator": "gpu"}])
+def test_the_peers_are_not_left_to_supervisors_that_act_late(ending, supervised, given):
+    supervised(dict(STATUS, attempt=given.get("number", 1)), **given)
+    assert len(ending(**FAILED)[1]) == 2
 
 
 def test_the_peers_get_the_order_to_stop_with_the_key_of_the_attempt(ending):

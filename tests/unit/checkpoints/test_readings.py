@@ -81,7 +81,7 @@ def test_what_changes_under_the_reading_is_read_again(reader):
     assert reader.read() == "xyz"
 
 
-def test_threads_that_ask_at_once_read_once(reader):
+def test_threads_that_ask_at_once_read_once(reader, monkeypatch):
     began, go_on = threading.Event(), threading.Event()
 
     def read():
@@ -94,8 +94,15 @@ def test_threads_that_ask_at_once_read_once(reader):
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         first = pool.submit(ask)
         assert began.wait(10)
+        real = readings.concurrent.futures.Future.result
+        monkeypatch.setattr(
+            readings.concurrent.futures.Future,
+            "result",
+            lambda *words: go_on.set() or real(*words),
+        )
         second = pool.submit(ask)
-        go_on.set()
+        assert go_on.wait(10)
+        monkeypatch.undo()
         assert (first.result(10), second.result(10), reader.count) == ("abc", "abc", 1)
 
 

@@ -1271,6 +1271,21 @@ def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock(
 
 
 @pytest.mark.parametrize(
+    "ended, stopper, ahead",
+    [(10, None, -6.0), (3, None, 0.0), (20, None, 0.0), (10, "peer", 0.0), (10, "guard", 0.0)],
+)
+def test_a_stop_by_the_supervisors_comes_after_the_first_end_that_nobody_asked_for(
+    ended, stopper, ahead
+):
+    first_end = dict(BAD, time=T + ended, stopped_by=stopper)
+    told_so = dict(stopped(at=4, source=clocks.BY_NODES), time=T + 5)
+    answers = {"node1": {"now": NOW, "exit": first_end}, "node2": {"now": NOW, "exit": told_so}}
+    assert clocks.measure_clocks(answers) == {"node1": 0.0, "node2": ahead}
+    answers["node3"] = {"now": NOW, "exit": dict(BAD, time=T + 4)}
+    assert clocks.measure_clocks(answers)["node2"] == 0.0
+
+
+@pytest.mark.parametrize(
     "times, ahead",
     [
         ({}, {}),
