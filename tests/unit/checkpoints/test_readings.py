@@ -77,6 +77,7 @@ def test_what_changes_under_the_reading_is_read_again(reader):
         return "torn"
 
     assert reader.known.take("digest", reader.root, ["4.pdopt"], read) == "torn"
+    assert not reader.known.results
     # Back as it was, but for the time that no program can set.
     assert reader.read() == "xyz"
 

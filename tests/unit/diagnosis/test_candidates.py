@@ -1270,6 +1270,13 @@ def test_a_stop_that_came_before_the_failure_that_asked_for_it_tells_of_a_clock(
     ) == {"node1": 0.0, "node2": 0.0}
 
 
+def test_a_peer_whose_guard_stopped_it_had_asked_for_the_stop_before_its_end():
+    told_so = dict(stopped(at=4), time=T + 5)
+    peer = dict(BAD, time=T + 10, stopped_by="guard")
+    answers = {"node1": {"now": NOW, "exit": peer}, "node2": {"now": NOW, "exit": told_so}}
+    assert clocks.measure_clocks(answers) == {"node1": 0.0, "node2": 0.0}
+
+
 @pytest.mark.parametrize(
     "ended, stopper, ahead",
     [(10, None, -6.0), (3, None, 0.0), (20, None, 0.0), (10, "peer", 0.0), (10, "guard", 0.0)],

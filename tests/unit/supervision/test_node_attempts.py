@@ -577,6 +577,17 @@ def test_an_end_that_is_ordered_has_the_checkpoint_read_meanwhile(node, monkeypa
     assert len(reads) == 1 and made._held()["attempt"] == 3 and len(reads) == 1
 
 
+def test_what_was_read_is_forgotten_where_no_node_gives_the_checkpoint(node, monkeypatch):
+    monkeypatch.setattr(
+        node_attempts.checkpoint_transfer, "fetch", lambda *_words, **_more: (False, False, ["no"])
+    )
+    made = node.attempts()
+    before = made.known
+    made.start(4, MEMBERS, point_of(source="node1", path="/elsewhere/output"))
+    node.await_report(made, lambda _report: made.problem)
+    assert made.known is not before
+
+
 def test_an_end_that_is_awaited_or_read_is_looked_at_often(node, monkeypatch):
     made = node.attempts()
     assert not made.is_ending()
