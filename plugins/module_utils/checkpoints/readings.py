@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was read of checkpoints, kept for as long as their files stay as they are.
+"""Results of reading checkpoints, kept for as long as their files stay as they are.
 
 A file is the same by device, inode, size, and the times of its content (mtime) and of its inode
 (ctime), which no program sets. What is written through a mapping of memory may change without
