@@ -8,6 +8,7 @@ and no dead sshd keeps us out of that.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -332,6 +333,8 @@ class Watch:
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
             self._calls[node.name] = call
+            if self._over.is_set():
+                call.kill()
             try:
                 stdin, stdout = cast(IO[bytes], call.stdin), cast(IO[bytes], call.stdout)
                 stdin.write(zipapp.stdin_bytes("agent.drill_probe"))
@@ -357,7 +360,7 @@ class Watch:
         seconds: float,
         give_up: Callable[[], bool] = lambda: False,
     ) -> T | None:
-        """Return the first true value of what(observations).
+        """Return the first true value of read(observations).
 
         Return None after so many seconds, and a false value where give_up() is true.
         """
@@ -372,8 +375,11 @@ class Watch:
     def close(self) -> None:
         """End the watch on all nodes."""
         self._over.set()
-        for call in self._calls.values():
-            cast(IO[bytes], call.stdin).close()
+        for call in list(self._calls.values()):
+            # A command that ended early leaves bytes in the pipe's buffer, and to close writes
+            # them.
+            with contextlib.suppress(BrokenPipeError):
+                cast(IO[bytes], call.stdin).close()
             call.kill()
         for thread in self._threads:
             thread.join(10)

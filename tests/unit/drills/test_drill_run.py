@@ -14,6 +14,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -404,6 +406,34 @@ def test_an_eye_that_is_closed_is_a_look_too_and_nobody_waits_for_what_cannot_co
         ) is None and asked == [1]
     finally:
         watch.close()
+
+
+def test_a_watch_ends_where_the_command_ended_before_it_had_read_its_program(tmp_path, monkeypatch):
+    node = Here("node1", tmp_path)
+    node.ssh_argv = lambda _script: ["sleep", "0.3"]
+    # More than a pipe holds, and the rest less than Python's buffer, which keeps it.
+    monkeypatch.setattr(drill_site.zipapp, "stdin_bytes", lambda _entry: bytes(64 * 1024 + 100))
+    watch = drill_site.Watch([node], "run", ".trainyard")
+    try:
+        assert watch.await_value(lambda looks: looks and looks[0]["gone"], 60)
+    finally:
+        watch.close()
+
+
+def test_a_command_that_begins_while_the_watch_is_closed_is_ended(tmp_path, monkeypatch):
+    node, begun, popen = Here("node1", tmp_path), threading.Event(), subprocess.Popen
+    node.ssh_argv = lambda _script: ["sleep", "600"]
+
+    def begin_slowly(*words, **settings):
+        begun.set()
+        time.sleep(1)
+        return popen(*words, **settings)
+
+    monkeypatch.setattr(drill_site.subprocess, "Popen", begin_slowly)
+    watch = drill_site.Watch([node], "run", ".trainyard")
+    assert begun.wait(60)
+    watch.close()
+    assert not any(thread.is_alive() for thread in watch._threads)
 
 
 WORKER = (
