@@ -10,6 +10,7 @@ sends is bounded, and taken as a checkpoint only after it was read to its end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -29,6 +30,9 @@ MOST_NEWS_SECONDS = 120  # between two looks without news
 # The ranks wait for each other, so a step may take longer by both. No pause is longer than so many
 # seconds.
 SHARE = 0.006
+# From the start of a run to its first look: the share of a copy of 120 MB, since the cost of the
+# first copy is not known before it is made.
+FIRST_SECONDS = 100
 MOST_PAUSE_SECONDS = 300
 MOST_ATTEMPTS = 10  # earlier attempts whose last copies count for the pause
 LIST_SECONDS = 60
@@ -60,12 +64,16 @@ class Replicator:
         self.late = self.due + MOST_NEWS_SECONDS
 
     def earlier_pause(self):
-        """Return the seconds that are left of the pause after the last copy of an earlier attempt.
+        """Return the seconds that are left of the pause after the last copy of an earlier attempt,
+        or after the start of the run.
 
         A run that is restarted often would copy more often otherwise. A training can write the
-        file, so no pause is longer than MOST_PAUSE_SECONDS.
+        files, so no pause is longer than MOST_PAUSE_SECONDS.
         """
         run, left = os.path.dirname(self.attempt), [0.0]
+        with contextlib.suppress(OSError):
+            start = os.lstat(os.path.join(run, "attempt-1", "plan.json")).st_mtime
+            left.append(start + FIRST_SECONDS - time.time())
         for number in range(max(1, self.number - MOST_ATTEMPTS), self.number):
             state = attempt_files.read_mapping(run, f"attempt-{number}/replica.json")
             due = state.get("next")

@@ -41,6 +41,7 @@ class Two:
         self.mine = Path(
             attempt_files(folder / names[1] / ".trainyard", self.plan, names[1], mesh=config)
         )
+        os.utime(self.mine / "plan.json", (1_000_000,) * 2)  # the run began long ago
         self.theirs = folder / names[0] / ".trainyard/runs" / RUN / "attempt-1"
         gate = os.path.join(os.path.dirname(config), "agent.pyz")
         shell = (
@@ -298,6 +299,17 @@ def test_a_copy_that_its_attempt_did_not_survive_counts_for_the_pause_of_the_nex
     with pytest.raises(SystemExit):
         two.replicator().update(time.monotonic())
     assert next_attempt(two).earlier_pause() == pytest.approx(50, abs=2)
+
+
+def test_the_first_look_waits_from_the_start_of_the_run_until_it_has_a_share(two):
+    two.save(1)
+    os.utime(two.mine / "plan.json", (time.time() - 30,) * 2)
+    left = checkpoint_replicator.FIRST_SECONDS - 30
+    assert next_attempt(two).earlier_pause() == pytest.approx(left, abs=2)
+    replicator, now = two.replicator(), time.monotonic()
+    assert not replicator.is_due(now + left - 2) and replicator.is_due(now + left + 2)
+    os.utime(two.mine / "plan.json", (time.time() + 1e6,) * 2)  # a training can write it
+    assert two.replicator().earlier_pause() == checkpoint_replicator.MOST_PAUSE_SECONDS
 
 
 def test_an_end_of_the_unit_takes_away_what_a_look_has_made(two, tmp_path):
