@@ -314,9 +314,14 @@ class Guard:
         connections = []
         if self.neighbour:
             connections = self.neighbour.descriptor()
-        if select.select(connections, [], [], TICK)[0]:
+        if select.select(connections, [], [], self.pause(now))[0]:
             time.sleep(0.05)  # a closed connection is readable at once, and for ever
         return True
+
+    def pause(self, now):
+        """Return the seconds until the next look: a hang is known at the end of its budget."""
+        left = self.phases.left(now) if self.phases else TICK
+        return left if 0 < left < TICK else TICK
 
     def end(self, reason, finding, now):
         """Note the reason, keep evidence on all nodes, and end the attempt everywhere.

@@ -306,13 +306,20 @@ class Phases:
         usual = waits[math.ceil(PERCENTILE * len(waits)) - 1]
         return max(LEAST, round(STEPS * usual, 1), round(PATIENCE * self.slowest, 1))
 
+    def left(self, now):
+        """Return the seconds that are left of the present phase's budget, infinity without one."""
+        budget, _phase = self.limit()
+        if self.over or budget is None:
+            return math.inf
+        return budget - (now - self.since)
+
     def stalled(self, now):
         """Return {phase, budget, seconds, step, last_line} of a stall, or None.
 
         A phase stalls when its budget is spent.
         """
         budget, phase = self.limit()
-        if self.over or budget is None or now - self.since <= budget:
+        if self.left(now) >= 0:
             return None
         return {
             "phase": phase,

@@ -588,6 +588,13 @@ def test_a_flood_of_words_between_the_steps_is_no_hang(site, monkeypatch):
     assert hung_up is False and made.running() == ["node1"]
 
 
+def test_a_hang_is_known_at_the_end_of_its_budget(site, monkeypatch):
+    made = site(1, step=5)
+    monkeypatch.setattr(guard, "TICK", 3.5)
+    assert hung(made)
+    assert 5 <= made.read("node1", "stall.json")["seconds"] < 6.5
+
+
 def test_ranks_that_have_ended_hang_no_more(site):
     made = site(1, step=5)
     with open(Path(made.places["node1"], "ranks.jsonl"), "a", encoding="ascii") as handle:
