@@ -119,6 +119,19 @@ class Eye:
                     return place.name
         return ""
 
+    def processor_seconds(self, rank):
+        """Return the seconds of a processor that a rank has taken, None where it is gone.
+
+        rank: its pid as the node counts.
+        """
+        root = self.root()
+        with contextlib.suppress(OSError, IndexError):
+            if root and rank:
+                text = (root / "proc" / rank / "stat").read_text(encoding="ascii")
+                fields = text.rpartition(")")[2].split()  # proc(5): utime and stime
+                return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return None
+
     def is_rank(self, place):
         """Whether a process is a rank in the folder. place: its directory in /proc."""
         try:

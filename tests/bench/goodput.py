@@ -28,7 +28,9 @@ quick.
 `recoveries` has for each fault the seconds from it until no rank was left, until each node had a
 rank again, and until the next step. A node is looked at twice a second. `again` counts the steps that
 were lost and made a second time; `step` is the seconds of a step outside the recoveries, where each of
-them was seen to its end. Each round
+them was seen to its end. `work` is the seconds of a processor that both ranks take for a step. It shows how
+fast the machine was: its speed differs by a fifth from one quarter of an hour to the next. `even` is
+`stretch` as if it had been as fast as in the middle of the round. Each round
 begins with another way, since a machine is not as fast all the time.
 """
 
@@ -42,6 +44,7 @@ import random
 import re
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -120,11 +123,42 @@ class Steps:
             self.made.update(found)
 
 
+class Work:
+    """The seconds of a processor that both ranks together take for a step, as the machine is then.
+
+    A rank that waits for the other sleeps, so a faster or slower machine changes this figure, and
+    what else runs on the nodes hardly does.
+    """
+
+    def __init__(self, eyes, steps):
+        self.eyes, self.steps = eyes, steps
+        self.seconds, self.count, self.before = 0.0, 0, None
+
+    def look(self):
+        """Count what the ranks took since the last look that saw a new step."""
+        if self.before and self.before[0] == self.steps.lines:
+            return
+        ranks = [eye.rank for eye in self.eyes.values()]
+        taken = [eye.processor_seconds(rank) for eye, rank in zip(self.eyes.values(), ranks)]
+        if None in taken:
+            self.before = None
+            return
+        if self.before and self.before[1] == ranks:
+            self.seconds += sum(taken) - self.before[2]
+            self.count += self.steps.lines - self.before[0]
+        self.before = self.steps.lines, ranks, sum(taken)
+
+    def per_step(self):
+        """Return the seconds for a step, None where none was seen."""
+        return round(self.seconds / self.count, 4) if self.count else None
+
+
 class Recoveries:
     """What became of each fault: [{kind, ended, started, step}], in seconds from the fault."""
 
     def __init__(self, eyes, steps):
         self.eyes, self.steps, self.rows, self.since = eyes, steps, [], 0.0
+        self.work = Work(eyes, steps)
 
     def begin(self, kind, at):
         """Note a fault."""
@@ -133,6 +167,7 @@ class Recoveries:
 
     def look(self, now):
         """See how far the newest fault's recovery has come."""
+        self.work.look()
         if not self.rows:
             return
         row, ranks = self.rows[-1], [bool(eye.rank) for eye in self.eyes.values()]
@@ -491,6 +526,7 @@ def describe(found, plan, pace):
         "plan": plan,
         "recoveries": faults.recoveries.rows,
         "wall": round(wall, 1),
+        "work": faults.recoveries.work.per_step(),
     }
     if count < 2:
         return dict(result, pace=None, stretch=None, goodput=None, between=None)
@@ -532,7 +568,22 @@ def play_round(asked, ways, out, plan):
     pace = describe(*found["quiet"], None)["pace"] if "quiet" in found else None
     for way, (made, given) in found.items():
         results[way] = describe(made, given, pace)
+    works = [result["work"] for result in results.values() if result["work"]]
+    for result in results.values():
+        result["even"] = even_stretch(result, statistics.median(works or [0]))
     return results
+
+
+def even_stretch(result, work):
+    """Return the seconds from the first step to the last as if the machine were always as fast.
+
+    The silence of a hang takes as long on every machine. work: the seconds of a processor for a
+    step, the middle of all ways of the round.
+    """
+    if not (result["work"] and result["stretch"]):
+        return None
+    silence = SILENCE * result["faults"].count("hang")
+    return round(silence + (result["stretch"] - silence) * work / result["work"], 1)
 
 
 @contextlib.contextmanager

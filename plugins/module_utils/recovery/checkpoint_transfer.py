@@ -176,10 +176,6 @@ def _copy_from(sources, home_dir, node, config, base, digest, files):
         except ValueError as error:
             problems.append(f"{source['source']}: {error}")
             continue
-        if source["source"] == node and os.path.isabs(source["path"]):
-            # Nothing is copied: the files become hard links (rsync(1)). The attempt that saved them
-            # has ended here, and they are read and made read-only below.
-            arguments.insert(0, f"--link-dest={source['path']}")
         if problems:
             arguments.insert(0, "--checksum")
         problem = bounded_rsync.copy(arguments, staging, files, share)

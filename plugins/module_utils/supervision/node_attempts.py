@@ -39,8 +39,8 @@ MOST_READ_SECONDS = 300.0
 MOST_CHANGES = 4  # looks in a row that find other files, until they are read all the same
 OTHERS_SECONDS = 5.0  # between two looks for another run that holds this node
 COMMAND_SECONDS = 90
-# Seconds in which a node starts an attempt whose checkpoint it has: measured, 0.3 to 0.5 s.
-PREPARING_SECONDS = 0.35
+# Seconds in which a node starts an attempt whose checkpoint it has: measured, 0.6 to 0.8 s.
+PREPARING_SECONDS = 0.6
 _ATTEMPT = re.compile(r"attempt-([0-9]{1,5})\Z")
 # Of the evidence, what no verdict needs.
 _LEFT_OUT = ("files",)

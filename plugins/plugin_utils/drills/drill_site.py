@@ -376,11 +376,11 @@ class Watch:
         """End the watch on all nodes."""
         self._over.set()
         for call in list(self._calls.values()):
-            # A command that ended early leaves bytes in the pipe's buffer, and to close writes
+            call.kill()
+            # A command that ended early leaves bytes in the buffer of its pipe, and to close writes
             # them.
             with contextlib.suppress(BrokenPipeError):
                 cast(IO[bytes], call.stdin).close()
-            call.kill()
         for thread in self._threads:
             thread.join(10)
 
