@@ -64,11 +64,11 @@ class Replicator:
         self.late = self.due + MOST_NEWS_SECONDS
 
     def earlier_pause(self):
-        """Return the seconds that are left of the pause after the last copy of an earlier attempt,
-        or after the start of the run.
+        """Return the seconds that are left of the pause after an earlier attempt's last copy.
 
-        A run that is restarted often would copy more often otherwise. A training can write the
-        files, so no pause is longer than MOST_PAUSE_SECONDS.
+        The time from the start of the run to its first copy counts as one. A run that is restarted
+        often would copy more often otherwise. A training can write the files, so no pause is longer
+        than MOST_PAUSE_SECONDS.
         """
         run, left = os.path.dirname(self.attempt), [0.0]
         with contextlib.suppress(OSError):
