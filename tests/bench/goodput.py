@@ -29,8 +29,7 @@ quick.
 rank again, and until the next step. A node is looked at twice a second. `again` counts the steps that
 were lost and made a second time; `step` is the seconds of a step outside the recoveries, where each of
 them was seen to its end. `work` is the seconds of a processor that both ranks take for a step. It shows how
-fast the machine was: its speed differs by a fifth from one quarter of an hour to the next. `even` is
-`stretch` as if it had been as fast as in the middle of the round. Each round
+fast the machine was: its speed differs by a fifth from one quarter of an hour to the next. Each round
 begins with another way, since a machine is not as fast all the time.
 """
 
@@ -44,7 +43,6 @@ import random
 import re
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -568,22 +566,7 @@ def play_round(asked, ways, out, plan):
     pace = describe(*found["quiet"], None)["pace"] if "quiet" in found else None
     for way, (made, given) in found.items():
         results[way] = describe(made, given, pace)
-    works = [result["work"] for result in results.values() if result["work"]]
-    for result in results.values():
-        result["even"] = even_stretch(result, statistics.median(works or [0]))
     return results
-
-
-def even_stretch(result, work):
-    """Return the seconds from the first step to the last as if the machine were always as fast.
-
-    The silence of a hang takes as long on every machine. work: the seconds of a processor for a
-    step, the middle of all ways of the round.
-    """
-    if not (result["work"] and result["stretch"]):
-        return None
-    silence = SILENCE * result["faults"].count("hang")
-    return round(silence + (result["stretch"] - silence) * work / result["work"], 1)
 
 
 @contextlib.contextmanager

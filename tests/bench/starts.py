@@ -126,7 +126,9 @@ def ssh_copy_id(rig):
     scan = " ".join(["ssh-keyscan", "-t", "ed25519", *rig.addresses])
     rig.pdsh(rig.count, f"{scan} > .ssh/bench_known 2>/dev/null")
     keys = rig.folder / "keys"
-    keys.mkdir(exist_ok=True)
+    # ssh-copy-id makes a temporary file in the user's own ~/.ssh, which a new machine lacks.
+    (keys / ".ssh").mkdir(parents=True, exist_ok=True, mode=0o700)
+    environment = dict(os.environ, HOME=str(keys))
     for node, name in enumerate(rig.names):
         (keys / f"{name}.pub").write_text(rig.ssh(node, "cat .ssh/bench_key.pub"))
     for name in rig.names:
@@ -145,7 +147,8 @@ def ssh_copy_id(rig):
                     "-o",
                     f"IdentityFile={rigs.STATE / 'id_ed25519'}",
                     f"trainer@{address}",
-                ]
+                ],
+                env=environment,
             )
 
 
