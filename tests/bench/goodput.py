@@ -8,7 +8,7 @@ Docker nodes as `make drill` leaves it; for mpirun both need Open MPI (playbooks
 suite=mindocr brings it).
 
 .venv/bin/python tests/bench/goodput.py -i INVENTORY --out FOLDER [--seed 6] [--epochs 56] [--every 1]
-[--faults 3] [--rounds 1] [--pin] [--ways quiet ours detached bare mpirun]
+[--faults 3] [--rounds 1] [--pin] [--batch 4] [--link MBIT] [--ways quiet ours detached bare mpirun]
 
 Each round has a schedule of its own, of the next seed. The training saves after every epoch, or after
 so many (--every). Useful are the steps that had to be made, each once, at the
@@ -31,6 +31,10 @@ were lost and made a second time; `step` is the seconds of a step outside the re
 them was seen to its end. `work` is the seconds of a processor that both ranks take for a step. It shows how
 fast the machine was: its speed differs by a fifth from one quarter of an hour to the next. Each round
 begins with another way, since a machine is not as fast all the time.
+
+With --link the link of rank 0's node has a rate, in Mbit/s. Where the exchange over it takes longer
+than the computing (--batch 1), a step takes as long on a slow machine as on a fast one, and the
+processors wait, as where GPUs compute.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ from pathlib import Path
 
 import bare_drill
 import bare_faults
+import rig
 
 PROJECT = Path(__file__).resolve().parents[2]
 KINDS = ("kill", "hang", "reboot")
@@ -69,13 +74,14 @@ export PADDLE_CURRENT_ENDPOINT=$(echo $PADDLE_TRAINER_ENDPOINTS | cut -d, -f$((O
 %(packages)s mkdir -p log && exec %(python)s -u %(words)s >> log/workerlog.0 2>&1"""
 
 
-def job_of(epochs, every=1):
-    """Return the training as a job. every: epochs between two checkpoints."""
+def job_of(epochs, every=1, batch=4):
+    """Return the training as a job. every: epochs between two checkpoints. batch: images a rank."""
     overrides = {
         "epoch": epochs,
         "log_iter": 1,
         "snapshot_epoch": every,
-        "TrainDataset.sample_num": 32,
+        "TrainDataset.sample_num": 8 * batch,  # four steps
+        "TrainReader.batch_size": batch,
     }
     job = {
         "suite": "paddledetection",
@@ -561,7 +567,10 @@ def play_round(asked, ways, out, plan):
             continue
         print(way, flush=True)
         given = [] if way == "quiet" else plan
-        found[way] = site.train(job_of(asked.epochs, asked.every), given, out, asked.limit), given
+        found[way] = (
+            site.train(job_of(asked.epochs, asked.every, asked.batch), given, out, asked.limit),
+            given,
+        )
         print(json.dumps(describe(*found[way], None)), flush=True)  # its own pace, as yet
     pace = describe(*found["quiet"], None)["pace"] if "quiet" in found else None
     for way, (made, given) in found.items():
@@ -601,6 +610,23 @@ def pinned(site):
             update(name, int(nano) / 1e9, (processors or [f"0-{cores - 1}"])[0])
 
 
+@contextlib.contextmanager
+def linked(site, megabits):
+    """Limit the link of rank 0's node for a while, in Mbit/s, None for no limit.
+
+    The other node may be rebooted, which would end a limit of its own.
+    """
+    container = site.container("node1")
+    if megabits is None:
+        yield
+        return
+    rig.limit_link(container, megabits)
+    try:
+        yield
+    finally:
+        rig.free_link(container)
+
+
 def main():
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("-i", "--inventory", default=str(PROJECT / "molecule" / "inventory"))
@@ -613,6 +639,8 @@ def main():
     asked.add_argument(
         "--limit", type=float, default=1500, help="seconds that a way gets (default 1500)"
     )
+    asked.add_argument("--batch", type=int, default=4, help="images a rank takes for a step")
+    asked.add_argument("--link", type=float, help="Mbit/s of the link of rank 0's node")
     asked.add_argument("--pin", action="store_true", help="a processor of its own for each node")
     asked.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     asked = asked.parse_args()
@@ -627,7 +655,7 @@ def main():
         ways = asked.ways[first:] + asked.ways[:first]
         site = Ours(asked.inventory)
         pins = pinned(site) if asked.pin else contextlib.nullcontext()
-        with pins, controller_group() as Ours.group:
+        with pins, linked(site, asked.link), controller_group() as Ours.group:
             rounds.append(play_round(asked, ways, out / f"round-{number + 1}", plan))
         kept.write_text(json.dumps(rounds, indent=1))
     print(kept)

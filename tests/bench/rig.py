@@ -152,7 +152,7 @@ class Rig:
 
     def root(self, node, script):
         """Run a line of shell as root in a node's container."""
-        return run(["docker", "exec", f"trainyard-{SITE}-{self.names[node]}", "sh", "-c", script])
+        return run(["docker", "exec", self._container(node), "sh", "-c", script])
 
     # --- links
 
@@ -165,20 +165,14 @@ class Rig:
 
     def limit_link(self, node, megabits):
         """Limit one node's link to a rate, in Mbit/s."""
-        shape = SHAPE.format(megabits).split()
-        inside = [*self._inside(node), "tc", "qdisc", "replace", "dev", "eth0", "root", *shape]
-        own_end = ["tc", "qdisc", "replace", "dev", self._peer_of(node), "root", *shape]
-        for argv in (inside, own_end):
-            run(argv)
+        limit_link(self._container(node), megabits)
 
     def free_links(self):
         """Take the limits away."""
-        interfaces = [["tc", "qdisc", "del", "dev", self._bridge(), "root"]]
+        bridge = ["tc", "qdisc", "del", "dev", self._bridge(), "root"]
+        subprocess.run(bridge, check=False, stderr=subprocess.DEVNULL)
         for node in range(self.count):
-            interfaces.append([*self._inside(node), "tc", "qdisc", "del", "dev", "eth0", "root"])
-            interfaces.append(["tc", "qdisc", "del", "dev", self._peer_of(node), "root"])
-        for argv in interfaces:
-            subprocess.run(argv, check=False, stderr=subprocess.DEVNULL)
+            free_link(self._container(node))
 
     def rate(self, node=0):
         """Return what iperf3 measures from this machine to a node, in Mbit/s."""
@@ -209,17 +203,38 @@ class Rig:
         options = found.get("Options") or {}
         return options.get("com.docker.network.bridge.name") or "br-" + found["Id"][:12]
 
+    def _container(self, node):
+        return f"trainyard-{SITE}-{self.names[node]}"
+
     def _inside(self, node):
         """Return the words that run a command of this machine in a node's network."""
-        name = f"trainyard-{SITE}-{self.names[node]}"
-        pid = run(["docker", "inspect", "-f", "{{.State.Pid}}", name]).strip()
-        return ["nsenter", "-t", pid, "-n"]
+        return inside(self._container(node))
 
-    def _peer_of(self, node):
-        """Return this machine's end of a node's link."""
-        text = run([*self._inside(node), "cat", "/sys/class/net/eth0/iflink"])
-        listed = run(["ip", "-o", "link"])
-        found = re.search(rf"^{int(text)}: ([^@:]+)", listed, re.MULTILINE)
-        if not found:
-            sys.exit(f"no end of the link of {self.names[node]} on this machine")
-        return found[1]
+
+def inside(container):
+    """Return the words that run a command of this machine in a container's network."""
+    pid = run(["docker", "inspect", "-f", "{{.State.Pid}}", container]).strip()
+    return ["nsenter", "-t", pid, "-n"]
+
+
+def limit_link(container, megabits):
+    """Limit the link of a container at both ends, in Mbit/s. A start of the container ends that."""
+    shape = SHAPE.format(megabits).split()
+    for end in _ends_of(container):
+        run([*end, "root", *shape])
+
+
+def free_link(container):
+    """Take the limit of a container's link away."""
+    for end in _ends_of(container, "del"):
+        subprocess.run([*end, "root"], check=False, stderr=subprocess.DEVNULL)
+
+
+def _ends_of(container, verb="replace"):
+    """Return the beginnings of tc's commands for both ends of a container's link."""
+    text = run([*inside(container), "cat", "/sys/class/net/eth0/iflink"])
+    found = re.search(rf"^{int(text)}: ([^@:]+)", run(["ip", "-o", "link"]), re.MULTILINE)
+    if not found:
+        sys.exit(f"no end of the link of {container} on this machine")
+    words = ["tc", "qdisc", verb, "dev"]
+    return [*inside(container), *words, "eth0"], [*words, found[1]]

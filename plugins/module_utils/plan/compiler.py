@@ -143,10 +143,20 @@ def compile_nodes(nodes, facts, environment, problems):
                 "base": fact["base"],
                 "user": fact["user"],
                 "python": _python_path(fact["base"], environment),
-                "cores": fact["cores"],
+                "cores": _usable_cores(fact),
             }
         )
     return planned
+
+
+def _usable_cores(fact):
+    """Return how many processors a node's ranks may use at once, at least one.
+
+    A container's or a slice's quota counts beside the node's processors: threads above it would be
+    throttled.
+    """
+    limits = (fact.get("machines") or {}).get("unit") or {}
+    return max(1, int(min(fact["cores"], limits.get("cores") or fact["cores"])))
 
 
 def _python_path(base, environment):

@@ -128,6 +128,16 @@ def test_a_nodes_environment():
     assert one["OMP_NUM_THREADS"] == "8" and one["POD_IP"] == ADDRESSES[0]
 
 
+@pytest.mark.parametrize(
+    "quota, threads", [(None, "8"), (16.0, "2"), (12.5, "1"), (0.4, "1"), (128.0, "8")]
+)
+def test_threads_keep_within_a_quota_of_processors(quota, threads):
+    arguments = gang(count=2)
+    arguments["facts"]["node1"]["machines"] = {"unit": {"cores": quota}}
+    node = core.compile_plan(**arguments)["nodes"][0]
+    assert node["env"]["OMP_NUM_THREADS"] == threads
+
+
 def test_a_value_given_for_all_nodes_beats_a_reckoned_one():
     arguments = gang(count=2, job={"env": {"OMP_NUM_THREADS": 3}})
     arguments["site"]["env"] = {"NCCL_SOCKET_IFNAME": "bond0", "HTTPS_PROXY": "http://proxy:3128"}
