@@ -112,6 +112,14 @@ again:
     (seconds), number and of (restarts), cause; null after a run that completed."
   type: dict
   returned: ended
+goes_on:
+  description: Whether the run's nodes restart it, so that its trained model is that of a later attempt.
+  type: bool
+  returned: ended
+resumed:
+  description: The attempt that this one went on from, 0 for none.
+  type: int
+  returned: ended
 run:
   description: The run.
   type: str

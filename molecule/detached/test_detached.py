@@ -11,6 +11,7 @@ import time
 import pytest
 from harness import (
     NODES,
+    PROJECT,
     attempt_file,
     background,
     begin,
@@ -118,9 +119,8 @@ def test_a_question_about_a_run_that_nobody_has_followed_is_about_its_newest_att
 def test_a_later_command_collects_every_attempt_and_follows_the_newest(kept, tmp_path):
     follower = background(tmp_path / "log", "follow", "-e", f"run={kept}")
     try:
-        # Each attempt's model is copied after its verdict.
         wait_for(
-            lambda: [a["number"] for a in record(kept)["attempts"] if a["checkpoint"]] == [1, 2],
+            lambda: [a["number"] for a in record(kept)["attempts"] if a["verdict"]] == [1, 2],
             120,
         )
         wait_for(lambda: "attempt 3" in (tmp_path / "log").read_text(), 120)
@@ -135,7 +135,8 @@ def test_a_later_command_collects_every_attempt_and_follows_the_newest(kept, tmp
     assert attempts[1]["resume"]["attempt"] == 1 and attempts[1]["started"]
     assert [a["by"] for a in attempts] == ["controller", "nodes"]
     assert [(a["again"]["again"], a["again"]["by"]) for a in attempts] == [(True, "nodes")] * 2
-    assert all(a["ranks"] and a["checkpoint"] for a in attempts)
+    # Their models stay on the nodes, which go on from them.
+    assert all(a["ranks"] and not a["checkpoint"] for a in attempts)
 
 
 def test_a_stop_in_the_middle_of_a_restart_is_final(kept):
@@ -152,6 +153,16 @@ def test_a_stop_in_the_middle_of_a_restart_is_final(kept):
     assert states(kept, "attempt") == newest and left_behind(kept) == {}
 
 
+def test_the_end_of_a_run_brings_its_newest_model(kept):
+    # The newest attempt was stopped before it could save.
+    done = playbook("follow", "-e", f"run={kept}")
+    attempts = record(kept)["attempts"]
+    saved = [attempt["number"] for attempt in attempts if attempt["checkpoint"]]
+    assert saved in ([attempts[-1]["number"]], [attempts[-1]["resume"]["attempt"]]), done.stdout
+    folder = PROJECT / "runs" / kept / f"attempt-{saved[0]}/checkpoint"
+    assert list(folder.glob("*.pdparams"))
+
+
 def test_a_command_that_follows_shows_the_attempts_that_the_nodes_begin(tmp_path):
     controller, run = begin(tmp_path / "log", "saves", "-e", "max_restarts=3")
     try:
@@ -161,9 +172,11 @@ def test_a_command_that_follows_shows_the_attempts_that_the_nodes_begin(tmp_path
         wait_for(lambda: "attempt 2" in (tmp_path / "log").read_text(), 60)
         (first,) = record(run)["attempts"]
         assert (first["verdict"]["cause"], first["again"]["by"]) == ("killed", "nodes")
-        assert first["by"] == "controller" and first["checkpoint"]
+        assert first["by"] == "controller" and not first["checkpoint"]
     finally:
         playbook("stop", "-e", f"run={run}")
     assert controller.wait(120) != 0
-    assert [attempt["by"] for attempt in record(run)["attempts"]] == ["controller", "nodes"]
+    attempts = record(run)["attempts"]
+    assert [attempt["by"] for attempt in attempts] == ["controller", "nodes"]
+    assert [bool(attempt["checkpoint"]) for attempt in attempts] == [False, True]
     assert record(run)["outcome"] == "stopped" and left_behind(run) == {}

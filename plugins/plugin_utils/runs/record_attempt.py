@@ -35,6 +35,9 @@ from .summary import Json, are_as_planned, log_table, model_line, reported_endpo
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
 LONGEST = 20_000
+# The remark on the model of an attempt that its nodes follow up. A copy would take the link and the
+# processors from the next attempt.
+LEFT = "left on the nodes, which go on from it"
 
 
 def _write_text(path: str, text: str) -> None:
@@ -147,7 +150,9 @@ def record_refusal(params: Json, check_mode: bool = False) -> dict[str, Any]:
 def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     """Decide the verdict from the nodes' answers and write run.json.
 
-    Return {run_dir, run, attempt, verdict, summary, again}. Raises ValueError where the plan is
+    Return {run_dir, run, attempt, verdict, summary, again, supervised, goes_on, resumed}. goes_on:
+    whether the nodes restart the run, so that its trained model is that of a later attempt.
+    resumed: the attempt that this one went on from, 0 for none. Raises ValueError where the plan is
     missing.
     """
     run_dir, number = _run_directory(params), params["number"]
@@ -176,10 +181,12 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         "endpoints": reported_endpoints(nodes),
     }
     entry, again, problem = _write_end(run_dir, params, plan, end, check_mode)
-    note = entry["model"].get("note") or ""
     final = entry["verdict"]
     supervised = run_json.is_supervised(run_dir, plan)
     goes_on = supervised and bool((again or {}).get("again"))
+    note = entry["model"].get("note") or ""
+    if goes_on and not saved:
+        note = LEFT
     lines = summarize(
         final, entry["ranks"], plan["ranks"], nodes, shown_dir, saved, plan, note, goes_on
     )
@@ -193,7 +200,17 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         "summary": lines,
         "again": again,
         "supervised": supervised,
+        "goes_on": goes_on,
+        "resumed": _earlier(entry["resume"], number),
     }
+
+
+def _earlier(resume: Json | None, number: int) -> int:
+    """Return the attempt that one went on from, 0 for none. resume: what a node's plan says."""
+    attempt = (resume or {}).get("attempt")
+    if type(attempt) is int and 0 < attempt < number:
+        return attempt
+    return 0
 
 
 def record_model(params: Json, check_mode: bool = False) -> dict[str, Any]:

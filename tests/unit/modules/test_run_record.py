@@ -464,3 +464,37 @@ def test_the_record_says_who_began_an_attempt_and_who_restarts_it(
     # Nodes that do not say the same are not believed.
     assert [attempt["planned_by"] for attempt in attempts] == [None, "node3", None, None]
     assert attempts[2]["again"]["again"] and attempts[2]["again"]["by"] == decider
+
+
+@pytest.mark.parametrize("supervised", [True, False])
+def test_the_model_of_an_attempt_that_its_nodes_follow_up_is_not_copied(
+    run_action, started, supervised
+):
+    runs, arguments = started
+    with open(os.path.join(runs, RUN, "job.json"), "w", encoding="utf-8") as handle:
+        json.dump({"name": "ppyoloe", "max_restarts": 3}, handle)
+    with open(os.path.join(runs, RUN, "attempt-1", "plan.json"), "wb") as handle:
+        handle.write(plans.canonical_bytes({**MADE, "supervised": supervised}))
+    killed = rank(1, exit_code=None, signal="SIGKILL", state="killed", last_step=STEP)
+    nodes = [node("node1", rank(0)), node("node2", killed)]
+    failed = run_action("run_record", dict(arguments, number=1, nodes=nodes))
+    assert failed["again"]["again"] and failed["goes_on"] == supervised
+    ended = run_action(
+        "run_record",
+        dict(arguments, number=1, nodes=[node("node1", rank(0)), node("node2", rank(1))]),
+    )
+    assert not ended["goes_on"]
+
+
+# A node's plan says it, and may say anything.
+@pytest.mark.parametrize(
+    "said, resumed", [(1, 1), (2, 0), (7, 0), (0, 0), (-1, 0), ("1", 0), ("../1", 0), (True, 0)]
+)
+def test_the_attempt_that_one_went_on_from_is_an_earlier_one(run_action, started, said, resumed):
+    runs, arguments = started
+    folder = os.path.join(runs, RUN, "attempt-2")
+    os.mkdir(folder)
+    with open(os.path.join(folder, "plan.json"), "wb") as handle:
+        handle.write(plans.canonical_bytes({**MADE, "resume": {"attempt": said, "name": "3"}}))
+    nodes = [node("node1", rank(0)), node("node2", rank(1))]
+    assert run_action("run_record", dict(arguments, number=2, nodes=nodes))["resumed"] == resumed
