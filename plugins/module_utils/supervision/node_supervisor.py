@@ -205,12 +205,13 @@ class Program:
         """Take what has come, decide, and do it."""
         received = self.channel.receive(self._pause(clock()), clock())
         now, supervisor = clock(), self.supervisor
-        supervisor.tell(self.attempts.report(now), now)
+        report = self.attempts.report(now)
+        self._wish(now, report.is_running and not self.attempts.is_ending())
+        supervisor.tell(report, now)
         for peer, message in received:
             if peer in self.nodes and messages.is_valid(message, self.nodes):
                 supervisor.receive(peer, message, now)
         supervisor.tick(now)
-        self._wish(now)
         if supervisor.raft.is_changed:
             self._save()
         self._keep_lease()
@@ -243,9 +244,14 @@ class Program:
             run = self.supervisor.run
             self.attempts.start(action["attempt"], run.members, run.point, run.planned_by)
 
-    def _wish(self, now):
-        """Ask for a stop that a person wants, until a majority has it."""
-        if now - self.wish_at < WISH_SECONDS or not self.supervisor.run.is_open():
+    def _wish(self, now, is_training):
+        """Ask for a stop that a person wants, until a majority has it.
+
+        is_training: whether this node's processes run. They end by the stop, so their end must not
+        count as a failure before the wish does.
+        """
+        is_early = is_training and now - self.wish_at < WISH_SECONDS
+        if is_early or not self.supervisor.run.is_open():
             return
         self.wish_at = now
         if os.path.exists(self._path(orders.WISH)):

@@ -274,11 +274,21 @@ def test_a_wish_on_one_node_ends_the_run_on_all(world):
     assert not list(world.folder.glob("*.s"))
 
 
-def test_a_node_with_a_wish_begins_nothing_even_where_it_cannot_ask(world, monkeypatch):
+def test_a_stop_counts_before_the_end_that_it_brings(world, monkeypatch):
     world.agree()
     monkeypatch.setattr(node_supervisor, "WISH_SECONDS", 1e6)
+    for name in NODES:
+        world.programs[name].wish_at = node_supervisor.clock()
+        put(world.folder / name, {orders.WISH: "{}"})
+    world.on("node2").fail(code=1, at=0.0, said=VALUE)
+    world.until(lambda program: program._is_over(node_supervisor.clock()))
+    assert [world.status(name)["is_stopped"] for name in NODES] == [True] * 3
+
+
+def test_a_node_with_a_wish_begins_nothing_even_where_it_cannot_ask(world, monkeypatch):
+    world.agree()
     put(world.folder / "node3", {orders.WISH: "{}"})
-    world.programs["node3"].wish_at = node_supervisor.clock()
+    monkeypatch.setattr(world.programs["node3"], "_wish", lambda *_asked: None)
     world.on("node2").fail(signal="SIGKILL", at=0.0)
     wait_for(lambda: begun(2)(world.programs["node1"]), world.step)
     for _turn in range(20):
