@@ -117,7 +117,7 @@ goes_on:
   type: bool
   returned: ended
 resumed:
-  description: The attempt that this one went on from, 0 for none.
+  description: The attempt that its nodes went on from, 0 for none.
   type: int
   returned: ended
 run:

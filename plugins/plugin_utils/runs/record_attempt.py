@@ -152,7 +152,7 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
 
     Return {run_dir, run, attempt, verdict, summary, again, supervised, goes_on, resumed}. goes_on:
     whether the nodes restart the run, so that its trained model is that of a later attempt.
-    resumed: the attempt that this one went on from, 0 for none. Raises ValueError where the plan is
+    resumed: the attempt that its nodes went on from, 0 for none. Raises ValueError where the plan is
     missing.
     """
     run_dir, number = _run_directory(params), params["number"]
@@ -201,7 +201,7 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
         "again": again,
         "supervised": supervised,
         "goes_on": goes_on,
-        "resumed": _earlier(entry["resume"], number),
+        "resumed": _earlier(entry["resume"], number) if supervised else 0,
     }
 
 

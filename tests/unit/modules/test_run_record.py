@@ -495,6 +495,7 @@ def test_the_attempt_that_one_went_on_from_is_an_earlier_one(run_action, started
     folder = os.path.join(runs, RUN, "attempt-2")
     os.mkdir(folder)
     with open(os.path.join(folder, "plan.json"), "wb") as handle:
-        handle.write(plans.canonical_bytes({**MADE, "resume": {"attempt": said, "name": "3"}}))
+        point = {"attempt": said, "name": "3"}
+        handle.write(plans.canonical_bytes({**MADE, "resume": point, "supervised": True}))
     nodes = [node("node1", rank(0)), node("node2", rank(1))]
     assert run_action("run_record", dict(arguments, number=2, nodes=nodes))["resumed"] == resumed
