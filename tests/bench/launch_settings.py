@@ -28,9 +28,10 @@ from pathlib import Path
 import bare_drill
 import bare_faults
 import goodput
+from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launcher_table
 
 LIMIT = 300  # seconds that one training gets
-HEAD_START = 1.5
+HEAD_START = launcher_table.LAUNCHERS["paddle"]["head_start"]
 FIRST_FREE, LAST_FREE = bare_faults.PORT + 1, bare_faults.PORT + 20
 # What each way changes.
 WAYS = {
@@ -93,8 +94,8 @@ def train(site, epochs, head_start=HEAD_START, bound=False, **settings):
         finally:
             for terminal in terminals:
                 terminal.close()
-    times = steps.times
-    return {"first_step": times[0] - begun, "step": (times[-1] - times[0]) / (len(times) - 1)}
+    first, last = steps.times[0], steps.times[-1]
+    return {"first_step": first - begun, "step": (last - first) / (len(steps.made) - 1)}
 
 
 def describe(values):
@@ -119,15 +120,14 @@ def main():
     asked.add_argument("-i", "--inventory", default=inventory)
     asked.add_argument("--rounds", type=int, default=5)
     asked.add_argument("--epochs", type=int, default=6)
-    asked.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     asked.add_argument("--json", type=Path)
     asked = asked.parse_args()
     os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     bare_drill.left_in(bare_drill.FOLDER)
     site, found = goodput.Bare(asked.inventory), {}
     for number in range(asked.rounds + 1):
-        for way in asked.ways:
-            figures = train(site, asked.epochs, **WAYS[way])
+        for way, changes in WAYS.items():
+            figures = train(site, asked.epochs, **changes)
             print(way, {key: round(value, 2) for key, value in figures.items()}, flush=True)
             if number:  # the first round brings caches
                 for key, value in figures.items():

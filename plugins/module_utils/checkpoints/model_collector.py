@@ -60,7 +60,10 @@ def find_checkpoint(attempt_dir, folders, patterns, wanted):
     }
     if wanted == "none":
         return dict(result, note="left on the nodes, as collect_checkpoint says")
-    root = _open_folder(attempt_dir)
+    try:
+        root = _open_folder(attempt_dir)
+    except FileNotFoundError:  # a spare has no directory of an attempt before it stood in
+        return dict(result, note="this node was not in the attempt")
     try:
         for kind in [wanted] + [kind for kind in patterns if kind != wanted]:
             for folder in folders:

@@ -97,6 +97,7 @@ class Program:
             calls = channel.calls_of(peers, order.mesh, order.first)
         self.channel = channel.Channel(channel.path_of(order.run, order.node), calls, sys.stderr)
         self.alive_at = self.status_at = self.wish_at = -1e9
+        self.was_training = False
         self.heard_at, self.over_at = now, None
         self.status = {}
         self.announcer = announcer.Announcer(place, order)
@@ -245,13 +246,14 @@ class Program:
             self.attempts.start(action["attempt"], run.members, run.point, run.planned_by)
 
     def _wish(self, now, is_training):
-        """Ask for a stop that a person wants, until a majority has it.
+        """Ask for the stop of the run where a person asked for it, until a majority has it.
 
-        is_training: whether this node's processes run. They end by the stop, so their end must not
-        count as a failure before the wish does.
+        is_training: whether this node's processes run. They end by the stop, and their end must not
+        count as a failure before the stop does.
         """
-        is_early = is_training and now - self.wish_at < WISH_SECONDS
-        if is_early or not self.supervisor.run.is_open():
+        has_ended, self.was_training = self.was_training and not is_training, is_training
+        is_due = has_ended or now - self.wish_at >= WISH_SECONDS
+        if not is_due or not self.supervisor.run.is_open():
             return
         self.wish_at = now
         if os.path.exists(self._path(orders.WISH)):

@@ -35,9 +35,9 @@ from .summary import Json, are_as_planned, log_table, model_line, reported_endpo
 
 # A verdict's sentence with all its candidates; what a log says in it has been cut before.
 LONGEST = 20_000
-# The remark on the model of an attempt that its nodes follow up. A copy would take the link and the
-# processors from the next attempt.
-LEFT = "left on the nodes, which go on from it"
+# The remark on the model of an attempt after which the nodes restart the run. To copy it would take
+# the link and the processors from the next attempt.
+LEFT = "what the attempt has saved stays on the nodes, which restart the run"
 
 
 def _write_text(path: str, text: str) -> None:
@@ -152,8 +152,8 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
 
     Return {run_dir, run, attempt, verdict, summary, again, supervised, goes_on, resumed}. goes_on:
     whether the nodes restart the run, so that its trained model is that of a later attempt.
-    resumed: the attempt that its nodes went on from, 0 for none. Raises ValueError where the plan is
-    missing.
+    resumed: the attempt that its nodes went on from, 0 for none. Raises ValueError where the plan
+    is missing.
     """
     run_dir, number = _run_directory(params), params["number"]
     plan = run_json.read_plan(run_dir, number)
@@ -184,9 +184,7 @@ def record_end(params: Json, check_mode: bool = False) -> dict[str, Any]:
     final = entry["verdict"]
     supervised = run_json.is_supervised(run_dir, plan)
     goes_on = supervised and bool((again or {}).get("again"))
-    note = entry["model"].get("note") or ""
-    if goes_on and not saved:
-        note = LEFT
+    note = entry["model"].get("note") or (LEFT if goes_on and not saved else "")
     lines = summarize(
         final, entry["ranks"], plan["ranks"], nodes, shown_dir, saved, plan, note, goes_on
     )
@@ -216,7 +214,8 @@ def _earlier(resume: Json | None, number: int) -> int:
 def record_model(params: Json, check_mode: bool = False) -> dict[str, Any]:
     """Note the trained model that was copied after the end of an attempt.
 
-    Return {run_dir, line}: the summary's line about it. Raises OSError.
+    An earlier attempt keeps what is known of its model where none was found now. Return {run_dir,
+    line}: the summary's line about it. Raises OSError.
     """
     run_dir, number = _run_directory(params), params["number"]
     saved, model = _list_checkpoint(run_dir, number), params.get("checkpoint") or {}
@@ -225,8 +224,10 @@ def record_model(params: Json, check_mode: bool = False) -> dict[str, Any]:
             record = run_json.read(run_dir)
             if record:
                 known = run_json.attempt_entry(record, number)
-                entry = dict(known, checkpoint=saved, model=model or known["model"])
-                run_json.write_entry(run_dir, record, entry)
+                is_newest = number >= max(item["number"] for item in record["attempts"])
+                if is_newest or model.get("kind"):
+                    entry = dict(known, checkpoint=saved, model=model or known["model"])
+                    run_json.write_entry(run_dir, record, entry)
                 run_json.make_private(run_dir)
     line = model_line(_shown_dir(params), saved, model.get("note"))
     secrets = secrets_of(run_json.read_plan(run_dir, number) or {})

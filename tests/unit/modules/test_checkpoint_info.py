@@ -142,6 +142,8 @@ def test_none_stays_where_it_is_and_nothing_saved_is_said(found, run_module, tmp
         "last": "last",
     }
     assert run_module(module, arguments)["saved"]["note"].endswith(" saved none")
+    absent = run_module(module, dict(arguments, path=str(tmp_path / "absent")))
+    assert absent["saved"]["kind"] == "" and not absent.get("failed")
 
 
 def test_an_empty_file_is_said(found, run_module, tmp_path):

@@ -412,6 +412,10 @@ def test_a_model_that_is_copied_after_the_verdict_is_added_to_the_record(run_act
         run_action("run_record", dict(arguments, nodes=nodes[1:]))["summary"]
     )
     assert json.loads(read(runs, "run.json"))["attempts"][0]["model"] == saved
+    # A later attempt's first node may not have it.
+    run_action("run_record", dict(arguments, number=2, nodes=nodes))
+    run_action("run_record", dict(collected, number=1, checkpoint={"kind": "", "note": "none"}))
+    assert json.loads(read(runs, "run.json"))["attempts"][0]["model"] == saved
 
 
 def test_nobody_else_reads_what_came_with_a_generous_mode(run_action, started):

@@ -274,15 +274,37 @@ def test_a_wish_on_one_node_ends_the_run_on_all(world):
     assert not list(world.folder.glob("*.s"))
 
 
-def test_a_stop_counts_before_the_end_that_it_brings(world, monkeypatch):
+@pytest.fixture
+def asked(world, monkeypatch):
+    """The programs of a run that a person stops, with no look for that before its end."""
     world.agree()
     monkeypatch.setattr(node_supervisor, "WISH_SECONDS", 1e6)
     for name in NODES:
         world.programs[name].wish_at = node_supervisor.clock()
         put(world.folder / name, {orders.WISH: "{}"})
-    world.on("node2").fail(code=1, at=0.0, said=VALUE)
-    world.until(lambda program: program._is_over(node_supervisor.clock()))
-    assert [world.status(name)["is_stopped"] for name in NODES] == [True] * 3
+    return world
+
+
+def test_a_stop_counts_before_the_end_that_it_brings(asked):
+    asked.on("node2").fail(code=1, at=0.0, said=VALUE)
+    asked.until(lambda program: program._is_over(node_supervisor.clock()))
+    assert [asked.status(name)["is_stopped"] for name in NODES] == [True] * 3
+
+
+def test_a_stop_counts_while_the_processes_end(asked):
+    asked.on("node2").ends = True
+    asked.until(lambda program: program.supervisor.run.is_stopped)
+
+
+def test_a_stop_that_no_majority_hears_is_not_asked_for_at_each_look(world, monkeypatch):
+    asks = []
+    each = world.programs["node1"]
+    monkeypatch.setattr(each.supervisor, "request", lambda value, _now: asks.append(value["kind"]))
+    put(world.folder / "node1", {orders.WISH: "{}"})
+    now = node_supervisor.clock()
+    for is_training in (True, False, False, False):
+        each._wish(now, is_training)
+    assert asks == ["stop", "stop"]
 
 
 def test_a_node_with_a_wish_begins_nothing_even_where_it_cannot_ask(world, monkeypatch):
