@@ -29,8 +29,12 @@ demo: engine setup ## Docker nodes on this machine (NODES=2) and one training on
 	@printf '\n$$ %s\n' '$(TRAIN)'
 	@$(DEMO) $(TRAIN)
 
-bench: engine dev ## the product beside other tools, on eight nodes with limited links; as root; writes docs/benchmarks.md (half an hour)
+bench: engine dev ## the product beside other tools, on eight nodes with limited links and on molecule's two; as root; writes docs/benchmarks.md (two hours)
 	@python tests/bench/benchmarks.py --write
+	@ansible-playbook -i molecule/inventory playbooks/local.yml
+	@ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=paddledetection
+	@python tests/bench/start_times.py --write
+	@python tests/bench/launch_settings.py --write
 
 start-faults: engine dev # start faults on molecule's two nodes: bare Paddle beside check.yml; prints the table of docs/faults.md
 	@ansible-playbook -i molecule/inventory playbooks/local.yml

@@ -20,7 +20,6 @@ import argparse
 import datetime
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -29,11 +28,11 @@ from pathlib import Path
 import environments
 import logs
 import many_nodes
+import page
 import rig as rigs
 import starts
 import transfers
 
-PAGE = rigs.PROJECT / "docs/benchmarks.md"
 ROWS = {**transfers.ROWS, **starts.ROWS, **environments.ROWS, **logs.ROWS, **many_nodes.ROWS}
 OURS = "Trainyard"
 # Columns after the seconds.
@@ -98,26 +97,17 @@ def table(found):
 
 def write_page(results):
     """Put each measured row's table between its marks in docs/benchmarks.md."""
-    text = PAGE.read_text()
     for name, found in results.items():
         note = f"{found['date']}, rounds: {found['rounds']}"
         if found.get("rate"):
             note += f", links of {found['rate']:.0f} Mbit/s (iperf3)"
-        block = "\n".join([*table(found), "", f"{note}."])
-        pattern = re.compile(
-            rf"(<!-- bench {name}: begin -->\n).*?(<!-- bench {name}: end -->)", re.DOTALL
-        )
-        if not pattern.search(text):
-            sys.exit(f"{PAGE} has no marks for the row {name}")
-        text = pattern.sub(lambda found, block=block: found[1] + block + "\n" + found[2], text)
-    PAGE.write_text(text)
+        page.write(name, [*table(found), "", f"{note}."])
 
 
 def main():
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     # The rows that the page has. The others are measured on request.
-    page = PAGE.read_text()
-    shown = [row for row in ROWS if f"<!-- bench {row}: begin -->" in page]
+    shown = [row for row in ROWS if page.has(row)]
     asked.add_argument("--only", nargs="*", default=shown, choices=list(ROWS))
     asked.add_argument("--rounds", type=int, default=5)
     asked.add_argument("--nodes", type=int, default=8)

@@ -4,7 +4,7 @@
 goodput.json's and log_stress.py's.
 
 .venv/bin/python tests/bench/drill_page.py --drill runs/drill/drill.json [--bare FOLDER/bare.json]
-[--goodput FOLDER/goodput.json] [--logs FILE]
+[--goodput FOLDER/goodput.json] [--linked FOLDER/goodput.json] [--logs FILE]
 """
 
 from __future__ import annotations
@@ -170,6 +170,7 @@ def main():
     )
     asked.add_argument("--bare")
     asked.add_argument("--goodput")
+    asked.add_argument("--linked", help="of goodput.py --link")
     asked.add_argument("--logs")
     asked.add_argument("--page", type=Path, default=PAGE)
     asked = asked.parse_args()
@@ -190,10 +191,11 @@ def main():
             os.cpu_count(),
         )
     parts["bare"] = lines(BARE_HEAD, bare_rows(ours, bare)) if bare else None
-    parts["goodput"] = None
-    if ways:
-        recoveries = lines(RECOVERY_HEAD, recovery_rows(ways))
-        parts["goodput"] = lines(WAY_HEAD, way_rows(ways)) + "\n" + recoveries
+    for name, found in (("goodput", ways), ("linked", read(asked.linked))):
+        parts[name] = None
+        if found:
+            recoveries = lines(RECOVERY_HEAD, recovery_rows(found))
+            parts[name] = lines(WAY_HEAD, way_rows(found)) + "\n" + recoveries
     parts["logs"] = lines(LOG_HEAD, log_rows(logs)) if logs else None
     text = asked.page.read_text(encoding="utf-8")
     for name, part in parts.items():

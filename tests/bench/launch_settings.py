@@ -7,6 +7,7 @@ Not part of CI and nothing is asserted: the figures depend on the machine. The s
 Docker nodes that are ready for PaddleDetection (playbooks/provision.yml -e suite=paddledetection).
 
 .venv/bin/python tests/bench/launch_settings.py -i INVENTORY [--rounds 5] [--epochs 6] [--json FILE]
+    [--write]
 
 The ways take turns. Each begins with its two commands typed, its code, data and environment in
 place. `planned` has the words and variables of our plan (suites/launcher_table.py) and its head
@@ -28,6 +29,7 @@ from pathlib import Path
 import bare_drill
 import bare_faults
 import goodput
+import page
 from ansible_collections.trainyard.cluster.plugins.module_utils.suites import launcher_table
 
 LIMIT = 300  # seconds that one training gets
@@ -121,6 +123,7 @@ def main():
     asked.add_argument("--rounds", type=int, default=5)
     asked.add_argument("--epochs", type=int, default=6)
     asked.add_argument("--json", type=Path)
+    asked.add_argument("--write", action="store_true", help="the table into docs/benchmarks.md")
     asked = asked.parse_args()
     os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     bare_drill.left_in(bare_drill.FOLDER)
@@ -134,9 +137,11 @@ def main():
                     found.setdefault(way, {}).setdefault(key, []).append(value)
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))
-    print("| settings | first step | ratio | a step | ratio |\n| --- | --- | --- | --- | --- |")
-    for row in rows(found):
-        print("| {} |".format(" | ".join(row)))
+    table = ["| settings | first step | ratio | a step | ratio |", "|" + " --- |" * 5]
+    table += ["| {} |".format(" | ".join(row)) for row in rows(found)]
+    print("\n".join(table))
+    if asked.write:
+        page.write("settings", [*table, "", page.note(asked.rounds)])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ two SSH sessions, in turns: a table for docs/benchmarks.md.
 Not part of CI and nothing is asserted: the figures depend on the machine. The site is one of two
 Docker nodes that are ready for PaddleDetection (playbooks/provision.yml -e suite=paddledetection).
 
-.venv/bin/python tests/bench/start_times.py -i INVENTORY [--rounds 5] [--json FILE]
+.venv/bin/python tests/bench/start_times.py -i INVENTORY [--rounds 5] [--json FILE] [--write]
 
 Both train one epoch of the same job. One loop on node1 looks for the first step line ten times a
 second, the same for both, and nothing else looks. Bare Paddle begins with its two commands typed
@@ -30,6 +30,7 @@ from pathlib import Path
 
 import bare_drill
 import goodput
+import page
 
 LIMIT = 300  # seconds that one training gets
 # Prints the time at which a log that is newer than this loop has its first step line.
@@ -133,6 +134,7 @@ def main():
     asked.add_argument("-i", "--inventory", default=inventory)
     asked.add_argument("--rounds", type=int, default=5)
     asked.add_argument("--json", type=Path)
+    asked.add_argument("--write", action="store_true", help="the table into docs/benchmarks.md")
     asked = asked.parse_args()
     os.environ["PATH"] = "{}:{}".format(Path(sys.executable).parent, os.environ["PATH"])
     out = Path(tempfile.mkdtemp(prefix="start-times-"))
@@ -149,9 +151,11 @@ def main():
                 found.setdefault(key, []).append(value)
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))
-    print("| what | Trainyard | peer | ratio |\n| --- | --- | --- | --- |")
-    for row in rows(found):
-        print("| {} |".format(" | ".join(row)))
+    table = ["| what | Trainyard | peer | ratio |", "| --- | --- | --- | --- |"]
+    table += ["| {} |".format(" | ".join(row)) for row in rows(found)]
+    print("\n".join(table))
+    if asked.write:
+        page.write("first-step", [*table, "", page.note(asked.rounds)])
 
 
 if __name__ == "__main__":
