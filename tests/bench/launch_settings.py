@@ -137,11 +137,8 @@ def main():
                     found.setdefault(way, {}).setdefault(key, []).append(value)
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))
-    table = ["| settings | first step | ratio | a step | ratio |", "|" + " --- |" * 5]
-    table += ["| {} |".format(" | ".join(row)) for row in rows(found)]
-    print("\n".join(table))
-    if asked.write:
-        page.write("settings", [*table, "", page.note(asked.rounds)])
+    head = ["settings", "first step", "ratio", "a step", "ratio"]
+    page.show("settings", head, rows(found), asked.rounds, asked.write)
 
 
 if __name__ == "__main__":

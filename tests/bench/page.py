@@ -29,6 +29,18 @@ def write(row, lines: Sequence[str]):
     PAGE.write_text(pattern.sub(lambda found: f"{found[1]}{block}\n{found[2]}", text))
 
 
+def show(row, head: Sequence[str], rows, rounds, written):
+    """Print a table, and put it between the marks of a row.
+
+    rows: of cells. rounds: how many were measured. written: whether the page gets it.
+    """
+    cells = [head, ["---"] * len(head), *rows]
+    table = ["| {} |".format(" | ".join(line)) for line in cells]
+    print("\n".join(table))
+    if written:
+        write(row, [*table, "", note(rounds)])
+
+
 def note(rounds):
     """Return the line below a table. rounds: how many were measured."""
     return f"{datetime.date.today().isoformat()}, rounds: {rounds}."

@@ -151,11 +151,8 @@ def main():
                 found.setdefault(key, []).append(value)
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))
-    table = ["| what | Trainyard | peer | ratio |", "| --- | --- | --- | --- |"]
-    table += ["| {} |".format(" | ".join(row)) for row in rows(found)]
-    print("\n".join(table))
-    if asked.write:
-        page.write("first-step", [*table, "", page.note(asked.rounds)])
+    head = ["what", "Trainyard", "peer", "ratio"]
+    page.show("first-step", head, rows(found), asked.rounds, asked.write)
 
 
 if __name__ == "__main__":
