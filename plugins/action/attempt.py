@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import agent_action, zipapp
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import agent_action
 
 
 class ActionModule(agent_action.AgentAction):

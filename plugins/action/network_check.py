@@ -15,8 +15,8 @@ from ansible import constants as C
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import check_lock
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import agent_action
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import Result
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import agent_action
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.network import meeting
 
 # The arguments of each state.

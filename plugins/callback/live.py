@@ -38,6 +38,7 @@ from ansible import constants as C
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import sanitize
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import module_payload
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import (
     broken_pipe,
     interruption,
@@ -288,6 +289,11 @@ class CallbackModule(quiet_callback.QuietCallback):
     def v2_playbook_on_play_start(self, play):
         self._leave()
         super().v2_playbook_on_play_start(play)
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        """Build the task's payload once for all its workers, which are forked after this."""
+        module_payload.prepare(task.action)
+        super().v2_playbook_on_task_start(task, is_conditional)
 
     def _task_start(self, task, prefix=None):
         self._leave()

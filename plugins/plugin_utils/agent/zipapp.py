@@ -13,7 +13,7 @@ import functools
 import io
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ansible_collections.trainyard.cluster.plugins.module_utils import agent
@@ -56,9 +56,13 @@ def build(program: str = "agent.main") -> bytes:
     entries = {"__main__.py": _START.format(package=PACKAGE, program=program).encode()}
     entries[f"{PACKAGE}/__init__.py"] = b""
     for path in closure(program):
-        source = _DOCSTRING.sub(_empty_docstring, _COMMENT.sub(b"", path.read_bytes()))
-        entries[f"{PACKAGE}/{path.relative_to(SOURCES).as_posix()}"] = source
+        entries[f"{PACKAGE}/{path.relative_to(SOURCES).as_posix()}"] = stripped(path)
     return pack(entries)
+
+
+def stripped(path: Path) -> bytes:
+    """Return a source without comments and without the docstrings of functions and classes."""
+    return _DOCSTRING.sub(_empty_docstring, _COMMENT.sub(b"", path.read_bytes()))
 
 
 def _empty_docstring(match: re.Match[bytes]) -> bytes:
@@ -79,8 +83,13 @@ def pack(entries: dict[str, bytes]) -> bytes:
 
 def closure(program: str) -> list[Path]:
     """Return the sorted sources of a program: its own and its imports."""
+    return reached_from([SOURCES.joinpath(*program.split(".")).with_suffix(".py")])
+
+
+def reached_from(paths: Iterable[Path]) -> list[Path]:
+    """Return the sorted sources that are reached from some of module_utils, with these."""
     reached: set[Path] = set()
-    waiting = {SOURCES.joinpath(*program.split(".")).with_suffix(".py")}
+    waiting = set(paths)
     while waiting:
         path = waiting.pop()
         reached.add(path)

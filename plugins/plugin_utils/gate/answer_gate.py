@@ -30,6 +30,8 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable,
 )
 
+from ..agent import module_payload
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -244,6 +246,15 @@ class Gated(ModuleAction):
             return validate(name, answer, arguments)
         except InvalidAnswer as error:
             return refusal(name, node, error)
+
+    def _configure_module(
+        self, module_name: str, module_args: dict[str, Any], task_vars: dict[str, Any]
+    ) -> tuple[Any, str]:
+        """Return a module's payload and its path. The product's modules have one of their own."""
+        payload = module_payload.configured(self, module_name, module_args, task_vars)
+        if payload is None:
+            payload = super()._configure_module(module_name, module_args, task_vars)
+        return payload
 
     def _low_level_execute_command(
         self, cmd: Any, sudoable: Any = True, in_data: Any = None, *rest: Any, **more: Any

@@ -26,7 +26,7 @@ PEER_BYTES = 140246
 PROGRAMS = ["agent.main", "agent.drill_probe", "recovery.checkpoint_replicator"]
 # Of module_utils/agent these travel alone: the first starts an archive, the second stands in the
 # plan of a rehearsal, the third has an archive of its own.
-ALONE = {"stdin_boot.py", "rehearsal_rank.py", "drill_probe.py"}
+ALONE = {"stdin_boot.py", "rehearsal_rank.py", "drill_probe.py", "node_module.py"}
 
 
 def entries(program="agent.main"):

@@ -7,8 +7,8 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-from ..gate import answer_gate
-from . import zipapp
+from ..agent import zipapp
+from . import answer_gate
 
 
 class AgentAction(answer_gate.Gated, ActionBase):
