@@ -15,9 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ansible.module_utils import _internal
-from ansible.module_utils.common import warnings
-from ansible.module_utils.testing import patch_module_args
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import init_plugin_loader
 
@@ -25,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # As ansible-playbook does it: the collection is known with its metadata before anything imports it.
 init_plugin_loader([str(ROOT / "collections")])
-from ansible_collections.trainyard.cluster.plugins.module_utils.agent import priority
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import node_module, priority
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answer_gate
 
 
@@ -77,17 +74,14 @@ def lowered(monkeypatch):
 
 @pytest.fixture
 def run_module(capsys, monkeypatch, lowered):
-    """Run a module's main() with arguments, as Ansible does; returns its JSON result."""
+    """Run a module's main() with arguments, as a node does; returns its JSON result."""
 
     def run(module, arguments, check=False):
         capsys.readouterr()
-        # Once a test has imported a plugin, warnings would go to the controller's terminal; a
-        # module runs alone, and returns its own.
-        monkeypatch.setattr(_internal, "is_controller", False)
-        monkeypatch.setattr(warnings, "_global_warnings", {})
-        with patch_module_args(dict(arguments, _ansible_check_mode=check)), pytest.raises(
-            SystemExit
-        ):
+        monkeypatch.setattr(module, "AnsibleModule", node_module.AnsibleModule)
+        given = json.dumps(dict(arguments, _ansible_check_mode=check))
+        monkeypatch.setattr(sys, "argv", [module.__name__, given])
+        with pytest.raises(SystemExit):
             module.main()
         result = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
         hold_against_schema(module.__name__, result, arguments)

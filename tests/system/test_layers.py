@@ -42,7 +42,7 @@ ON_CONTROLLER = {
     "environments": ("base environments", ""),
     "gate": ("base", "agent"),
     "inputs": ("base plan suites", "plan"),
-    "agent": ("base", ""),
+    "agent": ("", ""),
     "live": ("attempts base", "base"),
     "mesh": ("base mesh", ""),
     "plan": ("attempts base mesh plan suites", ""),

@@ -3,9 +3,9 @@
 
 Ansible brings its own with each task: fifty sources, which the node's Python compiles each time, in
 0.25 s of a processor. This class takes their place in the payload of the product's modules
-(plugin_utils/agent/module_payload.py). It reads the same argument specs and gives the same results
-(tests/unit/agent/test_node_module.py compares the two). Nothing is masked in a result, since it
-does not repeat the arguments.
+(plugin_utils/agent/module_payload.py). It reads each module's arguments as Ansible's does
+(tests/unit/agent/test_node_module.py compares the two), and the unit tests of the modules use it.
+Nothing is masked in a result, since it does not repeat the arguments.
 
 It imports no other source of the product, because it lies in the archive in the place of
 ansible.module_utils.basic.
@@ -183,7 +183,7 @@ class AnsibleModule:
 
     def fail_json(self, msg, **result):
         """Print a result that fails the task and end the module."""
-        self._print({**result, "msg": msg, "failed": True})
+        self._print({"changed": False, **result, "msg": msg, "failed": True})
         sys.exit(1)
 
     def _print(self, result):
@@ -199,22 +199,22 @@ class AnsibleModule:
         """
         if isinstance(argv, str):
             argv = shlex.split(argv)
-        argv = [_path(word) for word in argv if word is not None]
         try:
             program = subprocess.Popen(
-                argv,
+                [_path(word) for word in argv if word is not None],
                 stdin=subprocess.PIPE if data else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, **(environ_update or {})},
             )
-        except OSError as error:
+            if data:
+                program.stdin.write((data + "\n").encode("utf-8", "surrogateescape"))
+                program.stdin.close()
+        except (OSError, ValueError) as error:
             if not handle_exceptions:
                 raise
-            self.fail_json(msg=f"Error executing command: {error}", rc=error.errno)
-        if data:
-            program.stdin.write((data + "\n").encode("utf-8", "surrogateescape"))
-            program.stdin.close()
+            code = getattr(error, "errno", None) or 257
+            self.fail_json(msg=f"Error executing command: {error}", rc=code)
         out, err = _read_outputs(program)
         return program.returncode, out, err
 

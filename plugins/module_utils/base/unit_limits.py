@@ -149,7 +149,7 @@ def in_unit(run, python):
     It leaves nothing behind. The unit's name differs from an attempt's (trainyard-...) and from the
     network check's (yardcheck-...), so that no program takes it for one.
     """
-    # inspect finds the text also in the zip that Ansible sends.
+    # inspect finds the text also in the archive of a module.
     source = inspect.getsource(sys.modules[__name__])
     argv = [
         "timeout",

@@ -1,4 +1,4 @@
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: GPL-3.0-or-later
 """Payload of a module of the product, for a node's Python.
 
 Ansible's own payload (AnsiballZ) has Ansible's library, which the node compiles for each task. This
@@ -21,8 +21,8 @@ from ansible.executor.interpreter_discovery import (
     InterpreterDiscoveryRequiredError,
     discover_interpreter,
 )
+from ansible.module_utils.common.json import Direction, get_module_encoder
 from ansible.plugins.loader import module_loader
-from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 
 from . import zipapp
 
@@ -33,6 +33,11 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _OURS = "trainyard.cluster."
+# Modules that an action plugin runs, beside the one that the task names.
+_RUN_BY = {
+    _OURS + "attempt_monitor": (_OURS + "attempt",),
+    _OURS + "tree_send": (_OURS + "tree_fetch", _OURS + "tree_install"),
+}
 _PYTHON = "/usr/bin/python"  # by which Ansible knows that a module is one of Python
 _SCHEMAS = Path(__file__).resolve().parents[1] / "gate" / "answers"
 _WORD = re.compile(r"\w+")
@@ -45,15 +50,16 @@ sys.path[:] = [path for path in sys.path if path]
 import base64
 scope = {"__name__": "stdin_boot"}
 exec(compile(%r, "stdin_boot.py", "exec"), scope)
-scope["run_module"](base64.b64decode(%r), %r)
+scope["run_module"](base64.b64decode(%r), %r, module_fqn=%r)
 """
 
 
 def prepare(name: str) -> None:
-    """Build a module's archive before Ansible forks the workers of its task."""
-    path = _path_of(name)
-    if path:
-        encoded(path)
+    """Build the archives of a task before Ansible forks its workers. name: of the task's module."""
+    for module in (name, *_RUN_BY.get(name, ())):
+        path = _path_of(module)
+        if path:
+            encoded(path)
 
 
 def configured(
@@ -67,7 +73,7 @@ def configured(
     if path is None or action._task.async_val:
         return None
     built = module_common._BuiltModule(
-        b_module_data=program(path, plain(arguments)),
+        b_module_data=program(path, arguments),
         module_style="new",
         shebang=_interpreter_line(action, variables),
         serialization_profile="legacy",
@@ -119,7 +125,10 @@ def program(path: str, arguments: dict[str, Any]) -> bytes:
     path: of the module's source. Raises OSError.
     """
     boot = (zipapp.SOURCES / "agent" / "stdin_boot.py").read_text(encoding="utf-8")
-    return (_PROGRAM % (boot, encoded(path), json.dumps(arguments))).encode("ascii")
+    encoder = get_module_encoder("legacy", Direction.CONTROLLER_TO_MODULE)
+    given = json.dumps(arguments, cls=encoder)
+    name = _OURS + Path(path).stem
+    return (_PROGRAM % (boot, encoded(path), given, name)).encode("ascii")
 
 
 @functools.lru_cache(maxsize=64)

@@ -261,7 +261,7 @@ class Gated(ModuleAction):
     ) -> Any:
         """Run a command on the node. A module travels to it over standard input."""
         if in_data is not None and self._is_background:
-            # A module's first instructions are imports, the half of its time.
+            # A module's first instructions are imports, a good part of its time.
             cmd = f"nice -n 19 env {cmd}"
         execute: Any = super()._low_level_execute_command
         return execute(cmd, sudoable, in_data, *rest, **more)

@@ -25,7 +25,7 @@ from core_support import ROOT, agent_archive, put
 PEER_BYTES = 140246
 PROGRAMS = ["agent.main", "agent.drill_probe", "recovery.checkpoint_replicator"]
 # Of module_utils/agent these travel alone: the first starts an archive, the second stands in the
-# plan of a rehearsal, the third has an archive of its own.
+# plan of a rehearsal, the third has an archive of its own, the fourth is for the modules' archives.
 ALONE = {"stdin_boot.py", "rehearsal_rank.py", "drill_probe.py", "node_module.py"}
 
 
@@ -142,6 +142,12 @@ def test_comments_and_docstrings_stay_behind_and_nothing_else():
             source = (ROOT / "plugins/module_utils" / name.partition("/")[2]).read_text()
             assert ast.dump(ast.parse(content)) == without_docstrings(source), name
             assert len(content.splitlines()) == len(source.splitlines())
+
+
+@pytest.mark.parametrize("path", sorted(zipapp.SOURCES.rglob("*.py")))
+def test_a_payload_of_a_module_keeps_the_same_of_every_source(path):
+    stripped = ast.dump(ast.parse(zipapp.stripped(path)))
+    assert stripped == without_docstrings(path.read_text())
 
 
 def test_it_costs_fewer_bytes_than_the_files_did():

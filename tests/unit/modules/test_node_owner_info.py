@@ -26,7 +26,6 @@ def test_who_holds_the_node(run_module, monkeypatch):
     assert run_module(module, {}) == {
         "changed": False,
         "held": HELD,
-        "invocation": {"module_args": {"base": ".trainyard"}},
     }
 
 
