@@ -31,13 +31,19 @@ SUDO = """#!%s
 import ast, json, os, sys
 print("BECOME-SUCCESS-" + sys.argv[-1].split("BECOME-SUCCESS-")[1].split()[0], flush=True)
 # The payload ends with a call whose words are literals: which module, and its arguments.
-calls = [n for n in ast.walk(ast.parse(sys.stdin.buffer.read())) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "_ansiballz_main"]
-given = {word.arg: word.value.value for word in calls[-1].keywords if isinstance(word.value, ast.Constant)}
-arguments = json.loads(given["params"])["ANSIBLE_MODULE_ARGS"]
-name = given["ansible_module"].rpartition(".")[2]
+calls = [n for n in ast.walk(ast.parse(sys.stdin.buffer.read())) if isinstance(n, ast.Call)]
+# Ansible's own payload, or the product's.
+theirs = [n for n in calls if getattr(n.func, "id", "") == "_ansiballz_main"]
+ours = [n for n in calls if ast.unparse(n.func) == "scope['run_module']"]
+given = {word.arg: word.value.value for word in (theirs + ours)[-1].keywords if isinstance(word.value, ast.Constant)}
+if theirs:
+    arguments, name = json.loads(given["params"])["ANSIBLE_MODULE_ARGS"], given["ansible_module"]
+else:
+    arguments, name = json.loads(ours[-1].args[1].value), given["module_fqn"]
+name = name.rpartition(".")[2]
 with open(os.environ["NODE"] + "/root", "a") as handle:
     said = {key: value for key, value in arguments.items() if not key.startswith("_ansible")}
-    handle.write(json.dumps([name, said, os.environ["LOGIN"], sys.argv[-1]]) + "\\n")
+    handle.write(json.dumps([name, said, os.environ["LOGIN"], sys.argv[-1], not theirs]) + "\\n")
 with open(os.environ["NODE"] + "/answers") as handle:
     print(json.dumps(json.load(handle).get(name, {"changed": True})))
 """
@@ -72,7 +78,7 @@ class Site:
     """One node that is pretended in a folder, and what was asked of its root."""
 
     def __init__(self, folder):
-        self.folder = folder
+        self.folder, self.actions = folder, folder / "actions"
         for name, text in (("ssh", SSH), ("sudo", SUDO)):
             (folder / name).write_text(text % sys.executable)
             (folder / name).chmod(0o755)
@@ -110,7 +116,7 @@ class Site:
             ANSIBLE_BECOME_ALLOW_SAME_USER="true",
             # Without the gate, which refuses most of these answers before: what root does must not
             # rest on it alone.
-            ANSIBLE_ACTION_PLUGINS=str(self.folder / "actions"),
+            ANSIBLE_ACTION_PLUGINS=str(self.actions),
         )
         command = [
             str(Path(sys.executable).with_name("ansible-playbook")),
@@ -130,9 +136,11 @@ class Site:
 
     def root(self):
         """Return [(module, arguments)] of what root was asked for."""
-        return [
-            (name.rpartition(".")[2], given) for name, given, _login, _words in self._lines("root")
-        ]
+        return [(name.rpartition(".")[2], given) for name, given, *_rest in self._lines("root")]
+
+    def ours(self):
+        """Return the modules that came in the product's own payload."""
+        return {each[0] for each in self._lines("root") if each[4]}
 
     def logins(self):
         """Return (the accounts that logged in, the accounts that became root, the commands that
@@ -215,6 +223,16 @@ def test_root_is_the_administrators_and_runs_the_systems_python(site):
     assert words and all(
         word.endswith(" /usr/bin/python3") and "PYTHONNOUSERSITE=1" in word for word in words
     ), words
+
+
+def test_root_gets_the_same_arguments_in_the_payload_that_comes_with_the_gate(site):
+    site.actions = ROOT / "plugins" / "action"
+    assert site.play(BARE, BARE, READY) == 0, site.said
+    assert short(site.root()) == EXPECTED
+    assert site.logins()[:2] == ({"trainer", "keeper"}, {"keeper"})
+    (given,) = [given for name, given in site.root() if name == "training_account"]
+    assert given == dict(GIVEN, lowest_uid=1000)
+    assert site.ours() == {"training_account"}
 
 
 def test_with_one_account_it_becomes_root_itself(site):

@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import io
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import types
 import zipfile
 
 import pytest
 from ansible.executor.interpreter_discovery import InterpreterDiscoveryRequiredError
+from ansible_collections.trainyard.cluster.plugins.module_utils.agent import stdin_boot
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import module_payload, zipapp
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import connection_failure
 
 LIBRARY = zipapp.SOURCES.parents[1] / "library"
 MODULES = sorted(module_payload.node_modules() - {"ansible", "common"})
@@ -146,3 +151,62 @@ def test_what_ansible_found_is_a_fact_of_the_host(python_of):
     module_payload.configured(action, "trainyard.cluster.mesh_lines", {}, variables)
     assert action._discovered_interpreter_key == "discovered_interpreter_python"
     assert action._discovered_interpreter == "/usr/bin/python3.9"
+
+
+def test_a_home_that_is_gone_is_left(tmp_path):
+    module = tmp_path / "where.py"
+    module.write_text("import json, os\nprint(json.dumps({'at': os.getcwd()}))\n")
+    line = 'mkdir lost && cd lost && rmdir ../lost && exec "$0"'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable],
+        input=module_payload.program(str(module), {}),
+        capture_output=True,
+        cwd=tmp_path,
+    )
+    assert json.loads(done.stdout) == {"at": "/"}, done.stderr
+
+
+def test_a_python_that_is_too_old_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(stdin_boot, "LEAST_VERSION", (99, 0))
+    with pytest.raises(SystemExit):
+        stdin_boot.run_module(b"", "{}", "trainyard.cluster.checkpoint_info")
+    result = json.loads(capsys.readouterr().out)
+    assert result["failed"] and result["changed"] is False
+    assert connection_failure.classify(result["msg"]).code == "reach.python_too_old"
+
+
+def test_without_space_in_memory_a_file_on_the_disk_does(monkeypatch):
+    tried, real = [], tempfile.TemporaryFile
+
+    def refuse(dir=None):
+        tried.append(dir)
+        if dir:
+            raise OSError("no space")
+        return real()
+
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    os.close(stdin_boot.open_in_memory())
+    assert tried == ["/dev/shm", None]
+
+
+def test_archives_are_built_before_the_workers_are_forked(monkeypatch):
+    built = []
+    monkeypatch.setattr(module_payload, "_path_of", lambda name: name)
+    monkeypatch.setattr(module_payload, "encoded", built.append)
+    module_payload.prepare("trainyard.cluster.tree_send")
+    module_payload.prepare("trainyard.cluster.node_info")
+    assert [name.rpartition(".")[2] for name in built] == [
+        "tree_send",
+        "tree_fetch",
+        "tree_install",
+        "node_info",
+    ]
+
+
+def test_dates_travel_as_ansible_sends_them():
+    text = module_payload.program(
+        str(LIBRARY / "mesh_lines.py"), {"site": datetime.date(2026, 1, 2)}
+    )
+    assert b'"2026-01-02"' in text
