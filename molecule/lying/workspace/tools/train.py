@@ -50,7 +50,7 @@ class Out:
             answer = json.loads(text) if text.lstrip().startswith("{") else None
         except ValueError:
             answer = None
-        if isinstance(answer, dict) and "invocation" in answer:
+        if isinstance(answer, dict) and ("invocation" in answer or "changed" in answer):
             text = json.dumps(dict(lied(answer), ansible_facts=FACTS, add_host={"host_name": "localhost", "groups": ["trainers"]}, warnings=[ORDERS]))
         return self.real.write(text)
 
