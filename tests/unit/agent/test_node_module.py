@@ -153,7 +153,7 @@ def test_results(monkeypatch, capsys):
     assert code == 0
     assert result == {"changed": False, "got": {"a": 1}, "check": False, "warnings": ["slow"]}
     code, result = run(monkeypatch, capsys, {"b": 1}, main)
-    assert code == 1 and result["failed"] and "b" in result["msg"]
+    assert code == 1 and result["failed"] and "b" in result["msg"] and result["changed"] is False
     code, result = run(monkeypatch, capsys, {"_ansible_check_mode": True}, main)
     assert code == 0 and result["skipped"]
 

@@ -81,9 +81,16 @@ def test_a_modules_own_refusal_is_its_message():
     assert connection_failure.words_of(result) == "no room"
 
 
+# Of Ansible's own module, and of one of the product that fails (module_utils/agent/node_module.py).
+ANSWERS = (
+    '{"changed": false, "facts": {}, "invocation": {}}',
+    '{"changed": false, "msg": "no facts", "failed": true}',
+)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("noise", ["Welcome to gpu-01", '{"welcome": "gpu-01"}', "{ 7 jobs\nhello"])
-def test_a_login_that_prints_before_an_answer_is_no_silence(noise):
-    answer = '{"changed": false, "facts": {}, "invocation": {}}'
+def test_a_login_that_prints_before_an_answer_is_no_silence(noise, answer):
     result = {"failed": True, "msg": NO_JSON, "module_stdout": f"{noise}\n{answer}\n"}
     words = connection_failure.words_of(result)
     assert noise.splitlines()[0] in words and "facts" not in words
