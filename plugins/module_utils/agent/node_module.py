@@ -115,6 +115,19 @@ def _read(name, entry, value):
         raise LookupError(f"{name} has a key that is not known: {sorted(entry)}")
     if value is None and not entry.get("required") and entry.get("default") is None:
         return None
+    value = _converted(name, entry, value)
+    values = value if entry.get("type") == "list" else [value]
+    if entry.get("options"):
+        values[:] = [read_arguments(entry["options"], row) for row in values]
+    choices = entry.get("choices")
+    if choices and any(one not in choices for one in values):
+        words = ", ".join(map(str, choices))
+        raise ArgumentError(f"value of {name} must be one of: {words}, got: {value}")
+    return value if entry.get("type") == "list" else values[0]
+
+
+def _converted(name, entry, value):
+    """Return the value of one argument in the type of its spec."""
     kind, of = entry.get("type", "str"), entry.get("elements")
     try:
         value = TYPES[kind](value)
@@ -122,16 +135,7 @@ def _read(name, entry, value):
             value = [TYPES[of](item) for item in value]
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"argument '{name}' is not of type {kind} {of or ''}") from None
-    values = [value]
-    if kind == "list":
-        values = value
-    if entry.get("options"):
-        values[:] = [read_arguments(entry["options"], row) for row in values]
-    choices = entry.get("choices")
-    if choices and any(one not in choices for one in values):
-        words = ", ".join(map(str, choices))
-        raise ArgumentError(f"value of {name} must be one of: {words}, got: {value}")
-    return value if kind == "list" else values[0]
+    return value
 
 
 def _check_exclusive(given, groups):
