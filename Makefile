@@ -8,7 +8,7 @@ DEMO = env -u ANSIBLE_INVENTORY
 TRAIN = ansible-playbook playbooks/train.yml -e config=ppyoloe.yml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev engine demo demo-down bench start-faults corpus mutants noise simulate drill lies hostile platforms long lint messages reference test collection release
+.PHONY: help setup dev engine demo demo-down bench start-faults corpus mutants noise simulate drill goodput lies hostile platforms long lint messages reference test collection release
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,14 +57,20 @@ noise: dev ## every case of tests/corpus with every kind of handled error at eve
 simulate: dev ## play schedules of faults against the protocol of the supervisors, 20,000 or SCHEDULES=N, and against each of its guards left out (half an hour on two cores)
 	@python tests/bench/simulate.py --schedules $(or $(SCHEDULES),20000)
 
-drill: engine dev ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, goodput and log stress; writes docs/drills.md (2 hours)
+drill: engine dev ## every fault of playbooks/drill.yml on molecule's two nodes, bare Paddle beside it, and log stress; writes docs/drills.md (2 hours)
 	@ansible-playbook -i molecule/inventory playbooks/local.yml
 	@for suite in paddledetection mindocr; do ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=$$suite || exit 1; done
 	@ansible-playbook -i molecule/inventory playbooks/drill.yml -e confirm=molecule; code=$$?; \
 	  python tests/bench/bare_drill.py -i molecule/inventory --out runs/drill/bare && \
-	  python tests/bench/goodput.py -i molecule/inventory --out runs/drill/goodput && \
 	  python tests/bench/log_stress.py -i molecule/inventory --folder runs/drill/logs --gigabytes 10 --json runs/drill/logs.json && \
-	  python tests/bench/drill_page.py --bare runs/drill/bare/bare.json --goodput runs/drill/goodput/goodput.json --logs runs/drill/logs.json && exit $$code
+	  python tests/bench/drill_page.py --bare runs/drill/bare/bare.json --logs runs/drill/logs.json && exit $$code
+
+goodput: engine dev ## one training under a schedule of faults, beside bare Paddle and mpirun that a script restarts, without and with a slow link; writes docs/drills.md (1.5 hours)
+	@ansible-playbook -i molecule/inventory playbooks/local.yml
+	@ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=paddledetection
+	@python tests/bench/goodput.py --out runs/goodput --seed 81 --rounds 3 --epochs 32 --every 2 --pin
+	@python tests/bench/goodput.py --out runs/goodput-link --seed 91 --rounds 3 --epochs 28 --every 2 --pin --link 400 --batch 1
+	@python tests/bench/drill_page.py --drill '' --goodput runs/goodput/goodput.json --linked runs/goodput-link/goodput.json
 
 demo-down: setup ## remove the demo's nodes; runs and caches stay
 	@$(DEMO) ansible-playbook playbooks/local_down.yml

@@ -215,7 +215,7 @@ wait_option = click.option(
     is_flag=True,
     help="Come back after the first step. The run goes on, and its nodes restart it.",
 )
-@click.option("--no-restart", is_flag=True, help="Do not restart the run after a failure.")
+@click.option("--no-restart", is_flag=True, help="Do not restart the run, whatever the job says.")
 @check_option
 @ansible_options
 @click.pass_obj
@@ -233,10 +233,10 @@ def train(
 
     JOB is the name of a shipped job, or the path of a job file that ends in .yml.
     """
-    if no_restart:
-        os.environ["TRAINYARD_RESTART"] = "0"
     extra: dict[str, Any] = {"config": job, "nodes": nodes, "wait": wait}
-    if detach and not no_restart:
+    if no_restart:
+        extra["max_restarts"] = 0
+    if detach:
         extra["detach"] = "true"
     run_verb(settings, "train", extra, ansible, detach)
 

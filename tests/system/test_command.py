@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -115,6 +116,22 @@ def test_the_printed_line_does_the_same_in_a_shell(type_in, site, tmp_path):
     )
     assert again.returncode == 2
     assert again.stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    "options, given",
+    [
+        (["--no-restart"], ["max_restarts=0"]),
+        (["-d"], ["detach=true"]),
+        (["-d", "--no-restart"], ["max_restarts=0", "detach=true"]),
+    ],
+)
+def test_the_option_against_restarts_is_one_for_the_nodes_too(type_in, site, options, given):
+    """The nodes restart a run by its job's `max_restarts`, whatever the command's environment."""
+    done = type_in("train", "no_such_job", *options)
+    assert done.returncode == 20
+    words = shlex.split(next(line for line in done.stderr.splitlines() if line.startswith("$ ")))
+    assert [word for word in words if "restart" in word.lower() or "detach" in word] == given
 
 
 def test_a_site_of_init_is_valid_up_to_its_nodes(type_in, site):

@@ -57,6 +57,7 @@ def warnings(watch: Watch, seconds: float) -> list[LiveWarning]:
         _warn_of_hang(reached),
         _warn_of_nan(watch),
         _warn_of_lost_attempt(knowing),
+        _warn_of_kept_run(knowing),
         _warn_of_stall(watch.paces, reached),
         _warn_of_quiet_ranks(reached),
         _warn_of_disk(running),
@@ -129,6 +130,20 @@ def _warn_of_lost_attempt(nodes: Iterable[Node]) -> LiveWarning | None:
     )
     names = tuple(name for _reason, name in lost)
     return LiveWarning("lost", names, f"the attempt is lost: {text}; it holds no node")
+
+
+def _warn_of_kept_run(nodes: Sequence[Node]) -> LiveWarning | None:
+    """Warn where an attempt has ended and the nodes have not ended the run.
+
+    The states of the nodes look as if it were over.
+    """
+    keeping = [node for node in nodes if (node.status.get("supervised") or {}).get("is_open")]
+    is_going_on = any(not node.status["ended"] for node in nodes)
+    if is_going_on or not keeping or all(node.status["state"] == "completed" for node in nodes):
+        return None
+    number = keeping[0].status.get("attempt")
+    text = f"attempt {number} has ended, and the run has not: its nodes decide on the next attempt"
+    return LiveWarning("kept", tuple(node.name for node in keeping), text)
 
 
 def _warn_of_stall(paces: Mapping[int, Pace], nodes: Iterable[Node]) -> LiveWarning | None:

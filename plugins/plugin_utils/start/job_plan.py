@@ -213,8 +213,8 @@ def _size_findings(plan: Plan, job: dict[str, Any]) -> Findings:
     if not supervised.is_wanted(job) or plan.get("supervised"):
         return []
     text = (
-        f"{len(plan['nodes'])} nodes do not agree on restarts themselves, since more than"
-        f" {supervised.MOST_NODES} were never tried; the run is restarted only while a command"
+        f"{len(plan['nodes'])} nodes do not agree on restarts themselves, at most"
+        f" {supervised.MOST_NODES} do; the run is restarted only while a command"
         " follows it"
     )
     return [findings.finding("job.too_many_to_supervise", text, level="warn")]

@@ -254,6 +254,27 @@ def test_a_loss_that_is_no_number_stays_known():
     assert texts(found)[0].startswith("loss is nan ")
 
 
+@pytest.mark.parametrize(
+    "states, is_open, is_kept",
+    [
+        (["failed", "lost"], True, True),
+        (["completed", "failed"], True, True),
+        (["failed", "lost"], False, False),
+        (["completed", "completed"], True, False),  # the nodes are about to agree on the end
+        (["failed", "running"], True, False),
+    ],
+)
+def test_a_run_whose_nodes_keep_it_is_not_over_with_its_attempt(states, is_open, is_kept):
+    supervised = {"is_open": is_open, "teams": []}
+    first, second = (
+        status(f"node{number}", rank(number - 1, "ended"), state=state, attempt=2)
+        | {"ended": state != "running", "supervised": supervised}
+        for number, state in enumerate(states, 1)
+    )
+    warning = ("kept", ("node1", "node2"), ["2"])
+    assert warned(seen(first, second)) == ([warning] if is_kept else [])
+
+
 def test_a_run_that_is_over_is_not_warned_of():
     over = status(
         "node1",
