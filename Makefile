@@ -29,7 +29,7 @@ demo: engine setup ## Docker nodes on this machine (NODES=2) and one training on
 	@printf '\n$$ %s\n' '$(TRAIN)'
 	@$(DEMO) $(TRAIN)
 
-bench: engine dev ## the product beside other tools, on eight nodes with limited links and on molecule's two; as root; writes docs/benchmarks.md (two hours)
+bench: engine dev ## the product beside other tools, on eight nodes with limited links and on molecule's two; as root; writes docs/benchmarks.md (some hours)
 	@python tests/bench/benchmarks.py --write
 	@ansible-playbook -i molecule/inventory playbooks/local.yml
 	@ansible-playbook -i molecule/inventory playbooks/provision.yml -e suite=paddledetection
