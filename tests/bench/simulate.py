@@ -153,7 +153,7 @@ def fail_tests(name):
     paths = [str(PROJECT / "tests/unit"), str(PROJECT / "collections")]
     environment = dict(os.environ, TRAINYARD_MUTANT=name, PYTHONPATH=os.pathsep.join(paths))
     done = subprocess.run(argv, cwd=PROJECT, env=environment, capture_output=True, text=True)
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED tests/")]
     if done.returncode == 1 and failed:
         return failed[0].split(" - ")[0].removeprefix("FAILED ")
     return None
