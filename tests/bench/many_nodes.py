@@ -158,7 +158,7 @@ class ManyNodes:
         rigs.run(argv, env=environment)
 
 
-def many_nodes(rig, rounds, counts=(8, 64, 256)):
+def many_nodes(rig, rounds, counts=(8, 64, 256, 512)):
     """`check.yml` for many nodes, beside what Ansible and pdsh need to reach them at all."""
     folder = rig.folder / "many"
     folder.mkdir(exist_ok=True)
