@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+import yaml
 from ansible import constants as C
 from ansible import context
 from ansible.inventory.manager import InventoryManager
@@ -102,7 +103,7 @@ class ActionModule(ControllerAction):
         has_config = "config" in self._task.args
         if has_config:
             self._allowed |= set(COMMON)
-        self._roles = role_variables(project.PRODUCT, self._loader)
+        self._roles = role_variables(project.PRODUCT)
         self._hosts = HostVariables(self.task_vars["hostvars"], self._extra)
         problems = self._command_line_problems() + self._controller_problems()
         site, site_problems = self._read_site()
@@ -440,14 +441,18 @@ def duplicate_values() -> Problems:
     return problems
 
 
-def role_variables(project: str, loader: Any) -> dict[str, Any]:
+def role_variables(project: str) -> dict[str, Any]:
     """Return {name: spec} of all public role variables, from the roles' argument specs.
 
-    They may be given with -e, too.
+    They may be given with -e, too. They are the product's own files. Ansible's loader would copy
+    each of them, which takes ten times as long.
     """
     variables: dict[str, Any] = {}
+    reader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     for path in glob.glob(os.path.join(project, "roles", "*", "meta", "argument_specs.yml")):
-        for entry in plain(loader.load_from_file(path)["argument_specs"]).values():
+        with open(path, encoding="utf-8") as handle:
+            specs = yaml.load(handle, Loader=reader)["argument_specs"]
+        for entry in specs.values():
             variables.update(entry.get("options") or {})
     return variables
 

@@ -10,6 +10,7 @@ except `resolve` and `environment_digest`, which need `packaging` (it comes with
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -215,7 +216,7 @@ def parse_requirements(text, file):
     hashes are the sha256 of the files that may be installed, [] for any.
     """
     pins, _sources, problems = _read_list(text, file)
-    return pins, problems
+    return [dict(pin) for pin in pins], list(problems)
 
 
 def source_packages(texts):
@@ -226,8 +227,12 @@ def source_packages(texts):
     return sorted({name for text in texts for name in _read_list(text, "")[1]})
 
 
+@functools.lru_cache(maxsize=32)
 def _read_list(text, file):
-    """Return (pins, names after --no-binary, problems) of one pinned list."""
+    """Return (pins, names after --no-binary, problems) of one pinned list.
+
+    Kept, since a list is read for each Python and machine that a node may have.
+    """
     pins, sources, problems = [], [], []
     for number, raw in _logical_lines(text):
         hashes = [(match["name"], match["hex"]) for match in _HASH.finditer(raw)]
@@ -359,20 +364,23 @@ def _applies(pin, variables):
 
     Raises EnvironmentRefused if it cannot be read.
     """
-    from packaging.markers import (
-        InvalidMarker,
-        Marker,
-        UndefinedComparison,
-        UndefinedEnvironmentName,
-    )
+    from packaging.markers import InvalidMarker, UndefinedComparison, UndefinedEnvironmentName
 
     try:
-        return not pin["marker"] or Marker(pin["marker"]).evaluate(variables)
+        return not pin["marker"] or _marker(pin["marker"]).evaluate(variables)
     except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName) as error:
         location = f"{pin['file']}:{pin['line']}"
         raise EnvironmentRefused(
             [f"{location}: the marker cannot be read; got {pin['marker']!r}"]
         ) from error
+
+
+@functools.lru_cache(maxsize=256)
+def _marker(text):
+    """Return a Marker. Kept, as the lists are (_read_list)."""
+    from packaging.markers import Marker
+
+    return Marker(text)
 
 
 def _add_pin(chosen, pin, wanted):

@@ -147,8 +147,11 @@ def the_users_command(fixtures: Fixtures, line: Line, findings: Findings) -> Non
     # a resumed run brings its own job
     expression = "{{ (launch_resume_decision is defined) | ternary(omit, config | default('')) }}"
     findings.same("what the role reads", [expression], [task["config"] for task in reading])
-    first = fixtures.data("playbooks", "train.yml")[0]["tasks"][0]["ansible.builtin.import_role"]
-    findings.same("what train.yml does first", {"name": "preflight", "tasks_from": "read"}, first)
+    first = fixtures.data("playbooks", "train.yml")[0]["ansible.builtin.import_playbook"]
+    findings.same("what train.yml imports first", "includes/read_job.yml", first)
+    reader = fixtures.data("playbooks", "includes", "read_job.yml")[0]["tasks"][0]
+    role = {"name": "preflight", "tasks_from": "read"}
+    findings.same("what it does first", role, reader["ansible.builtin.import_role"])
 
 
 def one_job(fixtures: Fixtures, line: Line, findings: Findings) -> None:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -45,8 +48,22 @@ def load(name: str, folder: str | None = None) -> Suite:
 
     Raise SuiteError.
     """
+    path = os.path.join(folder or FOLDER, name + ".yml")
+    state = None
+    with contextlib.suppress(OSError):  # _read says what is wrong
+        info = os.stat(path)
+        state = (info.st_ino, info.st_size, info.st_mtime_ns)
+    return copy.deepcopy(_read(path, name, state))
+
+
+@functools.lru_cache(maxsize=16)
+def _read(path: str, name: str, _state: tuple[int, int, int] | None) -> Suite:
+    """Return a suite's table. Kept for as long as the file is the same, since a start asks often.
+
+    path: of the table. _state: of its file.
+    """
     shown = f"suites/{name}.yml"
-    table, lines, problems = yaml_source.read(os.path.join(folder or FOLDER, name + ".yml"), shown)
+    table, lines, problems = yaml_source.read(path, shown)
     schema, _lines, schema_problems = yaml_source.read(os.path.join(HERE, "schema.yml"))
     problems = problems + schema_problems
     problems = problems or yaml_source.validate(table, schema, lines, shown)

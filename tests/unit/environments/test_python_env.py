@@ -204,6 +204,13 @@ def test_what_two_lists_lock_is_what_both_allow():
     assert "no sha256 in common" in problem
 
 
+def test_what_a_caller_does_with_the_pins_stays_with_the_caller():
+    text = "numpy==1.26.4 --hash=sha256:" + "a" * 64
+    for pins in (core.parse_requirements(text, "list.txt")[0] for _ in range(2)):
+        assert pins[0]["hashes"] == ["a" * 64]
+        pins[0]["hashes"] = []
+
+
 @pytest.mark.parametrize("name", ["mindocr", "paddledetection", "paddleocr", "paddleseg", "uv"])
 def test_every_shipped_list_is_locked(name):
     text = (ROOT / "roles" / "runtime" / "files" / f"{name}.txt").read_text(encoding="utf-8")

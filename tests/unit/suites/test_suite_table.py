@@ -39,6 +39,22 @@ def test_a_fifth_suite_is_one_file(tmp_path):
     assert suite_file.load("paddleclas", str(tmp_path))["title"] == "PaddleClas"
 
 
+def test_a_table_is_parsed_once_until_its_file_changes(tmp_path, monkeypatch):
+    text = (ROOT / "playbooks/suites/paddleseg.yml").read_text(encoding="utf-8")
+    put(tmp_path, {"mine.yml": text})
+    reads, read = [], suite_file.yaml_source.read
+    monkeypatch.setattr(
+        suite_file.yaml_source, "read", lambda *given: reads.append(given) or read(*given)
+    )
+    first = suite_file.load("mine", str(tmp_path))
+    count = len(reads)
+    first["env"]["CHANGED_BY_A_CALLER"] = "1"
+    assert "CHANGED_BY_A_CALLER" not in suite_file.load("mine", str(tmp_path))["env"]
+    assert len(reads) == count
+    put(tmp_path, {"mine.yml": text.replace("title: PaddleSeg", "title: Another")})
+    assert suite_file.load("mine", str(tmp_path))["title"] == "Another"
+
+
 @pytest.mark.parametrize(
     "change, words",
     [
