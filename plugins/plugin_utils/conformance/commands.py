@@ -150,8 +150,8 @@ def the_users_command(fixtures: Fixtures, line: Line, findings: Findings) -> Non
     first = fixtures.data("playbooks", "train.yml")[0]["ansible.builtin.import_playbook"]
     findings.same("what train.yml imports first", "includes/read_job.yml", first)
     reader = fixtures.data("playbooks", "includes", "read_job.yml")[0]["tasks"][0]
-    role = {"name": "preflight", "tasks_from": "read"}
-    findings.same("what it does first", role, reader["ansible.builtin.import_role"])
+    role = reader["ansible.builtin.import_role"]
+    findings.same("what it does first", ("preflight", "read"), (role["name"], role["tasks_from"]))
 
 
 def one_job(fixtures: Fixtures, line: Line, findings: Findings) -> None:
