@@ -94,7 +94,10 @@ def site(tmp_path):
                 "dest": str(tmp_path / "incomplete"),
             }
         }
-        parts = [{"import_role": {"name": "collect", "tasks_from": task}}]
+        parts = [
+            {"import_role": {"name": "collect", "tasks_from": part}}
+            for part in (("logs", "plan") if task == "main" else (task,))
+        ]
         if task == "main":  # the model comes after the verdict, from the first node
             model = {"import_role": {"name": "collect", "tasks_from": "model"}}
             parts.append(dict(model, when="inventory_hostname == 'node1'"))

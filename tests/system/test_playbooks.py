@@ -117,6 +117,19 @@ def test_an_import_of_a_roles_part_reads_no_argument_specs(name):
                 assert role.get("rolespec_validate") is False, task["name"]
 
 
+def test_a_part_that_is_skipped_as_a_whole_fails_at_nothing(tmp_path):
+    """resume.yml skips the start where it only follows. Then the end of a role is skipped, too, and
+    Ansible templates a skipped task's delegate.
+    """
+    folder = str(tmp_path)
+    part = {"name": "preflight", "tasks_from": "name_differences"}
+    tasks = [{"import_role": part, "when": False}]
+    play = {"hosts": "localhost", "gather_facts": False, "tasks": tasks}
+    put(folder, {"skipped.yml": yaml.safe_dump([play])})
+    code, output = ansible(folder, "-i", site(folder), os.path.join(folder, "skipped.yml"))
+    assert code == 0, output
+
+
 def test_syntax_of_all(tmp_path):
     code, output = ansible(
         str(tmp_path),

@@ -26,6 +26,8 @@ JOB_CONFIG = "trainyard.cluster.job_config"
 NOTIFY = "trainyard_notify"
 # The parts of the role preflight that read the command line, and whether they read it for a run
 # that goes on.
+# The one playbook of others that reads options for them.
+READ_JOB = "includes/read_job.yml"
 READERS = {"read": False, "validate_cli": True}
 KINDS = {
     "string": "text",
@@ -291,6 +293,9 @@ def _options_of(entries: Any, project: str) -> Iterator[str]:
     for entry in entries or []:
         if not isinstance(entry, dict):
             continue
+        if entry.get("ansible.builtin.import_playbook") == READ_JOB:
+            with open(os.path.join(project, "playbooks", READ_JOB), encoding="utf-8") as handle:
+                yield from _options_of(yaml.safe_load(handle), project)
         yield from (entry.get(JOB_CONFIG) or {}).get("extra") or []
         role = entry.get("ansible.builtin.import_role") or {}
         if role.get("name") == "preflight" and role.get("tasks_from") in READERS:

@@ -67,7 +67,7 @@ def replay(path):
     """Take in the lines of a recorded training, and yield (phases, time of a line, seconds to the
     next one) after each but the last.
 
-    One that is shorter than a third of a day (MindOCR's) goes on with its lines from the begin.
+    One that is shorter than a third of a day (MindOCR's) goes on with its lines from the beginning.
     """
     events = []
     for token in " ".join(path.read_text().splitlines()[1:]).split():
