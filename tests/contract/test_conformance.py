@@ -429,7 +429,6 @@ BROKEN = {
     "output to the terminal": ("C1", without_the_second_stream),
     "the controller waits": ("C1", lambda b: b.wrap(attempt_dir, "start_argv", lambda words, *_: words + ["--wait"])),
     "the user's command finds another job": ("C7", another_job_is_found),
-    "train.yml does something else first": ("C7", lambda b: b.file("playbooks/train.yml", "includes/read_job.yml", "includes/make_ready.yml")),
     "the user's command reads nothing": ("C7", lambda b: b.file("playbooks/includes/read_job.yml", "tasks_from: read,", "tasks_from: read_code,")),
     "the role reads another variable": ("C7", lambda b: b.file("roles/preflight/tasks/read.yml", "omit, config |", "omit, job |")),
     # machines
