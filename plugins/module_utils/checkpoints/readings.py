@@ -54,9 +54,16 @@ class Readings:
         finally:
             self._note(key, mine, is_kept, result)
 
+    def put(self, what, root, paths, result):
+        """Keep a result that is known without a reading. Arguments as for take. Raises OSError."""
+        future = concurrent.futures.Future()
+        self._note((what, _states(root, paths)), future, True, result)
+
     def _note(self, key, future, is_kept, result):
         with self.lock:
-            if not is_kept:
+            if is_kept:
+                self.results[key] = future
+            else:
                 self.results.pop(key, None)
             while len(self.results) > MOST:
                 del self.results[next(iter(self.results))]

@@ -3,12 +3,15 @@
 
 It lies in the attempt's directory there, in one of two slots. The slots are folders of checkpoints
 in the plan, so that a resume finds a replica as it finds a checkpoint (checkpoints/finder.py).
-agent/checkpoint_replicator.py makes it while the training goes on.
+recovery/checkpoint_replicator.py makes it while the training goes on. A checkpoint that this node
+got for a restart becomes one as well (keep).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 
 from . import finder, model_collector, validate
 
@@ -16,6 +19,11 @@ FOLDER = "replica"
 # The one keeps what is complete while the other is written.
 SLOTS = (f"{FOLDER}/a", f"{FOLDER}/b")
 STAGING = f"{FOLDER}/new"
+# The same for a checkpoint that is here already: the replicator may be writing to the other one.
+KEEPING = f"{FOLDER}/kept"
+# From the start of a run, or from such a checkpoint, to the replicator's next look: the share of a
+# copy of 120 MB, since the cost of the first copy is not known before it is made.
+FIRST_SECONDS = 100
 
 
 def compile_replica(names, rate):
@@ -92,6 +100,33 @@ def _is_same(path, size, saved):
 def free_slot(attempt):
     """Return the slot that the next replica takes: an empty one, else the older one."""
     return min(SLOTS, key=lambda slot: _made(os.path.join(attempt, slot)))
+
+
+def keep(attempt, folder, source, paths):
+    """Make files of this node a replica of an attempt. Return its slot, None where it has them.
+
+    attempt: its directory here. folder: of checkpoints, below it. source: the directory of the
+    files, on the same file system: they are linked and not copied. paths: below the source. Raises
+    OSError.
+    """
+    root = os.path.join(attempt, KEEPING)
+    infos = {path: os.lstat(os.path.join(source, path)) for path in paths}
+    files = {path: (info.st_size, int(info.st_mtime)) for path, info in infos.items()}
+    if find_slot(attempt, folder, files):
+        return None
+    shutil.rmtree(root, ignore_errors=True)
+    try:
+        for path in paths:
+            place = os.path.join(root, folder, path)
+            os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+            os.link(os.path.join(source, path), place, follow_symlinks=False)
+        slot = free_slot(attempt)
+        shutil.rmtree(os.path.join(attempt, slot), ignore_errors=True)
+        os.rename(root, os.path.join(attempt, slot))
+    finally:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(root, ignore_errors=True)
+    return slot
 
 
 def _made(path):

@@ -30,9 +30,6 @@ MOST_NEWS_SECONDS = 120  # between two looks without news
 # The ranks wait for each other, so a step may take longer by both. No pause is longer than so many
 # seconds.
 SHARE = 0.006
-# From the start of a run to its first look: the share of a copy of 120 MB, since the cost of the
-# first copy is not known before it is made.
-FIRST_SECONDS = 100
 MOST_PAUSE_SECONDS = 300
 MOST_ATTEMPTS = 10  # earlier attempts whose last copies count for the pause
 LIST_SECONDS = 60
@@ -73,7 +70,7 @@ class Replicator:
         run, left = os.path.dirname(self.attempt), [0.0]
         with contextlib.suppress(OSError):
             start = os.lstat(os.path.join(run, "attempt-1", "plan.json")).st_mtime
-            left.append(start + FIRST_SECONDS - time.time())
+            left.append(start + replica.FIRST_SECONDS - time.time())
         for number in range(max(1, self.number - MOST_ATTEMPTS), self.number):
             state = attempt_files.read_mapping(run, f"attempt-{number}/replica.json")
             due = state.get("next")

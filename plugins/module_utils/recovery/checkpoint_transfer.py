@@ -61,6 +61,19 @@ def source_arguments(home_dir, node, source, config=""):
     return bounded_rsync.remote_arguments(config, source["source"], verb)
 
 
+def copy_of(base, digest):
+    """Return the directory of a checkpoint that was fetched. base: the product's directory."""
+    return tree_install.tree_paths(base, KIND, digest)[0]
+
+
+def folder_of(path):
+    """Return the folder below its attempt's directory that a place of a checkpoint names, or ''."""
+    match = _PLACE.search(path.rstrip("/"))
+    if not match or ".." in match.group("folder").split("/"):
+        return ""
+    return match.group("folder")
+
+
 def remove_old_copies(run_command, base, now):
     """Remove copies of checkpoints that no start has asked for lately.
 

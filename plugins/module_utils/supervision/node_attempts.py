@@ -15,7 +15,7 @@ import os
 import re
 import time
 
-from ..agent import heartbeat
+from ..agent import attempt_files, heartbeat
 from ..attempts import attempt_dir, evidence, ownership
 from ..attempts import supervisor_order as orders
 from ..base import processes
@@ -327,6 +327,7 @@ class NodeAttempts:
                 processes.end(self.order.run, before)
             if point is not None:
                 self._fetch(point, finding)
+                self._keep(point)
             text = planned_attempts.plan_text(self.place, members, point)
             ownership.run_when_free(
                 run_command,
@@ -395,6 +396,51 @@ class NodeAttempts:
         if not is_here:
             self.known = readings.Readings()  # a digest may be of a file that has changed unseen
             raise CheckpointMissing("; ".join(reasons) or "no node has the checkpoint")
+
+    def _keep(self, point):
+        """Make the fetched checkpoint a replica, where this node keeps those of its attempt.
+
+        The run can go on from it without rank 0's disk then, and other nodes can get it here. So
+        the replicator's next copy may wait. Where this fails, the replica is as old as before.
+        """
+        attempt = self.directory(point["attempt"])
+        plan = read_mapping(os.path.join(attempt, "plan.json"))
+        # A plan lies where the training could have written it.
+        with contextlib.suppress(AttributeError, LookupError, OSError, TypeError, ValueError):
+            folder = checkpoint_transfer.folder_of(point["path"])
+            folders = replica.saved_folders(plan["suite"]["checkpoints"]["folders"])
+            if plan["replica"]["node"] != self.order.node or folder not in folders:
+                return
+            copy = checkpoint_transfer.copy_of(self.order.base, point["digest"])
+            slot = replica.keep(attempt, folder, copy, sorted(point["files"]))
+            if slot is None:
+                return
+            self._note_kept(attempt, os.path.join(slot, folder), point)
+
+    def _note_kept(self, attempt, folder, point):
+        """Note a replica that was not copied: for the replicator, and for the next finding here.
+
+        folder: of its files, below the attempt's directory. The files were verified when they came.
+        """
+        now, sizes = time.time(), [entry[1] for entry in point["files"].values()]
+        state = {key: point[key] for key in ("source", "name", "epoch", "step", "saved")}
+        state.update(copied=now, bytes=sum(sizes), seconds=0.0, problem=None)
+        state["next"] = now + replica.FIRST_SECONDS
+        attempt_files.write_if_possible(attempt, "replica.json", state)
+        numbers = {key: point[key] for key in ("epoch", "step", "lr")}
+        paths = [f"{folder}/{path}" for path in point["files"]]
+        root = os.open(attempt, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.known.put(attempt, root, paths, numbers)
+        finally:
+            os.close(root)
+        place = os.path.join(attempt, folder)
+        root = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for path, entry in point["files"].items():
+                self.known.put(place, root, [path], list(entry))
+        finally:
+            os.close(root)
 
     def _sources(self, point, finding=None):
         """Return [{source, path}] of the places where a point's files may lie.

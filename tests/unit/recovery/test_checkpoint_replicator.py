@@ -304,7 +304,7 @@ def test_a_copy_that_its_attempt_did_not_survive_counts_for_the_pause_of_the_nex
 def test_the_first_look_waits_from_the_start_of_the_run_until_it_has_a_share(two):
     two.save(1)
     os.utime(two.mine / "plan.json", (time.time() - 30,) * 2)
-    left = checkpoint_replicator.FIRST_SECONDS - 30
+    left = replica.FIRST_SECONDS - 30
     assert next_attempt(two).earlier_pause() == pytest.approx(left, abs=2)
     replicator, now = two.replicator(), time.monotonic()
     assert not replicator.is_due(now + left - 2) and replicator.is_due(now + left + 2)

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import threading
 import time
 import types
@@ -18,7 +19,12 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     supervisor_order as orders,
 )
-from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import finder
+from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints import (
+    finder,
+    model_collector,
+    readings,
+    replica,
+)
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import next_plan, plan_bytes
 from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import (
     messages,
@@ -558,6 +564,77 @@ def test_a_point_is_looked_for_where_it_was_found_and_where_its_replica_is(node)
         {"source": "node2", "path": f"{place}/replica/b/output"},
         {"source": "node1", "path": f"{place}/output"},
     ]
+
+
+SLOTS = ["output", "replica/a/output", "replica/b/output"]
+
+
+def fetched(node, monkeypatch, tmp_path):
+    """Return (point, directory of its copy) of a checkpoint that node1 saved in attempt 3 and that
+    a fetch has made a tree of node2.
+    """
+    theirs = tmp_path / "theirs/runs" / RUN / "attempt-3"
+    suite = {"checkpoints": {"folders": SLOTS}, "resume": RULES["paddledetection"]}
+    put(theirs, {"plan.json": json.dumps({"suite": suite, "nodes": [{"name": "node1"}]})})
+    save(str(theirs / "output"), detection(2))
+    point = dict(finder.find_in_run(str(theirs.parent), {})["point"], source="node1")
+    tree = Path(node.order.base, "checkpoints", point["digest"][:16])
+    shutil.copytree(theirs / "output", tree)
+    answer = (True, True, [])
+    monkeypatch.setattr(node_attempts.checkpoint_transfer, "fetch", lambda *_a, **_k: answer)
+    return point, tree
+
+
+def started_from(node, point):
+    made = node.attempts()
+    made.start(4, MEMBERS, point)
+    node.await_report(made, lambda _report: made.starting is None)
+    assert made.problem == "" and len(node.begun) == 1
+    return made
+
+
+def test_a_checkpoint_that_was_fetched_becomes_the_replica_of_its_attempt(
+    node, monkeypatch, tmp_path
+):
+    place = node.lay_out(3, SLOTS, replica={"node": "node2", "rate": 1})
+    point, tree = fetched(node, monkeypatch, tmp_path)
+    made, now = started_from(node, point), time.time()
+    slot = place / "replica/a/output"
+    for path in point["files"]:
+        assert (slot / path).samefile(tree / path)  # and no second copy
+    state = json.loads((place / "replica.json").read_text())
+    assert (state["source"], state["epoch"], state["problem"]) == ("node1", point["epoch"], None)
+    assert state["next"] == pytest.approx(now + replica.FIRST_SECONDS, abs=5)
+    # It is found, and not read for that, since it was verified when it came.
+    monkeypatch.setattr(readings, "SETTLED_SECONDS", -1.0)
+    for module, name in ((finder, "examine"), (model_collector, "describe_file")):
+        monkeypatch.setattr(module, name, lambda *_given: pytest.fail("it was read"))
+    held = made._held()
+    assert (held["digest"], held["attempt"], held["path"]) == (point["digest"], 3, str(slot))
+    assert {key: held[key] for key in ("epoch", "step", "lr")} == {
+        key: point[key] for key in ("epoch", "step", "lr")
+    }
+    # A start that failed is made again from the same checkpoint.
+    made._keep(point)
+    assert not (place / "replica/b").exists()
+
+
+@pytest.mark.parametrize("case", ["another keeper", "another folder", "no tree", "a strange plan"])
+def test_a_start_does_without_the_replica(node, monkeypatch, tmp_path, case):
+    place = node.lay_out(
+        3,
+        ["other"] if case == "another folder" else SLOTS,
+        replica={"node": "node1" if case == "another keeper" else "node2", "rate": 1},
+    )
+    point, tree = fetched(node, monkeypatch, tmp_path)
+    if case == "no tree":
+        shutil.rmtree(tree)
+    if case == "a strange plan":
+        strange = {"replica": {"node": "node2"}, "suite": {}, "nodes": [{"name": "node1"}]}
+        (place / "plan.json").write_text(json.dumps(strange))
+    started_from(node, point)
+    assert not (place / "replica").exists() or list((place / "replica").iterdir()) == []
+    assert not (place / "replica.json").exists()
 
 
 def test_an_end_that_is_ordered_has_the_checkpoint_read_meanwhile(node, monkeypatch):
