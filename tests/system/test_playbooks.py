@@ -117,6 +117,19 @@ def test_an_import_of_a_roles_part_reads_no_argument_specs(name):
                 assert role.get("rolespec_validate") is False, task["name"]
 
 
+def test_a_start_on_a_ready_site_reads_no_role_that_it_does_not_use(tmp_path):
+    """A role that a play imports is read and copied also where the play matches no host, for 15 to
+    20 ms of the controller's processor each time.
+    """
+    code, output = ansible(
+        str(tmp_path), "-i", site(str(tmp_path)), "--list-tasks", str(ROOT / "playbooks/train.yml")
+    )
+    assert code == 0, output
+    assert set(re.findall(r"(\w+) : ", output)) == {"collect", "launch", "preflight", "report"}, (
+        output
+    )
+
+
 def test_a_part_that_is_skipped_as_a_whole_fails_at_nothing(tmp_path):
     """resume.yml skips the start where it only follows. Then the end of a role is skipped, too, and
     Ansible templates a skipped task's delegate.
