@@ -83,6 +83,10 @@ status:
     problem, events of truncated, replaced and gone logs).
   type: dict
   returned: success
+logs:
+  description: What M(trainyard.cluster.rank_logs_info) returns for this node, read over the connection of the last look.
+  type: dict
+  returned: with O(gang=true) and O(logs_dir), after the end of an attempt that completed, where that connection is open
 """
 
 from ansible.module_utils.basic import AnsibleModule

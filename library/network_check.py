@@ -17,7 +17,8 @@ description:
     the links carry.
   - C(closed) ends the listener.
   - C(tested) does all of it in turn, together with the other nodes of the play. The action plugin
-    does it, with a worker for each of them at once.
+    does it, with a worker for each of them at once. Where Ansible holds a plain SSH connection to
+    the node, one program on it answers for all states.
   - Nothing is judged on the node; see the module proof.
 options:
   state:

@@ -41,6 +41,13 @@ options:
     type: list
     elements: str
     default: []
+  known:
+    description:
+      - What the node has already answered about this attempt. Where it is not empty, the action
+        plugin returns it and asks no node. M(trainyard.cluster.attempt_monitor) returns it with the
+        end of an attempt that completed.
+    type: dict
+    default: {}
 attributes:
   check_mode:
     support: full
@@ -255,6 +262,7 @@ def main():
             "node": {"type": "str", "required": True},
             "digest": {"type": "bool", "default": True},
             "mask": {"type": "list", "elements": "str", "default": []},
+            "known": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )

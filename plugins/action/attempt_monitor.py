@@ -5,7 +5,8 @@ See library/attempt_monitor.py for the documentation.
 
 A node that is followed, or to which Ansible holds a connection, is asked by a program that stays
 there for further looks. A module would begin a Python for each, which takes 0.3 s of the training's
-processors.
+processors. The same program reads what the ranks logged when the attempt has completed, so that the
+collection of the logs needs no module either.
 
 The nodes stop each other over the mesh. Where that does not arrive (the mesh is cut, a node is too
 busy), the controller that follows stops what still runs. An `until` loop knows its own host only,
@@ -24,8 +25,10 @@ from ansible import constants as C
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.states import AttemptState
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize import printable
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
+from ansible_collections.trainyard.cluster.plugins.module_utils.runs import status_reader
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import held_program
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import quota
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.config.site_fields import NAME
@@ -34,6 +37,7 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import answ
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
     log_receiver,
     log_stream,
+    node_program,
 )
 
 
@@ -53,9 +57,11 @@ MESH_SECONDS = 6
 # Seconds that an ended attempt waits for the rest of its logs here. Collect brings what is still
 # missing.
 REST_SECONDS = 5
-# The program of module_utils that answers, and the seconds that it has for one look.
+# The program of module_utils that answers, and the seconds that it has for one look or for the
+# logs. It reads 50 MB of them in a second, so that more of them are left to the module.
 READER = "runs.status_reader"
 LOOK_SECONDS = 10
+MOST_LOG_BYTES = 50_000_000
 MOST_BREAKS = 3  # of the connections to one node, after which modules look
 NUMBERS = range(10**6)
 _PARENTS: dict[int, int] = {}
@@ -108,6 +114,9 @@ class ActionModule(answer_gate.Gated, ActionBase):
             result["stopped_by_controller"] = stopped
         status["stream"] = self._stream(question, status["ended"])
         self._warn_of_stream(question, status["stream"])
+        logs = self._logs(question, status)
+        if logs is not None:
+            result["logs"] = logs
         if self._may_hold(question) and not status["ended"]:
             self._hold(question)
         return result
@@ -142,6 +151,22 @@ class ActionModule(answer_gate.Gated, ActionBase):
         except answer_gate.InvalidAnswer as error:
             return answer_gate.refusal("attempt_monitor", question.node, error)
 
+    def _logs(self, question: Asked, status: dict[str, Any]) -> Result | None:
+        """Return what the ranks of an attempt that completed logged, None where a module reads it.
+
+        After another end the module does, since the node may still gather what explains it.
+        """
+        held, stream = _HELD.get(question), status["stream"]
+        is_small = stream and not stream["problem"] and stream["bytes"] <= MOST_LOG_BYTES
+        if held is None or status["state"] != AttemptState.COMPLETED or not is_small:
+            return None
+        try:
+            answer = held.ask(status_reader.LOGS, LOOK_SECONDS)
+            known = {"node": question.node}
+            return answer_gate.validate("rank_logs_info", answer["logs"], known)
+        except (held_program.HeldError, answer_gate.InvalidAnswer, LookupError, TypeError):
+            return None
+
     def _may_hold(self, question: Asked) -> bool:
         """Return whether a connection for further looks may be opened: plain SSH leads there."""
         may_try = question not in _HELD and _BREAKS.get(question, 0) < MOST_BREAKS
@@ -162,21 +187,12 @@ class ActionModule(answer_gate.Gated, ActionBase):
             _BREAKS[question] = _BREAKS.get(question, 0) + 1
 
     def _python(self, question: Asked) -> str:
-        """Return the node's Python: of a module's look, of the site, or as Ansible found it."""
-        facts = self._vars.get("ansible_facts") or {}
-        for known in (
-            _PYTHONS.get(question),
-            self._vars.get("ansible_python_interpreter"),
-            facts.get("discovered_interpreter_python"),
-        ):
-            if isinstance(known, str) and answer_gate.INTERPRETER.match(known):
-                return str(known)
-        return "python3"
+        """Return the node's Python."""
+        return node_program.find_python(self._vars, _PYTHONS.get(question))
 
     def _is_ssh(self) -> bool:
         """Return whether Ansible's own login reaches the node as its training user."""
-        is_ssh = getattr(self._connection, "transport", None) == "ssh"
-        return is_ssh and self._connection.become is None
+        return node_program.is_ssh(self._connection)
 
     def _waited(self) -> float:
         """Return the seconds that a node waits before it looks at an attempt that goes on."""

@@ -2,7 +2,8 @@
 """Run network_check on a node, with its listener. Documented in library/network_check.py.
 
 The workers of all nodes do `tested` together: a node connects when all listen, and a listener stays
-until all have connected.
+until all have connected. Where Ansible holds a connection to the node, one program there answers in
+all states. A module would begin a Python for each.
 """
 
 from __future__ import annotations
@@ -13,17 +14,35 @@ from typing import Any
 
 from ansible import constants as C
 from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import check_lock
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import Result
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import agent_action
+from ansible_collections.trainyard.cluster.plugins.modules.network_check import DOCUMENTATION
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import held_program, zipapp
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
+    Result,
+    arguments_of,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import (
+    agent_action,
+    answer_gate,
+)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.logsync import (
+    log_receiver,
+    node_program,
+)
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.network import meeting
 
 # The arguments of each state.
 NODE = ("id", "node")
 LINKS = (*NODE, "nodes", "address", "interface", "ports", "matrix")
+SHARED = (*LINKS, "seconds", "depth")
+ARGUMENTS = arguments_of(DOCUMENTATION)
 # What a node says in each meeting that it does not reach.
 NOTHING_SAID: dict[str, dict[str, Any]] = {"listeners": {}, "ends": {"complete": False}}
+MODULE = "network_check"
+# The program of module_utils that answers in all states.
+PROGRAM = "network.check_session"
 
 
 class ActionModule(agent_action.AgentAction):
@@ -39,12 +58,15 @@ class ActionModule(agent_action.AgentAction):
         if self._task.check_mode:
             return {"changed": False, "skipped": True}
         self._given, self._vars, self._unsaid = given, task_vars, dict(NOTHING_SAID)
+        self._session: held_program.HeldProgram | None = None
         self._node, self._together = str(given.get("node")), list(given.get("together") or ())
         if not check_lock.ID.match(str(given.get("id"))) or self._node not in self._together:
             raise AnsibleActionFail("id is not that of a check, or together lacks the node")
         try:
+            self._open_session()
             return self._test()
         finally:
+            self._close_session()
             # The others wait for this node, whatever became of it.
             for subject in list(self._unsaid):
                 self._say(subject, NOTHING_SAID[subject])
@@ -63,9 +85,43 @@ class ActionModule(agent_action.AgentAction):
         return found
 
     def _ask(self, state: str, names: tuple[str, ...], **more: Any) -> Result:
-        """Return the module's answer in one of its states."""
+        """Return the node's answer in one of the module's states."""
+        if self._session is not None:
+            try:
+                question = {"state": state, **more}
+                seconds = answer_gate.definition(MODULE)["seconds"]
+                return self._validated(self._session.ask(question, seconds), question)
+            except held_program.HeldError:
+                self._close_session()  # the module does it, or says why it cannot
         arguments = {name: self._given[name] for name in names if name in self._given}
         return self.ask({**arguments, "state": state, **more}, self._vars)
+
+    def _open_session(self) -> None:
+        """Start the program on the node, where Ansible holds a plain connection to it."""
+        arguments = {name: self._given[name] for name in SHARED if name in self._given}
+        spec = ArgumentSpecValidator(ARGUMENTS).validate({**arguments, "state": "tested"})
+        is_held = node_program.is_ssh(self._connection) and log_receiver.is_connected(
+            self._connection
+        )
+        if spec.error_messages or not is_held:
+            return
+        shared = {**spec.validated_parameters, "agent": zipapp.encoded()}
+        python = node_program.find_python(self._vars or {})
+        with contextlib.suppress(held_program.HeldError, OSError):
+            argv = node_program.start_argv(self._connection, python, "network-check")
+            self._session = held_program.HeldProgram(argv, PROGRAM, shared)
+
+    def _close_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _validated(self, answer: Any, question: Result) -> Result:
+        """Return an answer of the program as the module's would be after the gate."""
+        try:
+            return answer_gate.validate(MODULE, answer, {**self._given, **question})
+        except answer_gate.InvalidAnswer as error:
+            return answer_gate.refusal(MODULE, self._node, error)
 
     def _meeting(self, subject: str) -> meeting.Meeting:
         folder: str = C.DEFAULT_LOCAL_TMP  # type: ignore[attr-defined]

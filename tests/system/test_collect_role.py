@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import evidence
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import compiler
 from core_support import ROOT, RUN, compiled, put
 
@@ -65,7 +66,7 @@ def site(tmp_path):
             },
         )
 
-    def collect(task="main", **more):
+    def collect(task="main", followed=None, **more):
         status = {
             "found": True,
             "checkpoints": dict(PLAN["suite"]["checkpoints"]),
@@ -85,8 +86,10 @@ def site(tmp_path):
             for name, folder in made.node.items()
         }
         attempt = {"run_id": RUN, "number": 1, "nodes": sorted(hosts)}
-        for known in hosts.values():
+        for name, known in hosts.items():
             known["run_attempt"] = attempt
+            if followed:  # {node: what its last look returned}
+                known["launch_status"] = followed[name]
         last = {
             "copy": {
                 "content": "{{ groups.trainyard_incomplete_nodes | default([])"
@@ -131,10 +134,31 @@ def site(tmp_path):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             check=False,
         )  # fmt: skip
-        return done.returncode, done.stdout, json.loads((tmp_path / "incomplete").read_text())
+        noted = tmp_path / "incomplete"  # absent where the first play ended on all nodes
+        return (
+            done.returncode,
+            done.stdout,
+            json.loads(noted.read_text() if noted.exists() else "[]"),
+        )
 
     made.collect = collect
     return made
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_node_that_answered_with_its_end_is_not_asked_again(site, number):
+    """The module could not read it any more. An answer about another attempt does not count."""
+    status = {"found": True, "checkpoints": PLAN["suite"]["checkpoints"], "run": RUN}
+    followed = {}
+    for name, folder in site.node.items():
+        logs = evidence.collect(str(folder), name)
+        followed[name] = {"status": dict(status, attempt=number), "logs": logs}
+        put(folder, {"plan.json": "{"})
+    put(site.home, {"plan.json": compiler.canonical_bytes(PLAN).decode(), "../job.json": "{}"})
+    code, output, incomplete = site.collect(followed=followed)
+    assert ((code == 0) is (number == 1)) and incomplete == [], output
+    logs = {path.name for path in site.home.glob("rank-*")}
+    assert len(logs) == (16 if number == 1 else 0), output
 
 
 def names(folder):

@@ -56,7 +56,7 @@ ON_CONTROLLER = {
     ),
     "recovery": ("attempts base recovery", "config"),
     "conformance": ("attempts base mesh plan suites", "config inputs plan suites"),
-    "logsync": ("agent attempts base logs records", "agent config"),
+    "logsync": ("agent attempts base logs records", "agent config gate"),
     "benchmark": ("attempts base", "base plan recovery report"),
     "drills": ("agent base", "agent base logsync"),
     "runs": (

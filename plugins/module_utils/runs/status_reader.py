@@ -5,7 +5,7 @@ It travels to the node over standard input (agent/stdin_boot.py). A look by a mo
 Python and compiles its sources each time, which takes 0.3 s of the training's processors. Standard
 input goes on with lines of JSON: first {base, run_id, number, node}, then for each look the seconds
 for which the end may be waited for. The answer is one line: {status}, as library/attempt_monitor.py
-has it, or {problem}.
+has it, or {problem}. For a line "logs" it is {logs}, as library/rank_logs_info.py has them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import signal
 import sys
 
 from ..agent import heartbeat, priority
-from ..attempts import attempt_dir, status, supervisor_installation
+from ..attempts import attempt_dir, evidence, status, supervisor_installation
 from ..base.commands import run_program, user_environment
 
 # A program of systemd answers within these. The controller waits longer (LOOK_SECONDS there).
 COMMAND_SECONDS = 5
+# The question for what the ranks logged, instead of a number.
+LOGS = "logs"
 # Without a question for so long, the controller is gone.
 IDLE_SECONDS = 600
 
@@ -75,14 +77,25 @@ def run_command(argv):
     return code, out, err
 
 
-def answer(asked, wait, units):
-    """Return the answer to one line. asked: the first line's mapping. units: see Units."""
+def answer(asked, question, units):
+    """Return the answer to one line.
+
+    asked: the first line's mapping. question: LOGS, or the seconds for which the end may be waited
+    for. units: see Units.
+    """
     which = (asked["base"], asked["run_id"], asked["number"], asked["node"])
     try:
-        found = look(run_command, *which, wait, units.state)
-    except (attempt_dir.AttemptError, OSError) as error:
+        if question == LOGS:
+            return {"logs": read_logs(*which)}
+        return {"status": look(run_command, *which, float(question), units.state)}
+    except (attempt_dir.AttemptError, evidence.EvidenceError, OSError) as error:
         return {"problem": str(error)}
-    return {"status": found}
+
+
+def read_logs(base, run_id, number, node):
+    """Return the evidence of an attempt on this node. Raises EvidenceError, OSError."""
+    home_base = os.path.join(os.path.expanduser("~"), base)
+    return evidence.collect(attempt_dir.attempt_dir(home_base, run_id, number), node)
 
 
 def _read_question():
@@ -101,7 +114,7 @@ def main(_arguments):
     units = Units(os.path.join(os.path.expanduser("~"), asked["base"]))
     try:
         for line in iter(_read_question, b""):
-            sys.stdout.write(json.dumps(answer(asked, float(json.loads(line)), units)) + "\n")
+            sys.stdout.write(json.dumps(answer(asked, json.loads(line), units)) + "\n")
             sys.stdout.flush()
     except BrokenPipeError:
         # Nothing is flushed into the closed pipe at exit.

@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 
+import packaging.markers
 import pytest
 from ansible_collections.trainyard.cluster.plugins.module_utils.environments import (
     python_env as core,
@@ -202,6 +203,19 @@ def test_what_two_lists_lock_is_what_both_allow():
     (problem,) = error.value.problems
     assert problem.startswith("b.txt:1: a ") and problem.endswith(" a.txt:1")
     assert "no sha256 in common" in problem
+
+
+def test_a_list_is_parsed_once_for_all_kinds_of_nodes(monkeypatch):
+    parsed, made = [], []
+    lines, marker = core._logical_lines, packaging.markers.Marker
+    monkeypatch.setattr(core, "_logical_lines", lambda text: parsed.append(text) or lines(text))
+    monkeypatch.setattr(packaging.markers, "Marker", lambda text: made.append(text) or marker(text))
+    text = 'seldom==1.0; python_version >= "3.9"\n'
+    for python in ("3.8", "3.9", "3.10"):
+        expected = {} if python == "3.8" else {"seldom": "1.0"}
+        found = core.resolve(ASKED, [text], python, "x86_64")
+        assert found == {"paddlepaddle": "2.6.2", **expected}
+    assert (len(parsed), len(made)) == (1, 1)
 
 
 def test_what_a_caller_does_with_the_pins_stays_with_the_caller():

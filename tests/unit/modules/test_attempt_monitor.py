@@ -19,6 +19,7 @@ import pytest
 from ansible.utils.display import Display
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts import (
     attempt_dir,
+    evidence,
     ownership,
     status,
 )
@@ -680,6 +681,69 @@ def test_systemd_is_asked_again_only_while_the_attempt_is_stopped(follow):
     for _look in range(2):
         follow()
     assert follow.asked() == 3 and follow.modules == 1
+
+
+# --- what the ranks logged, over the same connection
+
+
+@pytest.fixture
+def completes(follow, tmp_path):
+    """Follow an attempt to its end over the held connection. Return the last look's result."""
+
+    def call(result="success", **more):
+        given = {"logs_dir": str(tmp_path / "here"), **more}
+        for _look in range(2):
+            assert "logs" not in follow(**given)
+        # With stop.json systemd is asked again.
+        told = {"exit.json": exit_of(result), "ranks.jsonl": "".join(ENDED), "stop.json": "{}"}
+        put(follow.attempt, told)
+        program(tmp_path / "bin", "systemctl", "echo ActiveState=inactive")
+        return follow(**given)
+
+    return call
+
+
+ENDED = [json.dumps(event) + "\n" for event in (start(0), end(0), start(1), end(1), OVER)]
+
+
+def test_the_logs_of_an_attempt_that_completed_come_with_its_end(completes, follow):
+    result = completes()
+    assert result["status"]["state"] == "completed" and follow.modules == 1
+    found = evidence.collect(follow.attempt, "node1")
+    for told in (result["logs"], found):
+        for key in ("now", "free"):
+            told.pop(key)
+    assert result["logs"] == json.loads(json.dumps(found))
+    assert result["logs"]["ranks"][0]["sha256"]
+
+
+@pytest.mark.parametrize("given", [{"result": "exit-code"}, {"logs_dir": ""}])
+def test_a_module_reads_the_logs_of_other_attempts(completes, given):
+    assert "logs" not in completes(**given)
+
+
+def test_a_module_reads_logs_that_take_long(completes, follow, monkeypatch):
+    monkeypatch.setattr(follow.plugin, "MOST_LOG_BYTES", 10)
+    assert "logs" not in completes()
+
+
+@pytest.mark.parametrize("lie", [{}, {"node": "node2"}, {"ranks": "x"}, {"more": 1}])
+def test_logs_over_the_connection_pass_the_gate_of_the_module(follow, tmp_path, lie):
+    given = {"logs_dir": str(tmp_path / "here")}
+    told = follow(**given)["status"]
+    for key in ("asked", "stream"):
+        told.pop(key)
+    answers = (
+        {"logs": dict(evidence.collect(follow.attempt, "node1"), **lie)},
+        {"status": dict(told, state="completed", ended=True)},
+    )
+    logs, end = map(json.dumps, answers)
+    follow.plugin._HELD.popitem()[1].close()
+    follow.begin_reader(
+        f"for line in sys.stdin: print({logs!r} if 'logs' in line else {end!r}, flush=True)"
+    )
+    follow(**given)
+    assert ("logs" in follow(**given)) is (not lie)
 
 
 # --- logs that are fetched to the controller while a run is followed

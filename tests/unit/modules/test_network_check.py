@@ -9,6 +9,7 @@ import fcntl
 import os
 import socket
 import stat
+import sys
 import threading
 import time
 
@@ -18,9 +19,10 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.agent import net
 from ansible_collections.trainyard.cluster.plugins.module_utils.base import commands
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     check_lock,
+    check_session,
     node_check,
 )
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import zipapp
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import held_program, zipapp
 
 # Starts the program as systemd would, without the properties; they are looked at by the test.
 SYSTEMD_RUN = """#!/bin/sh
@@ -142,6 +144,34 @@ def test_closing_ends_a_listener_that_nobody_came_to_and_says_who_was_missed(nod
         "missed": ["node2"],
     }
     bound_again(said["listening"]["ephemeral"][0])
+
+
+def test_one_program_does_what_the_module_does(node):
+    def ask(state, **more):
+        given = arguments(state, "node1", matrix=False, ports=[], depth="quick", seconds=33)
+        return check_session.answer(str(node / "r"), dict(given, **more))
+
+    said = ask("listening")
+    assert said["listening"]["node"] == "node1" and answers("0a1b1", node / "r")
+    found = ask("connected", book={"node1": said})
+    assert found["own"]["listening"] == said["listening"] and not found["complete"]
+    assert ask("closed")["closed"]["missed"] == ["node2"]
+    assert not answers("0a1b1", node / "r")
+    (node / "bin" / "systemd-run").write_text("#!/bin/sh\nexit 1\n")
+    refused = ask("listening")
+    assert refused["failed"] and "the listener did not start" in refused["msg"]
+
+
+def test_the_program_answers_line_by_line(tmp_path):
+    argv = [sys.executable, "-I", "-c", zipapp.BOOT, "network-check"]
+    given = {"id": "0a1b", "node": "node1"}
+    program = held_program.HeldProgram(argv, "network.check_session", given)
+    try:
+        for _question in range(2):
+            assert program.ask({"state": "closed"}, 60) == {"closed": {}, "rival": None}
+        assert program.ask({"state": "closed", "id": "../x"}, 60)["failed"]
+    finally:
+        program.close()
 
 
 OTHER = "yardcheck-99.service loaded active running Trainyard network check\n"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -71,9 +72,9 @@ def check(load_plugin, tmp_path, monkeypatch):
         task = SimpleNamespace(
             args=args, async_val=0, check_mode=call.check, action="x", _uuid="this task"
         )
-        action = plugin.ActionModule(
-            task, SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp")), None, None, None, None
-        )
+        shell = SimpleNamespace(tmpdir="/tmp")
+        connection = SimpleNamespace(_shell=shell, transport=call.transport, become=None)
+        action = plugin.ActionModule(task, connection, None, None, None, None)
 
         def execute(module_args, task_vars):
             asked.append((name, module_args["state"], module_args))
@@ -99,7 +100,7 @@ def check(load_plugin, tmp_path, monkeypatch):
             worker.join(60)
         return results, asked
 
-    call.answers, call.check = {}, False
+    call.answers, call.check, call.plugin, call.transport = {}, False, plugin, "local"
     return call
 
 
@@ -180,3 +181,81 @@ def test_nothing_is_opened_with_check_mode(check):
 def test_what_cannot_be_a_check_is_refused(check, more):
     results, asked = check(**more)
     assert asked == [] and all(isinstance(r, AnsibleActionFail) for r in results.values())
+
+
+# --- one program for all states, where Ansible holds a connection
+
+# Reads what comes before the first question, as agent/stdin_boot.py does. `shared` is the first
+# line.
+BOOT = """
+import json, sys, time
+for _part in range(2):
+    sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+shared = json.loads(sys.stdin.buffer.readline())
+"""
+# Answers each question with what came, in a field that the gate lets through.
+ECHO = """
+for line in sys.stdin:
+    said = {"shared": sorted(shared), **json.loads(line)}
+    print(json.dumps({"complete": True, "closed": {"asked": json.dumps(said)}}), flush=True)
+"""
+
+
+@pytest.fixture
+def session(check, monkeypatch):
+    """The network check over held connections. `script` is the program of every node."""
+    check.transport, check.script, check.connected = "ssh", ECHO, True
+    monkeypatch.setattr(check.plugin.log_receiver, "is_connected", lambda _held: check.connected)
+    monkeypatch.setattr(
+        check.plugin.node_program,
+        "start_argv",
+        lambda *_which: [sys.executable, "-c", BOOT + check.script],
+    )
+    return check
+
+
+def test_one_program_answers_in_all_states(session):
+    results, asked = session(matrix="false", ports=["17000"])
+    assert asked == []
+    for name in NAMES:
+        said = json.loads(results[name]["closed"]["asked"])
+        assert said["state"] == "connected" and sorted(said["book"]) == NAMES
+        assert {"agent", "id", "nodes", "ports", "seconds"} <= set(said["shared"])
+
+
+def test_the_program_gets_what_the_module_would_get(session):
+    session.script = """
+for line in sys.stdin:
+    named = {key: shared[key] for key in ("matrix", "ports", "depth", "interface")}
+    print(json.dumps({"complete": True, "closed": {"asked": json.dumps(named)}}), flush=True)
+"""
+    results, _asked = session(matrix="false", ports=["17000"])
+    assert json.loads(results["node1"]["closed"]["asked"]) == {
+        "matrix": False,
+        "ports": [17000],
+        "depth": "quick",
+        "interface": "",
+    }
+
+
+@pytest.mark.parametrize("script", ["", "print('no JSON', flush=True); time.sleep(600)"])
+def test_the_module_answers_where_the_program_does_not(session, script):
+    session.script = script
+    results, asked = session()
+    for name in NAMES:
+        assert results[name]["on"] == name
+        assert states(asked, name) == ["listening", "connected"]
+
+
+@pytest.mark.parametrize("how", ["not connected", "another transport", "arguments"])
+def test_no_program_is_begun_where_it_could_not_answer(session, how):
+    session.connected = how != "not connected"
+    session.transport = "docker" if how == "another transport" else "ssh"
+    results, asked = session(**({"depth": "deep"} if how == "arguments" else {}))
+    assert len(asked) == 6 and all(result["on"] for result in results.values())
+
+
+def test_what_the_program_answers_passes_the_gate_of_the_module(session):
+    session.script = ECHO.replace('"complete": True', '"complete": True, "more": 1')
+    results, _asked = session()
+    assert all(result["code"] == "answer.invalid" for result in results.values())
