@@ -84,9 +84,11 @@ status:
   type: dict
   returned: success
 logs:
-  description: What M(trainyard.cluster.rank_logs_info) returns for this node, read over the connection of the last look.
+  description: C(answer), what M(trainyard.cluster.rank_logs_info) returns for this node, and C(received), the
+    controller's time of it (unix seconds).
   type: dict
-  returned: with O(gang=true) and O(logs_dir), after the end of an attempt that completed, where that connection is open
+  returned: with O(gang=true), for an attempt that completed while a connection for its looks was open, and whose logs are
+    not larger than 50 MB
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -43,9 +43,9 @@ options:
     default: []
   known:
     description:
-      - What the node has already answered about this attempt. Where it is not empty, the action
-        plugin returns it and asks no node. M(trainyard.cluster.attempt_monitor) returns it with the
-        end of an attempt that completed.
+      - What the node has already answered about this attempt, C(answer), and when, C(received) (the
+        controller's clock). Where it is not empty, the action plugin returns it and asks no node.
+        M(trainyard.cluster.attempt_monitor) returns it as C(logs).
     type: dict
     default: {}
 attributes:

@@ -58,10 +58,9 @@ MESH_SECONDS = 6
 # missing.
 REST_SECONDS = 5
 # The program of module_utils that answers, and the seconds that it has for one look or for the
-# logs. It reads 50 MB of them in a second, so that more of them are left to the module.
+# logs.
 READER = "runs.status_reader"
 LOOK_SECONDS = 10
-MOST_LOG_BYTES = 50_000_000
 MOST_BREAKS = 3  # of the connections to one node, after which modules look
 NUMBERS = range(10**6)
 _PARENTS: dict[int, int] = {}
@@ -114,9 +113,10 @@ class ActionModule(answer_gate.Gated, ActionBase):
             result["stopped_by_controller"] = stopped
         status["stream"] = self._stream(question, status["ended"])
         self._warn_of_stream(question, status["stream"])
-        logs = self._logs(question, status)
+        logs = self._read_logs(question, status)
         if logs is not None:
-            result["logs"] = logs
+            # The node's clock is compared with other nodes' later on.
+            result["logs"] = {"answer": logs, "received": time.time()}
         if self._may_hold(question) and not status["ended"]:
             self._hold(question)
         return result
@@ -151,21 +151,25 @@ class ActionModule(answer_gate.Gated, ActionBase):
         except answer_gate.InvalidAnswer as error:
             return answer_gate.refusal("attempt_monitor", question.node, error)
 
-    def _logs(self, question: Asked, status: dict[str, Any]) -> Result | None:
+    def _read_logs(self, question: Asked, status: dict[str, Any]) -> Result | None:
         """Return what the ranks of an attempt that completed logged, None where a module reads it.
 
         After another end the module does, since the node may still gather what explains it.
         """
-        held, stream = _HELD.get(question), status["stream"]
-        is_small = stream and not stream["problem"] and stream["bytes"] <= MOST_LOG_BYTES
-        if held is None or status["state"] != AttemptState.COMPLETED or not is_small:
+        held = _HELD.get(question)
+        if held is None or status["state"] != AttemptState.COMPLETED:
             return None
         try:
             answer = held.ask(status_reader.LOGS, LOOK_SECONDS)
             known = {"node": question.node}
-            return answer_gate.validate("rank_logs_info", answer["logs"], known)
-        except (held_program.HeldError, answer_gate.InvalidAnswer, LookupError, TypeError):
+            logs = answer_gate.validate("rank_logs_info", answer["logs"], known)
+        except held_program.HeldError:
+            _HELD.pop(question).close()  # else it would go on reading beside the module
             return None
+        except (answer_gate.InvalidAnswer, LookupError, TypeError):
+            return None
+        # Of a failure or a task that was left out, the module says more.
+        return logs if logs.keys() >= {"ranks", "files"} else None
 
     def _may_hold(self, question: Asked) -> bool:
         """Return whether a connection for further looks may be opened: plain SSH leads there."""

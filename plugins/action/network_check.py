@@ -13,10 +13,13 @@ import os
 from typing import Any
 
 from ansible import constants as C
-from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
-from ansible_collections.trainyard.cluster.plugins.module_utils.network import check_lock
+from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
+    check_lock,
+    check_session,
+)
 from ansible_collections.trainyard.cluster.plugins.modules.network_check import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import held_program, zipapp
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
@@ -43,6 +46,7 @@ NOTHING_SAID: dict[str, dict[str, Any]] = {"listeners": {}, "ends": {"complete":
 MODULE = "network_check"
 # The program of module_utils that answers in all states.
 PROGRAM = "network.check_session"
+READY_SECONDS = 20.0  # for its start on a busy node
 
 
 class ActionModule(agent_action.AgentAction):
@@ -87,12 +91,17 @@ class ActionModule(agent_action.AgentAction):
     def _ask(self, state: str, names: tuple[str, ...], **more: Any) -> Result:
         """Return the node's answer in one of the module's states."""
         if self._session is not None:
+            question = {"state": state, **more}
+            seconds = answer_gate.definition(MODULE)["seconds"]
             try:
-                question = {"state": state, **more}
-                seconds = answer_gate.definition(MODULE)["seconds"]
                 return self._validated(self._session.ask(question, seconds), question)
-            except held_program.HeldError:
-                self._close_session()  # the module does it, or says why it cannot
+            except held_program.HeldError as error:
+                self._close_session()
+                # What it had begun is not known, and a second try could find what the first one
+                # has left.
+                if state != "closed":
+                    text = f"the connection broke while the network was tested: {error}"
+                    raise AnsibleConnectionFailure(text) from None
         arguments = {name: self._given[name] for name in names if name in self._given}
         return self.ask({**arguments, "state": state, **more}, self._vars)
 
@@ -107,9 +116,12 @@ class ActionModule(agent_action.AgentAction):
             return
         shared = {**spec.validated_parameters, "agent": zipapp.encoded()}
         python = node_program.find_python(self._vars or {})
-        with contextlib.suppress(held_program.HeldError, OSError):
+        try:
             argv = node_program.start_argv(self._connection, python, "network-check")
             self._session = held_program.HeldProgram(argv, PROGRAM, shared)
+            self._session.ask({"state": check_session.READY}, READY_SECONDS)
+        except (held_program.HeldError, OSError):
+            self._close_session()  # the module does it, or says why it cannot
 
     def _close_session(self) -> None:
         if self._session is not None:
@@ -119,6 +131,7 @@ class ActionModule(agent_action.AgentAction):
     def _validated(self, answer: Any, question: Result) -> Result:
         """Return an answer of the program as the module's would be after the gate."""
         try:
+            self._refuse_skipped(MODULE, answer)
             return answer_gate.validate(MODULE, answer, {**self._given, **question})
         except answer_gate.InvalidAnswer as error:
             return answer_gate.refusal(MODULE, self._node, error)

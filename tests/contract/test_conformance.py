@@ -489,7 +489,7 @@ BROKEN = {
     # the product's shape
     "few at once": ("E1", lambda b: b.file("ansible.cfg", "forks = 64", "forks = 5")),
     "one after the other": ("E1", lambda b: b.file("playbooks/includes/run_attempt.yml", "- name: Run the attempt\n", "- name: Run the attempt\n  serial: 1\n")),
-    "a role is not called": ("E1", lambda b: b.file("playbooks/includes/make_ready.yml", "- role: workspace", "- role: report")),
+    "a role is not called": ("E1", lambda b: b.file("playbooks/includes/make_ready.yml", "include_role: {name: workspace}", "include_role: {name: report}")),
     "a rank is not collected": ("E2", lambda b: b.wrap(rank_logs_info, "collect", lambda found, *_: dict(found, ranks=found["ranks"][:1]))),
     "another log is collected": ("E2", other_logs),
     "a folder that is not there": ("E3", lambda b: b.file("ansible.cfg", "library = library", "library = modules")),

@@ -306,11 +306,18 @@ def _are_endpoints(value):
     )
 
 
-class _Attempt:
-    """Opened directory of one attempt, with the files and problems found in it."""
+class TooLong(Exception):
+    """The files are larger than the caller wants to have read."""
 
-    def __init__(self, root, node, digest):
-        self.root, self.node, self.digest = root, node, digest
+
+class _Attempt:
+    """Opened directory of one attempt, with the files and problems found in it.
+
+    most: bytes that are read whole, None for all.
+    """
+
+    def __init__(self, root, node, digest, most=None):
+        self.root, self.node, self.digest, self.left = root, node, digest, most
         self.files, self.problems = [], []
 
     def read_mapping(self, path):
@@ -343,6 +350,7 @@ class _Attempt:
 
     def _scan_descriptor(self, descriptor, table, ended):
         if self.digest:
+            self._count(os.fstat(descriptor).st_size)
             findings = scan(descriptor, table, ended)
         else:
             findings = tail_status(descriptor, table)
@@ -351,6 +359,13 @@ class _Attempt:
         offset = utc_offset(findings["mtime"])
         findings["first_time"], findings["last_time"] = span(descriptor, offset)
         return findings
+
+    def _count(self, size):
+        """Raise TooLong where the files are larger, together, than they may be."""
+        if self.left is not None:
+            self.left -= size
+            if self.left < 0:
+                raise TooLong("the logs are larger than was asked for")
 
     def holds(self, path):
         """Return whether a file was found among those to fetch."""
@@ -390,11 +405,12 @@ class _Attempt:
             os.close(descriptor)
 
 
-def collect(attempt_dir, node, digest=True, names=()):
+def collect(attempt_dir, node, digest=True, names=(), most=None):
     """Return all evidence of one node's part of an attempt, safe to show.
 
     digest: scan each log as a whole, else only its end. names: environment variables whose values
-    must not be shown. Raises EvidenceError where the attempt cannot be read at all.
+    must not be shown. most: bytes of all logs, None for any. Raises TooLong where they are larger,
+    EvidenceError where the attempt cannot be read at all.
     """
     now = time.time()
     if not _NAME.match(node):
@@ -404,7 +420,7 @@ def collect(attempt_dir, node, digest=True, names=()):
     except OSError as error:
         raise EvidenceError("attempt.unreadable", error.strerror or str(error)) from error
     try:
-        result, secrets = _collect(_Attempt(root, node, digest), attempt_dir, names)
+        result, secrets = _collect(_Attempt(root, node, digest, most), attempt_dir, names)
     finally:
         os.close(root)
     return printable_data(dict(result, node=node, now=now, utc_offset=utc_offset(now)), *secrets)

@@ -104,6 +104,24 @@ def remove(root):
         write_json(tree + SCAN, known)
 
 
+def renew_records(tree, paths):
+    """Write the records of some files anew after a link to them, which changes their ctime.
+
+    Else the whole tree would be read again. Only records that still hold but for that time.
+    """
+    known = read_mapping(tree + SCAN, manifest.TREE_BYTES)
+    renewed = {}
+    for path in paths:
+        record = known.get(path)
+        with contextlib.suppress(OSError):
+            if is_record(record):
+                new = record_of(os.lstat(os.path.join(tree, path)), record[4])
+                if new[:3] == record[:3]:
+                    renewed[path] = new
+    if renewed:
+        write_json(tree + SCAN, {**known, **renewed})
+
+
 def _shared_with(root):
     """Return {tree: {path: record}} of the files that other trees share with this one.
 

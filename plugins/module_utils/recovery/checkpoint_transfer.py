@@ -66,6 +66,11 @@ def copy_of(base, digest):
     return tree_install.tree_paths(base, KIND, digest)[0]
 
 
+def note_links(base, digest, paths):
+    """Note that files of such a copy were linked, so that the next fetch need not read them."""
+    tree_install.renew_records(copy_of(base, digest), paths)
+
+
 def folder_of(path):
     """Return the folder below its attempt's directory that a place of a checkpoint names, or ''."""
     match = _PLACE.search(path.rstrip("/"))

@@ -23,6 +23,8 @@ from ..base.commands import run_program, user_environment
 COMMAND_SECONDS = 5
 # The question for what the ranks logged, instead of a number.
 LOGS = "logs"
+# Of all logs together. A second is enough for them, so the verdict waits no longer.
+MOST_LOG_BYTES = 50_000_000
 # Without a question for so long, the controller is gone.
 IDLE_SECONDS = 600
 
@@ -88,14 +90,14 @@ def answer(asked, question, units):
         if question == LOGS:
             return {"logs": read_logs(*which)}
         return {"status": look(run_command, *which, float(question), units.state)}
-    except (attempt_dir.AttemptError, evidence.EvidenceError, OSError) as error:
+    except (attempt_dir.AttemptError, evidence.EvidenceError, evidence.TooLong, OSError) as error:
         return {"problem": str(error)}
 
 
 def read_logs(base, run_id, number, node):
-    """Return the evidence of an attempt on this node. Raises EvidenceError, OSError."""
-    home_base = os.path.join(os.path.expanduser("~"), base)
-    return evidence.collect(attempt_dir.attempt_dir(home_base, run_id, number), node)
+    """Return the evidence of an attempt on this node. Raises EvidenceError, TooLong, OSError."""
+    place = attempt_dir.attempt_dir(os.path.join(os.path.expanduser("~"), base), run_id, number)
+    return evidence.collect(place, node, most=MOST_LOG_BYTES)
 
 
 def _read_question():

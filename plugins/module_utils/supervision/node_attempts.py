@@ -415,25 +415,20 @@ class NodeAttempts:
             slot = replica.keep(attempt, folder, copy, sorted(point["files"]))
             if slot is None:
                 return
+            checkpoint_transfer.note_links(self.order.base, point["digest"], point["files"])
             self._note_kept(attempt, os.path.join(slot, folder), point)
 
     def _note_kept(self, attempt, folder, point):
         """Note a replica that was not copied: for the replicator, and for the next finding here.
 
-        folder: of its files, below the attempt's directory. The files were verified when they came.
+        folder: of its files, below the attempt's directory. Their digests were verified when they
+        came. Whether they are a complete checkpoint, this node reads itself (finder.examine).
         """
         now, sizes = time.time(), [entry[1] for entry in point["files"].values()]
         state = {key: point[key] for key in ("source", "name", "epoch", "step", "saved")}
         state.update(copied=now, bytes=sum(sizes), seconds=0.0, problem=None)
         state["next"] = now + replica.FIRST_SECONDS
         attempt_files.write_if_possible(attempt, "replica.json", state)
-        numbers = {key: point[key] for key in ("epoch", "step", "lr")}
-        paths = [f"{folder}/{path}" for path in point["files"]]
-        root = os.open(attempt, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self.known.put(attempt, root, paths, numbers)
-        finally:
-            os.close(root)
         place = os.path.join(attempt, folder)
         root = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -79,6 +79,16 @@ def machines_of(line: Line, count: int) -> list[str]:
 def job_of(fixtures: Fixtures, line: Line, **changes: Any) -> Job:
     """Return the job that stands for a line's document, changed."""
     return fixtures.job(line.get("job") or line["document"]["job"], **changes)
+
+
+def roles_of(plays: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the roles that plays include as a whole, in their order."""
+    included = [
+        task.get("ansible.builtin.include_role") or {}
+        for play in plays
+        for task in play.get("tasks", ())
+    ]
+    return [role["name"] for role in included if role and "tasks_from" not in role]
 
 
 def sequence(fixtures: Fixtures) -> tuple[list[str], list[dict[str, Any]]]:

@@ -27,6 +27,7 @@ from .fixtures import (
     job_of,
     machines_of,
     proven_mesh,
+    roles_of,
     sequence,
 )
 
@@ -119,7 +120,7 @@ def passwordless(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     findings.same(
         "the play that proves ends all on a failure",
         (["ssh_trust"], True),
-        ([role["role"] for role in first["roles"]], first.get("any_errors_fatal")),
+        (roles_of([first]), first.get("any_errors_fatal")),
     )
     findings.same(
         "what train.yml does before what",

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .findings_check import Findings
-from .fixtures import Fixtures, Line, sequence
+from .fixtures import Fixtures, Line, roles_of, sequence
 
 READY = ["ssh_trust", "runtime", "workspace"]
 
@@ -31,7 +31,7 @@ def by_roles(fixtures: Fixtures, line: Line, findings: Findings) -> None:
     findings.same(
         "roles that make ready",
         READY,
-        [role["role"] for play in plays for role in play.get("roles", ())],
+        roles_of(plays),
     )
     kinds, train = sequence(fixtures)
     findings.same(

@@ -73,6 +73,21 @@ def test_a_good_tree_is_switched_in_and_read_only(base, source):
     }
 
 
+@pytest.mark.parametrize("paths", [["run.sh"], []])
+def test_a_file_that_was_linked_is_not_read_again_where_that_is_noted(
+    base, source, tmp_path, monkeypatch, paths
+):
+    """A link changes the inode's time of change (ctime)."""
+    final, _staging = send(base, source)
+    tree_install.switch_in(base, "code", source[2], source[1])
+    os.link(os.path.join(final, "run.sh"), tmp_path / "link")
+    tree_install.renew_records(final, paths)
+    read, real = [], manifest.file_sha256
+    monkeypatch.setattr(manifest, "file_sha256", lambda path: read.append(path) or real(path))
+    assert tree_state.look(base, "code", source[2])["ok"]
+    assert [os.path.basename(path) for path in read] == ([] if paths else ["run.sh"])
+
+
 @pytest.mark.parametrize(
     "harm, words",
     [

@@ -709,25 +709,45 @@ ENDED = [json.dumps(event) + "\n" for event in (start(0), end(0), start(1), end(
 def test_the_logs_of_an_attempt_that_completed_come_with_its_end(completes, follow):
     result = completes()
     assert result["status"]["state"] == "completed" and follow.modules == 1
-    found = evidence.collect(follow.attempt, "node1")
-    for told in (result["logs"], found):
+    answer, found = result["logs"]["answer"], evidence.collect(follow.attempt, "node1")
+    assert abs(result["logs"]["received"] - answer["now"]) < 60
+    for told in (answer, found):
         for key in ("now", "free"):
             told.pop(key)
-    assert result["logs"] == json.loads(json.dumps(found))
-    assert result["logs"]["ranks"][0]["sha256"]
+    assert answer == json.loads(json.dumps(found)) and answer["ranks"][0]["sha256"]
 
 
-@pytest.mark.parametrize("given", [{"result": "exit-code"}, {"logs_dir": ""}])
-def test_a_module_reads_the_logs_of_other_attempts(completes, given):
-    assert "logs" not in completes(**given)
+def test_a_module_reads_the_logs_of_an_attempt_that_failed(completes):
+    assert "logs" not in completes("exit-code")
 
 
-def test_a_module_reads_logs_that_take_long(completes, follow, monkeypatch):
-    monkeypatch.setattr(follow.plugin, "MOST_LOG_BYTES", 10)
+def test_a_module_reads_logs_that_take_long(completes, follow):
+    with open(os.path.join(follow.attempt, "log/workerlog.0"), "ab") as handle:
+        handle.truncate(status_reader.MOST_LOG_BYTES + 1)
     assert "logs" not in completes()
 
 
-@pytest.mark.parametrize("lie", [{}, {"node": "node2"}, {"ranks": "x"}, {"more": 1}])
+def test_a_reader_that_does_not_answer_is_ended(follow, tmp_path, monkeypatch):
+    told = follow()["status"]
+    told.pop("asked"), told.pop("stream")
+    follow.plugin._HELD.popitem()[1].close()
+    end = json.dumps({"status": dict(told, state="completed", ended=True)})
+    follow.begin_reader(f"""
+for line in sys.stdin:
+    if 'logs' in line: time.sleep(600)
+    print({end!r}, flush=True)
+""")
+    monkeypatch.setattr(follow.plugin, "LOOK_SECONDS", 2)
+    follow()
+    (held,) = follow.plugin._HELD.values()
+    assert "logs" not in follow() and not follow.plugin._HELD
+    assert held._process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [{}, {"node": "node2"}, {"ranks": "x"}, {"more": 1}, {"failed": True}, {"skipped": True}],
+)
 def test_logs_over_the_connection_pass_the_gate_of_the_module(follow, tmp_path, lie):
     given = {"logs_dir": str(tmp_path / "here")}
     told = follow(**given)["status"]

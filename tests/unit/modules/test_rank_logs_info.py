@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 import rank_logs_info
@@ -741,3 +742,16 @@ def test_the_documentation_names_what_is_returned(make_attempt):
 def test_it_gives_way_to_the_next_attempt(run_module, tmp_path, lowered):
     run_module(rank_logs_info, {"attempt_dir": str(tmp_path), "node": "node1"})
     assert lowered == [1]
+
+
+def test_a_known_answer_has_the_nodes_clock_of_now(load_plugin, monkeypatch):
+    """Nodes that ended at different times would seem to have wrong clocks."""
+    plugin = load_plugin("action", "rank_logs_info")
+    known = {"answer": {"node": "node1", "now": 500.0}, "received": time.time() - 20}
+    args = {"attempt_dir": "/a", "node": "node1", "known": known}
+    task = SimpleNamespace(args=args, async_val=0, check_mode=False, action="rank_logs_info")
+    connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/tmp"))
+    one = plugin.ActionModule(task, connection, None, None, None)
+    monkeypatch.setattr(one, "_execute_module", lambda **_given: pytest.fail("asked again"))
+    result = one.run(task_vars={"inventory_hostname": "node1"})
+    assert result["node"] == "node1" and result["now"] == pytest.approx(520, abs=5)

@@ -239,7 +239,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("script", ["", "print('no JSON', flush=True); time.sleep(600)"])
-def test_the_module_answers_where_the_program_does_not(session, script):
+def test_the_module_answers_where_the_program_does_not_begin(session, script):
     session.script = script
     results, asked = session()
     for name in NAMES:
@@ -255,7 +255,17 @@ def test_no_program_is_begun_where_it_could_not_answer(session, how):
     assert len(asked) == 6 and all(result["on"] for result in results.values())
 
 
-def test_what_the_program_answers_passes_the_gate_of_the_module(session):
-    session.script = ECHO.replace('"complete": True', '"complete": True, "more": 1')
+@pytest.mark.parametrize("lie", ['"more": 1', '"skipped": True'])
+def test_what_the_program_answers_passes_the_gate_of_the_module(session, lie):
+    session.script = ECHO.replace('"complete": True', f'"complete": True, {lie}')
     results, _asked = session()
     assert all(result["code"] == "answer.invalid" for result in results.values())
+
+
+@pytest.mark.parametrize("state", ["listening", "connected"])
+def test_a_node_whose_connection_breaks_is_unreachable(session, state):
+    """A second try could find listeners that have seen this node through, and end by themselves."""
+    session.script = ECHO.replace("    said =", f"    if {state!r} in line: break\n    said =", 1)
+    results, asked = session()
+    assert all(isinstance(result, AnsibleConnectionFailure) for result in results.values())
+    assert asked == []

@@ -25,6 +25,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.checkpoints impo
     readings,
     replica,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.inputs import tree_install
 from ansible_collections.trainyard.cluster.plugins.module_utils.plan import next_plan, plan_bytes
 from ansible_collections.trainyard.cluster.plugins.module_utils.supervision import (
     messages,
@@ -580,6 +581,11 @@ def fetched(node, monkeypatch, tmp_path):
     point = dict(finder.find_in_run(str(theirs.parent), {})["point"], source="node1")
     tree = Path(node.order.base, "checkpoints", point["digest"][:16])
     shutil.copytree(theirs / "output", tree)
+    records = {
+        path: tree_install.record_of(os.lstat(tree / path), entry[2])
+        for path, entry in point["files"].items()
+    }
+    Path(str(tree) + tree_install.SCAN).write_text(json.dumps(records))
     answer = (True, True, [])
     monkeypatch.setattr(node_attempts.checkpoint_transfer, "fetch", lambda *_a, **_k: answer)
     return point, tree
@@ -600,16 +606,24 @@ def test_a_checkpoint_that_was_fetched_becomes_the_replica_of_its_attempt(
     point, tree = fetched(node, monkeypatch, tmp_path)
     made, now = started_from(node, point), time.time()
     slot = place / "replica/a/output"
-    for path in point["files"]:
+    records = json.loads(Path(str(tree) + tree_install.SCAN).read_text())
+    for path, entry in point["files"].items():
         assert (slot / path).samefile(tree / path)  # and no second copy
+        # nor is the first one read again where another start needs it
+        assert records[path] == tree_install.record_of(os.lstat(tree / path), entry[2])
     state = json.loads((place / "replica.json").read_text())
     assert (state["source"], state["epoch"], state["problem"]) == ("node1", point["epoch"], None)
     assert state["next"] == pytest.approx(now + replica.FIRST_SECONDS, abs=5)
-    # It is found, and not read for that, since it was verified when it came.
+    # It is found without its digests, which were verified when it came. Whether it is complete, the
+    # node reads itself: the point is another node's word.
     monkeypatch.setattr(readings, "SETTLED_SECONDS", -1.0)
-    for module, name in ((finder, "examine"), (model_collector, "describe_file")):
-        monkeypatch.setattr(module, name, lambda *_given: pytest.fail("it was read"))
+    real, examined = finder.examine, []
+    monkeypatch.setattr(finder, "examine", lambda *given: examined.append(1) or real(*given))
+    monkeypatch.setattr(
+        model_collector, "describe_file", lambda *_given: pytest.fail("it was read")
+    )
     held = made._held()
+    assert examined == [1]
     assert (held["digest"], held["attempt"], held["path"]) == (point["digest"], 3, str(slot))
     assert {key: held[key] for key in ("epoch", "step", "lr")} == {
         key: point[key] for key in ("epoch", "step", "lr")
