@@ -14,18 +14,14 @@ from typing import Any
 
 from ansible import constants as C
 from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.network import (
     check_lock,
     check_session,
 )
-from ansible_collections.trainyard.cluster.plugins.modules.network_check import DOCUMENTATION
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.agent import held_program, zipapp
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import (
-    Result,
-    arguments_of,
-)
+from ansible_collections.trainyard.cluster.plugins.plugin_utils.controller_action import Result
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.gate import (
     agent_action,
     answer_gate,
@@ -39,8 +35,6 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.network import m
 # The arguments of each state.
 NODE = ("id", "node")
 LINKS = (*NODE, "nodes", "address", "interface", "ports", "matrix")
-SHARED = (*LINKS, "seconds", "depth")
-ARGUMENTS = arguments_of(DOCUMENTATION)
 # What a node says in each meeting that it does not reach.
 NOTHING_SAID: dict[str, dict[str, Any]] = {"listeners": {}, "ends": {"complete": False}}
 MODULE = "network_check"
@@ -107,21 +101,35 @@ class ActionModule(agent_action.AgentAction):
 
     def _open_session(self) -> None:
         """Start the program on the node, where Ansible holds a plain connection to it."""
-        arguments = {name: self._given[name] for name in SHARED if name in self._given}
-        spec = ArgumentSpecValidator(ARGUMENTS).validate({**arguments, "state": "tested"})
-        is_held = node_program.is_ssh(self._connection) and log_receiver.is_connected(
-            self._connection
-        )
-        if spec.error_messages or not is_held:
+        if not node_program.is_ssh(self._connection):
             return
-        shared = {**spec.validated_parameters, "agent": zipapp.encoded()}
+        if not log_receiver.is_connected(self._connection):
+            return
         python = node_program.find_python(self._vars or {})
         try:
+            shared = {**self._shared_arguments(), "agent": zipapp.encoded()}
             argv = node_program.start_argv(self._connection, python, "network-check")
             self._session = held_program.HeldProgram(argv, PROGRAM, shared)
             self._session.ask({"state": check_session.READY}, READY_SECONDS)
-        except (held_program.HeldError, OSError):
+        except (held_program.HeldError, OSError, TypeError, ValueError):
             self._close_session()  # the module does it, or says why it cannot
+
+    def _shared_arguments(self) -> Result:
+        """Return the arguments that are the same in all states, of the types that the module takes.
+
+        Raises TypeError or ValueError for one that it refuses.
+        """
+        given = {"address": "", "interface": "", "depth": "full", **self._given}
+        if given["depth"] not in ("quick", "full"):
+            raise ValueError("depth is neither quick nor full")
+        texts = {name: str(given[name]) for name in (*NODE, "address", "interface", "depth")}
+        return {
+            **texts,
+            "nodes": [str(name) for name in given.get("nodes", ())],
+            "ports": [int(port) for port in given.get("ports", ())],
+            "matrix": boolean(given.get("matrix", False)),
+            "seconds": int(given["seconds"]),
+        }
 
     def _close_session(self) -> None:
         if self._session is not None:

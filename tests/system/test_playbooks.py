@@ -22,7 +22,7 @@ from core_support import ROOT, program, put
 PLAYBOOKS = sorted(
     str(path.relative_to(ROOT))
     for path in (ROOT / "playbooks").rglob("*.yml")
-    if not {"configs", "suites", "vars"} & set(path.parts)
+    if not {"configs", "group_vars", "suites"} & set(path.parts)
 )
 ANSIBLE = os.path.join(os.path.dirname(sys.executable), "ansible-playbook")
 # Whoever contacts these nodes finds nobody, at once.

@@ -20,6 +20,8 @@ from ..base.yaml_source import Problem
 from . import extra_vars, job, role_vars, ssh_policy
 
 Place = tuple[str, "int | None"]
+# Of the product, with files that set variables.
+OWN_FOLDERS = ("roles", "playbooks/group_vars")
 COMMAND_LINE: Place = ("command line", None)
 # How Jinja names a variable that nobody has set.
 _UNDEFINED = re.compile(r"'(\w+)' is undefined")
@@ -54,12 +56,13 @@ def origin_of(variables: Mapping[str, Any], key: str) -> Place | None:
 def is_written(value: Any, name: Any, project: str) -> bool:
     """Return true if the site's people wrote a value.
 
-    What our own roles set or register lies among a host's variables, too.
+    What our own roles and playbooks set or register lies among a host's variables, too.
     """
     origin = Origin.get_tag(value) or Origin.get_tag(name)
     if not origin or not (origin.path or origin.description):
         return False
-    return not str(origin.path).startswith(os.path.join(project, "roles") + os.sep)
+    own = [os.path.join(project, folder, "") for folder in OWN_FOLDERS]
+    return not str(origin.path).startswith(tuple(own))
 
 
 def is_vaulted(value: Any) -> bool:
