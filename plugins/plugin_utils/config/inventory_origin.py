@@ -21,7 +21,7 @@ from . import extra_vars, job, role_vars, ssh_policy
 
 Place = tuple[str, "int | None"]
 # Of the product, with files that set variables.
-OWN_FOLDERS = ("roles", "playbooks/group_vars")
+OWN_FOLDERS = ("roles", "playbooks/includes/group_vars")
 COMMAND_LINE: Place = ("command line", None)
 # How Jinja names a variable that nobody has set.
 _UNDEFINED = re.compile(r"'(\w+)' is undefined")
