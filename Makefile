@@ -28,6 +28,7 @@ demo: engine setup ## Docker nodes on this machine (NODES=2) and one training on
 	@$(DEMO) ansible-playbook playbooks/provision.yml -e suite=paddledetection
 	@printf '\n$$ %s\n' '$(TRAIN)'
 	@$(DEMO) $(TRAIN)
+	@printf '\nNext: . .venv/bin/activate; trainyard logs; trainyard why. The report opens in a browser. make demo-down removes the nodes.\n'
 
 bench: engine dev ## the product beside other tools, on eight nodes with limited links and on molecule's two; as root; writes docs/benchmarks.md (some hours)
 	@python tests/bench/benchmarks.py --write
