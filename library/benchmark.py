@@ -15,12 +15,13 @@ options:
   state:
     description:
       - V(chosen) reads the numbers of nodes and has C(check.yml) check the job on the largest one.
-        V(trained) trains on one number of nodes. V(compared) writes the table and the page.
+        V(trained) trains on one number of nodes. V(alone) trains on each node alone, all at the
+        same time. V(compared) writes the table and the page.
     type: str
-    choices: [chosen, trained, compared]
+    choices: [chosen, trained, alone, compared]
     required: true
   config:
-    description: The job (V(chosen) and V(trained)).
+    description: The job (V(chosen), V(trained) and V(alone)).
     type: str
     default: ""
   nodes:
@@ -35,10 +36,19 @@ options:
   folder:
     description: Directory of this benchmark, as V(chosen) returned it.
     type: path
+  names:
+    description: The nodes that train alone, as V(chosen) returned them (V(alone) only).
+    type: list
+    elements: str
   trainings:
-    description: What V(trained) returned for each number of nodes (C(compared) only).
+    description: What V(trained) returned for each number of nodes (V(compared) only).
     type: list
     elements: dict
+  alone:
+    description: C(trainings) as V(alone) returned them (V(compared) only).
+    type: list
+    elements: dict
+    default: []
 attributes:
   check_mode:
     support: full
@@ -63,6 +73,12 @@ counts:
   returned: success
   type: list
   elements: int
+alone:
+  description: The nodes that train alone at the end. With C(minutes) and up to 16 nodes these are
+    the nodes of the largest number, else none (V(chosen) only).
+  returned: success
+  type: list
+  elements: str
 folder:
   description: Directory of this benchmark (V(chosen) only).
   returned: success
@@ -71,6 +87,11 @@ training:
   description: Run, label, outcome and output of a training (V(trained) only).
   returned: success
   type: dict
+trainings:
+  description: The same for each node (V(alone) only).
+  returned: success
+  type: list
+  elements: dict
 summary:
   description: The table, for people (V(compared) only).
   returned: success

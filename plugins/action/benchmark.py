@@ -42,6 +42,8 @@ from ansible_collections.trainyard.cluster.plugins.plugin_utils.suites import su
 NUMBERS = re.compile(r"[1-9][0-9]{0,3}(?:,[1-9][0-9]{0,3})*\Z")
 MOST_MINUTES = 100_000
 LONGEST = 4000  # characters of an output that are shown
+# Each of them is a command of its own on this machine.
+MOST_ALONE = 16
 
 
 class ActionModule(ControllerAction):
@@ -51,13 +53,19 @@ class ActionModule(ControllerAction):
     REQUIRED_IF = [
         ("state", "chosen", ("config",)),
         ("state", "trained", ("folder", "nodes", "config")),
+        ("state", "alone", ("folder", "names", "config")),
         ("state", "compared", ("folder", "trainings")),
     ]
     FAILURES = (resume_command.CommandRefused, load.ReportError, OSError)
 
     def execute(self, arguments: Arguments) -> Result:
         """Run one step of benchmark.yml."""
-        steps = {"chosen": self._choose, "trained": self._train, "compared": self._compare}
+        steps = {
+            "chosen": self._choose,
+            "trained": self._train,
+            "alone": self._train_alone,
+            "compared": self._compare,
+        }
         return steps[arguments["state"]](arguments)
 
     def _runs(self) -> str:
@@ -80,6 +88,7 @@ class ActionModule(ControllerAction):
             return {
                 "changed": False,
                 "counts": [],
+                "alone": [],
                 "folder": "",
                 "msg": f"would train on {numbers}",
             }
@@ -99,7 +108,17 @@ class ActionModule(ControllerAction):
         if code:
             text = printable(check.text()[-LONGEST:], limit=LONGEST, newlines=True)
             self.fail(f"the job cannot start on {counts[-1]} nodes:\n{text}")
-        return {"changed": True, "counts": counts, "folder": folder}
+        alone = self._choose_alone(counts[-1], arguments["minutes"])
+        return {"changed": True, "counts": counts, "alone": alone, "folder": folder}
+
+    def _choose_alone(self, count: int, minutes: float) -> list[str]:
+        """Return the nodes that train alone at the end, [] for none.
+
+        Without a limit of time each would train the whole job.
+        """
+        if not minutes or not 1 < count <= MOST_ALONE:
+            return []
+        return self.group("trainers")[:count]
 
     def _refuse_options(self) -> None:
         """Refuse what the commands of a benchmark cannot be given again."""
@@ -138,28 +157,62 @@ class ActionModule(ControllerAction):
         """Train on one number of nodes. It never fails the task, so that what is known is shown."""
         count = int(arguments["nodes"])
         label = f"{count} node" + "s" * (count > 1)
-        output = os.path.join(arguments["folder"], f"train-{count}.txt")
-        # The training is stopped after Ctrl-C, too.
+        (outcome,) = self._train_together([(label, f"train-{count}.txt", count)], arguments)
+        return {"changed": True, "training": outcome, "_ansible_verbose_override": True}
+
+    def _train_alone(self, arguments: Arguments) -> Result:
+        """Train on each node alone, all at the same time. It never fails the task."""
+        wanted = [
+            (f"{name} alone", f"alone-{number}.txt", [name])
+            for number, name in enumerate(arguments["names"], 1)
+        ]
+        outcomes = self._train_together(wanted, arguments)
+        return {"changed": True, "trainings": outcomes, "_ansible_verbose_override": True}
+
+    def _train_together(
+        self, wanted: list[tuple[str, str, int | list[str]]], arguments: Arguments
+    ) -> list[Result]:
+        """Return the outcomes of trainings that run at the same time.
+
+        wanted: label, name of the output, and nodes of each.
+        """
+        outputs = [os.path.join(arguments["folder"], name) for _label, name, _nodes in wanted]
+        trainings: list[training_process.TrainingProcess] = []
+        # The trainings are stopped after Ctrl-C, too.
         interruption.raise_in_worker()
-        # A run that is not followed to its end, or goes on with fewer nodes, is no measurement.
-        keys = {"nodes": count, "min_nodes": count, "max_restarts": 0, "detach": False}
         try:
-            training = training_process.TrainingProcess(
-                self._command("train", keys, output),
-                label,
-                job_name(arguments["config"]),
-                self._runs(),
-                _playbook("stop"),
-                arguments["minutes"],
-                self._display.display,
-            )
-            outcome = training_process.await_end(training)
+            for (label, _name, nodes), output in zip(wanted, outputs):
+                trainings.append(self._start_training(label, nodes, output, arguments))
+            outcomes = training_process.await_ends(trainings)
         except self.FAILURES as error:
             text = printable(str(error))
-            outcome = {"run": "", "label": label, "ended_well": False, "text": text}
-            outcome["output"] = output
-        self._display.display(f"{label}: {outcome['text']}")
-        return {"changed": True, "training": outcome, "_ansible_verbose_override": True}
+            for training in trainings:
+                training.give_up()
+            outcomes = [
+                {"run": "", "label": label, "ended_well": False, "text": text, "output": output}
+                for (label, _name, _nodes), output in zip(wanted, outputs)
+            ]
+        for outcome in outcomes:
+            self._display.display(f"{outcome['label']}: {outcome['text']}")
+        return outcomes
+
+    def _start_training(
+        self, label: str, nodes: int | list[str], output: str, arguments: Arguments
+    ) -> training_process.TrainingProcess:
+        """Start train.yml on a number of nodes, or on those named."""
+        least = nodes if isinstance(nodes, int) else len(nodes)
+        # A run that is not followed to its end, or goes on with fewer nodes, is no measurement.
+        keys = {"nodes": nodes, "min_nodes": least, "max_restarts": 0, "detach": False}
+        return training_process.TrainingProcess(
+            self._command("train", keys, output),
+            label,
+            job_name(arguments["config"]),
+            self._runs(),
+            _playbook("stop"),
+            arguments["minutes"],
+            self._display.display,
+            "" if isinstance(nodes, int) else nodes[0],
+        )
 
     @staticmethod
     def _command(
@@ -176,16 +229,10 @@ class ActionModule(ControllerAction):
         """Write the table and the page of the trainings that have a step."""
         outcomes = [item["training"] for item in arguments["trainings"] if item.get("training")]
         failed = [outcome for outcome in outcomes if not outcome["ended_well"]]
-        trainings, lines = [], []
-        for one in outcomes:
-            try:
-                if one["run"]:
-                    trainings.append(self._figures(one["run"]))
-            except load.ReportError as error:
-                self.warn(f"{one['label']}: {printable(str(error))}")
-        text = "nothing was trained"
+        trainings, alone = self._read_figures(outcomes), self._read_figures(arguments["alone"])
+        text, lines = "nothing was trained", []
         if trainings:
-            lines = self._write(scaling.compare(trainings), arguments["folder"])
+            lines = self._write(trainings, alone, arguments["folder"])
             text = f"trained on {', '.join(str(len(one.nodes)) for one in trainings)} nodes"
         outcome = "completed"
         if failed:
@@ -198,19 +245,33 @@ class ActionModule(ControllerAction):
             "verdict": {"outcome": outcome, "text": text},
         }
 
+    def _read_figures(self, outcomes: list[Result]) -> list[scaling.Training]:
+        """Return the figures of the trainings that have a run, with a warning for each other."""
+        trainings = []
+        for one in outcomes:
+            try:
+                if one["run"]:
+                    trainings.append(self._figures(one["run"]))
+            except load.ReportError as error:
+                self.warn(f"{one['label']}: {printable(str(error))}")
+        return trainings
+
     def _figures(self, run: str) -> scaling.Training:
         """Return the figures of a run. Raises load.ReportError where it has no record."""
         read_series = functools.partial(series.of_run, folder=suite_file.FOLDER)
         facts = load.read(self._runs(), run, read_series)
         return scaling.of_series(facts["record"], facts["plan"], facts["series"])
 
-    def _write(self, rows: list[scaling.Row], folder: str) -> list[str]:
+    def _write(
+        self, trainings: list[scaling.Training], alone: list[scaling.Training], folder: str
+    ) -> list[str]:
         """Write benchmark.json, benchmark.md and the page. Return the table as lines."""
+        rows = scaling.compare(trainings, alone)
         title = f"Benchmark {os.path.basename(folder)}"
         path = os.path.join(folder, "benchmark.md")
-        write_json(os.path.join(folder, "benchmark.json"), scaling.as_json(rows))
-        update_file(path, scaling_text.markdown(rows, title), 0o600, True)
-        lines = [*scaling_text.lines(rows), f"table        {path}"]
+        write_json(os.path.join(folder, "benchmark.json"), scaling.as_json(rows, alone))
+        update_file(path, scaling_text.markdown(rows, title, alone), 0o600, True)
+        lines = [*scaling_text.lines(rows, alone), f"table        {path}"]
         if len(rows) > 1:
             page = report_page.write_page(
                 self._runs(),
@@ -218,7 +279,7 @@ class ActionModule(ControllerAction):
                 [row.training.run for row in rows],
                 os.path.join(project.PRODUCT, "roles", "report"),
                 write=True,
-                scaling=scaling_text.view(rows),
+                scaling=scaling_text.view(rows, alone),
             )
             lines.append(f"report       {page['report']}")
         return lines

@@ -379,7 +379,7 @@ class ActionModule(ControllerAction):
 
 def _limit_problem(effect: str) -> Problem:
     """Return the problem of a --limit with such an effect on a verb that runs on all nodes."""
-    remedy = "-e nodes=N, or remove the host from the group trainers"
+    remedy = "-e nodes=N or -e nodes=NAME,NAME, or remove the host from the group trainers"
     if verb() == "resume":
         remedy = "-e run=RUN alone; the run's nodes are found without it"
     text = (

@@ -25,9 +25,6 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base import sani
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base import terminal
 from ansible_collections.trainyard.cluster.plugins.plugin_utils.base.project import project_dir
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import notify_fields
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.live import model
-from ansible_collections.trainyard.cluster.plugins.plugin_utils.monitor import follower, notifier
 
 _VARIABLES = ("trainyard_site", "trainyard_runs_dir", "trainyard_metrics_dir", "trainyard_notify")
 
@@ -84,19 +81,23 @@ class CallbackModule(CallbackBase):
             status = result.result.get("status")
             if isinstance(status, dict) and not status.get("undone"):
                 self._open()
-                reduced = plain({key: status[key] for key in status if key in model.KEEP})
-                self._follower.add(result.host.get_name(), reduced)
+                self._follower.add(result.host.get_name(), status)
                 self._warn_of_notifications(False)
         elif module == "run_record" and self._follower:
             record = plain(dict(result.result))
             if "verdict" in record and RUN_ID.match(str(record.get("run"))):
                 self._follower.end(record)
-                self._follower.notifier.settle(notifier.VERDICT_SECONDS)
                 self._warn_of_notifications(False)
 
     def _open(self):
         """Read the site's settings at the first answer about a run."""
         if self._follower is None:
+            # The way to a start needs none of these, and prometheus_client takes its time.
+            from ansible_collections.trainyard.cluster.plugins.plugin_utils.config import (
+                notify_fields,
+            )
+            from ansible_collections.trainyard.cluster.plugins.plugin_utils.monitor import follower
+
             settings = self._read_site()
             runs_dir = os.path.expanduser(settings["trainyard_runs_dir"] or "runs")
             terminal.hide(notify_fields.secret_texts(settings["trainyard_notify"]))

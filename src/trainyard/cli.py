@@ -192,7 +192,7 @@ def _ansible_words(ansible: dict[str, Any]) -> list[str]:
 job_argument = click.argument("job", shell_complete=_complete_jobs)
 run_argument = click.argument("run", required=False, shell_complete=_complete_runs)
 nodes_option = click.option(
-    "--nodes", type=click.IntRange(min=1), help="Train on the first N nodes only."
+    "--nodes", metavar="N|NAME,...", help="Train on the first N nodes, or on those named."
 )
 
 
@@ -223,7 +223,7 @@ def train(
     settings: Settings,
     /,
     job: str,
-    nodes: int | None,
+    nodes: str | None,
     wait: str | None,
     detach: bool,
     no_restart: bool,
@@ -248,7 +248,7 @@ def train(
 @ansible_options
 @click.pass_obj
 def check(
-    settings: Settings, /, job: str, nodes: int | None, rehearse: bool | None, **ansible: Any
+    settings: Settings, /, job: str, nodes: str | None, rehearse: bool | None, **ansible: Any
 ) -> None:
     """Prove that a JOB would start, or name what prevents it."""
     run_verb(settings, "check", {"config": job, "nodes": nodes, "rehearse": rehearse}, ansible)

@@ -310,7 +310,7 @@ WORDS = [
     ("misspelt, near", {"words": ["node=2"]}, "did you mean 'nodes'?"),
     ("misspelt of the site", {"words": ["trainyard_run_dir=x"]}, "command line trainyard_run_dir: unknown variable"),
     ("misspelt of a role", {"words": ["preflight_rehears=true"]}, "did you mean 'preflight_rehearse'?"),
-    ("a number as text", {"words": ["nodes=two"]}, "command line nodes: must be a whole number from 1 up or 'all'; got 'two'"),
+    ("a number as text", {"words": ["nodes=2.5"]}, "command line nodes: must be a whole number from 1 up or 'all'; got '2.5'"),
     ("a number in JSON that is a list", {"words": ['{"devices": [0, 1]}']}, "command line devices: must be a whole number"),
     ("zero", {"words": ["nodes=0"]}, "command line nodes: must be a whole number from 1 up"),
     ("more nodes than the site", {"words": ["nodes=3"]}, "command line nodes: asks for 3 nodes; the site 'site' has 2"),

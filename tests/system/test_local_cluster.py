@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -174,6 +175,24 @@ def test_an_engine_that_this_user_cannot_start_is_said_with_the_remedy(tmp_path,
     assert code != 0 and "(Error connecting: PermissionError" in output and "Remedy:" in output, (
         output
     )
+
+
+def test_the_process_id_of_a_containerd_that_has_ended_is_forgotten(tmp_path):
+    name, living = tmp_path / "containerd", tmp_path / "living.pid"
+    name.symlink_to(shutil.which("sleep"))
+    ended = tmp_path / "ended.pid"
+    ended.write_text(str(os.getpid()))  # another program has the id today
+    with subprocess.Popen([str(name), "60"]) as containerd:
+        try:
+            living.write_text(str(containerd.pid))
+            for pidfile in (living, ended, tmp_path / "never.pid"):
+                code, output = play(
+                    tmp_path, "forget_containerd", __local_cluster_containerd_pidfile=str(pidfile)
+                )
+                assert code == 0, output
+        finally:
+            containerd.kill()
+    assert living.exists() and not ended.exists()
 
 
 @pytest.mark.parametrize("change", [{}, {"user_uid": 0, "os_family": "RedHat"}])

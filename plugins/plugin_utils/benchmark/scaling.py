@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaling of a job: its speed, speed-up and efficiency by the number of nodes. Pure.
 
-The figures are those that the suite prints in its step lines. A step's time is split by comparing
-the trainings with the one on the fewest nodes, since no rank says how long it waited for another:
+The figures are those that the suite prints in its step lines. No rank says how long it waited for
+another. So a step's time is split by comparing it with the steps of the same nodes where each
+trains alone, all at the same time:
 
 - loading: what the suite prints as the wait for data (`data_cost`, `reader_cost`).
-- compute: the rest of a step on the fewest nodes.
-- exchange: what a step takes beyond both. It holds the exchange of gradients between the nodes and
-  the wait for the slowest of them.
+- compute: the rest of a step of a node alone, the mean of the nodes.
+- waiting: by how much the slowest node's exceeds that mean. All others wait for it.
+- exchange: what is left of a step. It holds the exchange of gradients between the nodes, and waits
+  that change from step to step.
+
+Where no node trained alone, compute is the rest of a step on the fewest nodes, and exchange holds
+all waiting.
 
 The batch of a card has to be the same in all trainings, which it is unless the job changes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
+from types import MappingProxyType
 from typing import Any
 
 from ..report.charts import unit_of
@@ -26,7 +32,7 @@ from ..report.json_values import Json, finite_number, mapping_of, mappings_of
 WARM_UP = 0.2
 # Of a step's time: from here on a part is worth a line of advice.
 LARGE_SHARE = 0.1
-PARTS = ("compute", "loading", "exchange")
+PARTS = ("compute", "loading", "waiting", "exchange")
 
 
 @dataclass
@@ -123,13 +129,27 @@ def steady(values: Sequence[float | None]) -> float | None:
     return median(known[left_out:] or known)
 
 
-def compare(trainings: Sequence[Training]) -> list[Row]:
+def own_seconds(alone: Sequence[Training]) -> dict[str, float]:
+    """Return {node: seconds of a step without the wait for data} of nodes that trained alone."""
+    return {
+        one.nodes[0]: max(0.0, one.step_seconds - (one.loading_seconds or 0.0))
+        for one in alone
+        if one.step_seconds is not None and _is_sound(one)
+    }
+
+
+def _is_sound(training: Training) -> bool:
+    return bool(training.speed) and training.outcome in ("completed", "stopped")
+
+
+def compare(trainings: Sequence[Training], alone: Sequence[Training] = ()) -> list[Row]:
     """Return a row for each training, by the number of nodes.
 
-    One that did not end as it should has its figures, and is compared with nothing.
+    alone: trainings of each node alone. A training that did not end as it should has its figures,
+    and is compared with nothing.
     """
     ordered = sorted(trainings, key=lambda training: len(training.nodes))
-    sound = [one for one in ordered if one.speed and one.outcome in ("completed", "stopped")]
+    sound, own = [one for one in ordered if _is_sound(one)], own_seconds(alone)
     rows = []
     for training in ordered:
         row = Row(training, None, None, {})
@@ -137,29 +157,40 @@ def compare(trainings: Sequence[Training]) -> list[Row]:
             base = sound[0]
             row.speed_up = training.speed / sound[0].speed
             row.efficiency = row.speed_up * len(base.nodes) / len(training.nodes)
-            row.parts = split_step(training, base)
+            row.parts = split_step(training, base, own)
         rows.append(row)
     return rows
 
 
-def split_step(training: Training, base: Training) -> dict[str, float]:
+def split_step(
+    training: Training, base: Training, own: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, float]:
     """Return {part: seconds} of a step of a training, {} where they cannot be told.
 
-    base: the training on the fewest nodes.
+    base: the training on the fewest nodes. own: as own_seconds gives it.
     """
     if training.step_seconds is None or base.step_seconds is None:
         return {}
-    compute = max(0.0, base.step_seconds - (base.loading_seconds or 0.0))
     loading = training.loading_seconds or 0.0
+    known = [own[name] for name in training.nodes if name in own]
+    # A rest below zero is the spread of the figures.
+    if len(training.nodes) > 1 and len(known) == len(training.nodes):
+        slowest, compute = max(known), fmean(known)
+        rest = max(0.0, training.step_seconds - slowest - loading)
+        waiting = slowest - compute
+        return {"compute": compute, "loading": loading, "waiting": waiting, "exchange": rest}
+    compute = max(0.0, base.step_seconds - (base.loading_seconds or 0.0))
     parts = {"compute": compute, "loading": loading}
     if training is not base:
-        # A rest below zero is the spread of the figures.
         parts["exchange"] = max(0.0, training.step_seconds - compute - loading)
     return parts
 
 
-def advice(rows: Sequence[Row]) -> list[str]:
-    """Return what would help, for the largest number of nodes, [] where nothing stands out."""
+def advice(rows: Sequence[Row], own: Mapping[str, float] = MappingProxyType({})) -> list[str]:
+    """Return what would help, for the largest number of nodes, [] where nothing stands out.
+
+    own: as own_seconds gives it.
+    """
     split = [row for row in rows if row.parts.get("exchange") is not None]
     if not split:
         return []
@@ -167,6 +198,7 @@ def advice(rows: Sequence[Row]) -> list[str]:
     whole = sum(row.parts.values()) or 1.0
     texts = {
         "loading": "more workers of the loader for each rank, the data on a disk of the node",
+        "waiting": _slowest(row, own),
         "exchange": "a larger batch for each card, a faster interface between the nodes"
         " (network.measured of check.yml) without other traffic, nodes of equal speed",
     }
@@ -174,11 +206,24 @@ def advice(rows: Sequence[Row]) -> list[str]:
         f"{part} takes {row.parts[part] / whole:.0%} of a step on {len(row.training.nodes)} nodes."
         f" What helps: {text}"
         for part, text in texts.items()
-        if row.parts[part] / whole >= LARGE_SHARE
+        if row.parts.get(part, 0.0) / whole >= LARGE_SHARE
     ]
 
 
-def as_json(rows: Sequence[Row]) -> dict[str, Any]:
+def _slowest(row: Row, own: Mapping[str, float]) -> str:
+    """Return what helps against waiting for the slowest node of a row."""
+    known = {name: own[name] for name in row.training.nodes if name in own}
+    if not known:
+        return "nodes of equal speed"
+    slowest = max(known, key=lambda name: known[name])
+    times = known[slowest] / (min(known.values()) or 1.0)
+    return (
+        f"{slowest} alone takes {times:.2g} times as long for a step as the fastest node: find out"
+        " what slows it down, or leave it out by -e nodes=NAME,NAME"
+    )
+
+
+def as_json(rows: Sequence[Row], alone: Sequence[Training] = ()) -> dict[str, Any]:
     """Return all figures for benchmark.json. Times are in seconds, efficiency 1 is perfect."""
     return {
         "version": 1,
@@ -193,5 +238,15 @@ def as_json(rows: Sequence[Row]) -> dict[str, Any]:
             }
             for row in rows
         ],
-        "advice": advice(rows),
+        "alone": [
+            {
+                "node": one.nodes[0],
+                "run": one.run,
+                "outcome": one.outcome,
+                "step_seconds": one.step_seconds,
+                "loading_seconds": one.loading_seconds,
+            }
+            for one in alone
+        ],
+        "advice": advice(rows, own_seconds(alone)),
     }

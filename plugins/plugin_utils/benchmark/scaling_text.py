@@ -9,7 +9,7 @@ from typing import Any
 from ..base import text_columns
 from ..plan.render import format_published
 from . import scaling
-from .scaling import Row
+from .scaling import Row, Training
 
 NOTHING = "–"
 WIDTH, HEIGHT, MARGIN = 420, 260, 40  # of the plot, in pixels
@@ -70,30 +70,37 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{rest:02}"
 
 
-def lines(rows: Sequence[Row]) -> list[str]:
-    """Return the table for a terminal, with the published rows and what would help."""
+def lines(rows: Sequence[Row], alone: Sequence[Training] = ()) -> list[str]:
+    """Return the table for a terminal, with the published rows and what would help.
+
+    alone: trainings of each node alone.
+    """
     table = [heads(rows[0].training.unit), *(cells(row) for row in rows)]
     widths = [max(text_columns.width(line[at]) for line in table) for at in range(len(table[0]))]
     text = [
         "  ".join(text_columns.fill(cell, width) for cell, width in zip(line, widths)).rstrip()
         for line in table
     ]
-    return text + remarks(rows)
+    return text + remarks(rows, alone)
 
 
-def remarks(rows: Sequence[Row]) -> list[str]:
+def remarks(rows: Sequence[Row], alone: Sequence[Training] = ()) -> list[str]:
     """Return the lines below the table."""
-    published = [f"published: {format_published(row)}" for row in rows[-1].training.published]
-    return published + scaling.advice(rows)
+    text = [f"published: {format_published(row)}" for row in rows[-1].training.published]
+    own = scaling.own_seconds(alone)
+    if own:
+        paces = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in own.items())
+        text.append(f"each node alone, all at the same time, a step without loading: {paces}")
+    return text + scaling.advice(rows, own)
 
 
-def markdown(rows: Sequence[Row], title: str) -> str:
+def markdown(rows: Sequence[Row], title: str, alone: Sequence[Training] = ()) -> str:
     """Return the table as a page of Markdown."""
     head = heads(rows[0].training.unit)
     table = [head, ["---"] * len(head), *(cells(row) for row in rows)]
     runs = [f"{', '.join(row.training.nodes)}: run {row.training.run}" for row in rows]
     text = [f"# {title}", ""] + [f"| {' | '.join(line)} |" for line in table] + [""]
-    return "\n".join(text + [f"- {line}" for line in remarks(rows) + runs]) + "\n"
+    return "\n".join(text + [f"- {line}" for line in remarks(rows, alone) + runs]) + "\n"
 
 
 def plot(rows: Sequence[Row]) -> dict[str, Any] | None:
@@ -131,11 +138,11 @@ def plot(rows: Sequence[Row]) -> dict[str, Any] | None:
     }
 
 
-def view(rows: Sequence[Row]) -> dict[str, Any]:
+def view(rows: Sequence[Row], alone: Sequence[Training] = ()) -> dict[str, Any]:
     """Return the section of the page that compares the runs."""
     return {
         "heads": heads(rows[0].training.unit),
         "rows": [cells(row) for row in rows],
-        "remarks": remarks(rows),
+        "remarks": remarks(rows, alone),
         "plot": plot(rows),
     }

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.attempts.attempt_dir import RUN_ID
@@ -20,6 +20,7 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
 from ..base.playbook_process import PlaybookProcess
 from ..recovery import resume_command
 from ..report import series
+from ..report.json_values import mappings_of
 
 # What a start takes of this command's variables is given anew for each of them.
 OWN_VARIABLES = frozenset(("nodes", "min_nodes", "minutes", "max_restarts", "detach"))
@@ -66,7 +67,8 @@ class TrainingProcess:
     """A training with its limit of time.
 
     label: what it is called, as `2 nodes`. job: its name. stop_playbook: path of stop.yml. minutes:
-    of training, after which the run is stopped; 0 for none. say: prints a line.
+    of training, after which the run is stopped; 0 for none. say: prints a line. alone: the node
+    that trains alone, where others do the same at the same time, else ''.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class TrainingProcess:
         stop_playbook: str,
         minutes: float,
         say: Callable[[str], None],
+        alone: str = "",
     ) -> None:
         self.command, self.label, self.job, self.say = command, label, job, say
+        self._alone = alone
         self.run, self.stopped = "", False
         self._runs_dir, self._stop_playbook, self._minutes = runs_dir, stop_playbook, minutes
         self._earlier = self._runs()
@@ -122,11 +126,22 @@ class TrainingProcess:
             self.say(f"{self.label}: run {self.run}")
 
     def _find_fresh_run(self) -> None:
-        """Find a run that has only just started: the one new directory of the job's name."""
+        """Find a run that has only just started: the one new directory of the job's name.
+
+        Of several trainings at the same time each is on a node of its own.
+        """
         mark = f"-{self.job}-"
         fresh = [name for name in self._runs() - self._earlier if mark in name]
+        if self._alone:
+            fresh = [name for name in fresh if self._nodes_of(name) == [self._alone]]
         if len(fresh) == 1 and RUN_ID.match(fresh[0]):
             self.run = fresh[0]
+
+    def _nodes_of(self, run: str) -> list[str]:
+        """Return the names of the nodes in a run's plan, [] without one."""
+        path = os.path.join(self._runs_dir, run, "plan.json")
+        nodes = mappings_of(read_mapping(path, LONGEST_RESULT).get("nodes"))
+        return [str(node.get("name")) for node in nodes]
 
     def _is_over(self) -> bool:
         """Return whether the time of the training is over."""
@@ -197,14 +212,22 @@ class TrainingProcess:
         }
 
 
-def await_end(training: TrainingProcess) -> dict[str, Any]:
-    """Wait until a training has ended, and return its outcome. It is stopped where that fails."""
+def await_ends(trainings: Sequence[TrainingProcess]) -> list[dict[str, Any]]:
+    """Wait until all trainings have ended, and return their outcomes.
+
+    They are stopped where that fails.
+    """
     try:
-        while not training.look():
-            time.sleep(LOOK_SECONDS)
+        left = list(trainings)
+        while left:
+            left = [training for training in left if not training.look()]
+            if left:
+                time.sleep(LOOK_SECONDS)
     except BaseException:
-        training.give_up()
+        for training in trainings:
+            training.give_up()
         raise
-    if training.run and not training.command.result().get("verdict"):
-        training.stop()  # its command has left it, and the next training needs its nodes
-    return training.outcome()
+    for training in trainings:
+        if training.run and not training.command.result().get("verdict"):
+            training.stop()  # its command has left it, and the next training needs its nodes
+    return [training.outcome() for training in trainings]

@@ -541,9 +541,10 @@ def apply_command_line(job: Job, extra: Mapping[str, Any], problems: list[Proble
                 problems.append(
                     Problem("command line", None, name, text, code=CODE_OF_OPTION[name])
                 )
-    for name in ("nodes", "devices"):
-        if name in extra:
-            job[name] = parse_count(name, extra[name], problems)
+    if "nodes" in extra:
+        job["nodes"] = _read_nodes(extra["nodes"], problems)
+    if "devices" in extra:
+        job["devices"] = parse_count("devices", extra["devices"], problems)
     if "min_nodes" in extra:
         job["min_nodes"] = parse_count("min_nodes", extra["min_nodes"], problems, allow_all=False)
     if "detach" in extra:
@@ -560,6 +561,28 @@ def apply_command_line(job: Job, extra: Mapping[str, Any], problems: list[Proble
     if overridden:
         job["from_command_line"] = overridden
     return job
+
+
+def _read_nodes(value: Any, problems: list[Problem]) -> int | str | list[str] | None:
+    """Return the number of nodes that the command line gives, 'all', their names, or None.
+
+    Names have commas between them. Whether they are the site's is asked later.
+    """
+    names = value
+    if isinstance(value, str) and value != "all" and not _is_numeric(value):
+        names = [name.strip() for name in value.split(",")]
+    if isinstance(names, list) and names and all(isinstance(it, str) and it for it in names):
+        return [str(name) for name in names]
+    return parse_count("nodes", value, problems)
+
+
+def _is_numeric(text: str) -> bool:
+    """Return whether a text was meant as a number, which need not be a good one."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_max_restarts(value: Any, problems: list[Problem]) -> int | None:

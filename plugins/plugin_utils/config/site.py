@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import ipaddress
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -389,6 +390,10 @@ def _select_nodes(
         by_name = {node["name"]: node for node in nodes + site["spares"]}
         return [by_name[name] for name in members], []
     problems = []
+    if isinstance(job["nodes"], list):
+        problems = _name_problems(job, nodes)
+        by_name = {node["name"]: node for node in nodes}
+        nodes = [by_name[name] for name in dict.fromkeys(job["nodes"]) if name in by_name]
     if isinstance(job["nodes"], int):
         if job["nodes"] > len(nodes):
             text = (
@@ -417,6 +422,24 @@ def _select_nodes(
             )
         )
     return nodes, problems
+
+
+def _name_problems(job: Job, nodes: list[Node]) -> list[Problem]:
+    """Return a problem for each name among a job's nodes that is no trainer's or there twice."""
+    where, known = location_of(job, "nodes"), [node["name"] for node in nodes]
+    problems = []
+    for name, times in Counter(job["nodes"]).items():
+        if name not in known:
+            text = (
+                f"{abbreviate(name)} is no host of the group trainers, which has"
+                f" {findings.named(known)}; give a number of nodes, or names of"
+                f" these{suggest(name, known)}"
+            )
+            problems.append(Problem(where, None, "nodes", text, code="job.unknown_node"))
+        elif times > 1:
+            text = f"names {name} twice; a node takes part once"
+            problems.append(Problem(where, None, "nodes", text, code="job.node_twice"))
+    return problems
 
 
 def _suite_problems(job: Job, site: Site) -> list[Problem]:

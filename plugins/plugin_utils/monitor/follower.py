@@ -12,15 +12,16 @@ from ansible_collections.trainyard.cluster.plugins.module_utils.base.sanitize im
     printable,
     printable_data,
 )
+from ansible_collections.trainyard.cluster.plugins.module_utils.base.untag import plain
 from ansible_collections.trainyard.cluster.plugins.module_utils.notify.message import (
     Channel,
     Event,
 )
 
 from ..config.notify_fields import EVENTS
-from ..live.model import Watch
+from ..live.model import KEEP, Watch
 from . import live_metrics
-from .notifier import Notifier
+from .notifier import VERDICT_SECONDS, Notifier
 
 # A command that comes to an older attempt does not tell of its start.
 NEW_SECONDS = 300
@@ -44,6 +45,7 @@ class Follower:
 
     def add(self, name: str, status: Mapping[str, Any]) -> None:
         """Take a node's answer. Raises OSError where the metrics cannot be written."""
+        status = plain({key: value for key, value in status.items() if key in KEEP})
         seconds, now = time.monotonic(), time.time()
         if not self.watch.add(name, status, seconds, now) or not status.get("found"):
             return
@@ -59,7 +61,10 @@ class Follower:
         self.watch.lose(name)
 
     def end(self, record: Mapping[str, Any]) -> None:
-        """Tell the verdict on an attempt. record: the result of run_record."""
+        """Tell the verdict on an attempt, and wait for it to arrive.
+
+        record: the result of run_record.
+        """
         verdict = record["verdict"]
         outcome = str(verdict.get("outcome"))
         if outcome not in EVENTS:
@@ -71,6 +76,7 @@ class Follower:
             str(verdict.get("text") or ""),
             str(verdict.get("cause") or ""),
         )
+        self.notifier.settle(VERDICT_SECONDS)
 
     def _tell_start(self, status: Mapping[str, Any]) -> None:
         if status["ended"] or status["now"] - status["started"] > NEW_SECONDS:

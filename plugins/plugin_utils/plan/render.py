@@ -62,11 +62,16 @@ def format_published(row: Mapping[str, Any]) -> str:
     return ", ".join("{} {}".format(key.replace("_", " "), row[key]) for key in order if key in row)
 
 
-def summary(plan: Plan, what: Mapping[str, list[str]], remarks: Sequence[str] = ()) -> list[str]:
+def summary(
+    plan: Plan,
+    what: Mapping[str, list[str]],
+    remarks: Sequence[str] = (),
+    refused: bool = False,
+) -> list[str]:
     """Return the plan as lines for people. Secrets are masked. A command is one line.
 
     what: {part: names of nodes} as readiness.pending_steps gives it. remarks: lines on the inputs
-    that are no part of the plan.
+    that are no part of the plan. refused: whether a finding refuses the start.
     """
     lines = _command_lines(plan)
     if plan.get("replica"):
@@ -89,7 +94,9 @@ def summary(plan: Plan, what: Mapping[str, list[str]], remarks: Sequence[str] = 
         if what[kind]
     ]
     lines += preparation
-    if not preparation:
+    if refused:
+        lines.append("before the start: the remedies of the lines below that begin with STOP")
+    elif not preparation:
         lines.append("before the start: nothing, every node is ready")
     names, values = secrets_of(plan)
     return [printable(line, names, values, limit=LONGEST) for line in lines]

@@ -198,7 +198,7 @@ def _complete(
         "todo": todo,
         "findings": all_findings,
         "lines": lines_of(all_findings),
-        "summary": render.summary(plan, todo, remarks),
+        "summary": render.summary(plan, todo, remarks, bool(findings.stops(all_findings))),
         "remarks": remarks,
         "listen": reachability.listening_ports(plan),
         "keys": keys,

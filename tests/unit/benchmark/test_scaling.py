@@ -76,6 +76,30 @@ def test_a_step_is_split_by_the_training_on_the_fewest_nodes():
     assert scaling.split_step(training(2, 20, 0.9, 0.25), one)["exchange"] == 0
 
 
+def alone(name, step, loading=None, outcome="stopped"):
+    one = training(1, 10, step, loading)
+    return dataclasses.replace(one, nodes=[name], outcome=outcome)
+
+
+def test_a_step_is_split_by_the_steps_of_each_node_alone():
+    trainings = [training(1, 10, 1.0, 0.25), training(2, 14, 1.75, 0.25)]
+    paces = [alone("node1", 1.0, 0.25), alone("node2", 1.5, 0.25), alone("node3", 9.0)]
+    one, two = scaling.compare(trainings, paces)
+    assert one.parts == {"compute": 0.75, "loading": 0.25}
+    assert two.parts == {"compute": 1.0, "loading": 0.25, "waiting": 0.25, "exchange": 0.25}
+    assert sum(two.parts.values()) == two.training.step_seconds
+    (loading, waiting, exchange) = scaling.advice([one, two], scaling.own_seconds(paces))
+    assert waiting.startswith("waiting takes 14%") and "node2 alone takes 1.7 times" in waiting
+    # As long as one of its nodes did not train alone, all waiting is in the exchange.
+    for short in (paces[:1], [paces[0], alone("node2", 1.5, outcome="failed")]):
+        row = scaling.compare(trainings, short)[1]
+        assert row.parts == {"compute": 0.75, "loading": 0.25, "exchange": 0.75}
+    text = "\n".join(scaling_text.lines([one, two], paces))
+    assert "node1 0.75 s, node2 1.25 s, node3 9 s" in text
+    said = scaling.as_json([one, two], paces)["alone"]
+    assert [(item["node"], item["step_seconds"]) for item in said][1] == ("node2", 1.5)
+
+
 @pytest.mark.parametrize(
     ("step", "loading", "named"),
     [

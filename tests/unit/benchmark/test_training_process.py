@@ -57,7 +57,7 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINYARD_DETACH", "1")
     said = []
 
-    def start(seconds, minutes=0.0):
+    def start(seconds, minutes=0.0, alone=""):
         monkeypatch.setenv("SECONDS_TO_TRAIN", str(seconds))
         command = training_process.Command(
             "train.yml",
@@ -73,6 +73,7 @@ def bench(tmp_path, monkeypatch):
             "stop.yml",
             minutes,
             said.append,
+            alone,
         )
 
     def calls():
@@ -83,7 +84,7 @@ def bench(tmp_path, monkeypatch):
 
 def test_a_training_gets_the_options_of_the_benchmark(bench):
     start, calls, said, run = bench
-    outcome = training_process.await_end(start(0.5))
+    (outcome,) = training_process.await_ends([start(0.5)])
     assert outcome == {
         "run": run,
         "label": "2 nodes",
@@ -106,7 +107,7 @@ def test_a_training_is_stopped_when_its_time_is_over(bench):
     """The recorded run's first step is older than any limit."""
     start, calls, _said, run = bench
     begun = time.monotonic()
-    outcome = training_process.await_end(start(60, minutes=1))
+    (outcome,) = training_process.await_ends([start(60, minutes=1)])
     assert time.monotonic() - begun < 30
     assert outcome["ended_well"] and outcome["text"] == "STOPPED"
     words = calls()[1]["words"]
@@ -118,7 +119,7 @@ def test_a_run_that_somebody_else_stopped_did_not_end_well(bench, tmp_path):
     start = bench[0]
     training = start(60)
     (tmp_path / "stopped").write_text("by another command")
-    outcome = training_process.await_end(training)
+    (outcome,) = training_process.await_ends([training])
     assert (outcome["ended_well"], outcome["text"]) == (False, "STOPPED")
 
 
@@ -135,7 +136,7 @@ def test_a_stop_that_failed_is_tried_again(bench, tmp_path, monkeypatch):
             '    open(stopped, "w")',
         )
     )
-    outcome = training_process.await_end(start(60, minutes=1))
+    (outcome,) = training_process.await_ends([start(60, minutes=1)])
     assert outcome["ended_well"] and len(calls()) == 3
     assert any("was not stopped: no answer" in line for line in said)
 
@@ -144,7 +145,7 @@ def test_a_run_that_its_command_has_left_is_stopped(bench, tmp_path):
     start, calls, _said, run = bench
     script = tmp_path / "program.py"
     script.write_text(script.read_text().replace('"verdict":', '"nothing":'))
-    outcome = training_process.await_end(start(1))
+    (outcome,) = training_process.await_ends([start(1)])
     assert not outcome["ended_well"]
     assert json.loads(calls()[1]["words"][-1]) == {"run": run}
 
@@ -155,7 +156,7 @@ def test_a_worker_without_ansible_ends_its_training(bench, monkeypatch):
     parents = iter([os.getppid()] * 8 + [1] * 99)
     monkeypatch.setattr(training_process.os, "getppid", lambda: next(parents))
     with pytest.raises(KeyboardInterrupt):
-        training_process.await_end(training)
+        training_process.await_ends([training])
     assert training.command.process.poll() is not None and len(calls()) == 2
 
 
@@ -174,6 +175,40 @@ def test_a_run_that_has_only_just_started_is_stopped_as_well(bench, tmp_path):
     for call in (stopped, followed):
         assert json.loads(call["words"][-1]) == {"run": run}
     assert said == [f"2 nodes: the logs of {run} were not collected"]  # follow.yml has failed
+
+
+@pytest.mark.parametrize(("alone", "found"), [("node1", True), ("node2", False)])
+def test_of_trainings_at_the_same_time_each_stops_the_run_of_its_own_node(
+    bench, tmp_path, alone, found
+):
+    start, calls, _said, run = bench
+    script = tmp_path / "program.py"
+    script.write_text(script.read_text().replace('print("run ', 'print("'))
+    plan = tmp_path / "runs" / run / "plan.json"
+    plan.write_text(json.dumps({**json.loads(plan.read_text()), "nodes": [{"name": "node1"}]}))
+    os.rename(tmp_path / "runs" / run, tmp_path / "away")
+    training = start(60, alone=alone)
+    os.rename(tmp_path / "away", tmp_path / "runs" / run)
+    time.sleep(1)
+    training.give_up()
+    assert ["stop.yml" in call["words"][0] for call in calls()[1:2]] == [True] * found
+
+
+def test_several_trainings_end_each_with_its_own_outcome(bench, monkeypatch):
+    start = bench[0]
+    outcomes = training_process.await_ends([start(0.2), start(1)])
+    assert [outcome["ended_well"] for outcome in outcomes] == [True, True]
+    first, second = start(60), start(60)
+    monkeypatch.setattr(first, "look", lambda: False)
+
+    def broken():
+        raise OSError("no more files")
+
+    monkeypatch.setattr(second, "look", broken)
+    with pytest.raises(OSError):
+        training_process.await_ends([first, second])
+    for training in (first, second):
+        assert training.command.process.poll() is not None
 
 
 def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch, request):
@@ -195,7 +230,7 @@ def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch, request):
     stop = training.stop
     monkeypatch.setattr(training, "stop", lambda: (os.kill(os.getpid(), signal.SIGTERM), stop()))
     with pytest.raises(KeyboardInterrupt):
-        training_process.await_end(training)
+        training_process.await_ends([training])
     assert json.loads(calls()[1]["words"][-1]) == {"run": run}
     assert training.command.process.poll() is not None
 
@@ -203,7 +238,7 @@ def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch, request):
 def test_a_command_that_fails_before_a_run_says_why(bench, tmp_path, monkeypatch):
     script = tmp_path / "program.py"
     script.write_text("print('no such job\\x1b[2J'); raise SystemExit(4)")
-    outcome = training_process.await_end(bench[0](1))
+    (outcome,) = training_process.await_ends([bench[0](1)])
     assert (outcome["run"], outcome["ended_well"]) == ("", False)
     assert outcome["text"].startswith("no such job") and "\x1b" not in outcome["text"]
     assert os.path.exists(outcome["output"])

@@ -499,7 +499,7 @@ def test_the_command_line_beats_the_job(extra, changed):
     [
         ({"nodes": "0"}, "command line nodes: must be a whole number from 1 up or 'all'; got '0'"),
         ({"nodes": "-1"}, "got '-1'"),
-        ({"nodes": "two"}, "got 'two'"),
+        ({"nodes": "2.5"}, "got '2.5'"),
         ({"nodes": True}, "got True"),
         ({"nodes": "08"}, "got '08'"),
         ({"nodes": "2.0"}, "got '2.0'"),

@@ -136,13 +136,57 @@ def outcome(run, label, ended_well=True):
     }
 
 
+@pytest.mark.parametrize(
+    ("more", "trainers", "alone"),
+    [
+        ({"nodes": "1,3", "minutes": 5}, 4, ["node1", "node2", "node3"]),
+        ({"nodes": "1,3"}, 4, []),  # each would train the whole job
+        ({"nodes": "1", "minutes": 5}, 4, []),
+        ({"nodes": "17", "minutes": 5}, 20, []),
+    ],
+)
+def test_with_a_limit_of_time_each_node_trains_alone_as_well(act, checked, more, trainers, alone):
+    found = act({"state": "chosen", "config": "x.yml", **more}, trainers)
+    assert found["alone"] == alone
+
+
+def test_the_nodes_train_alone_at_the_same_time(act, monkeypatch, tmp_path):
+    begun = []
+
+    class Process:
+        def __init__(self, command, label, job, runs, stop, minutes, say, alone):
+            begun.append((command, label, minutes, alone))
+            self.label = label
+
+    def await_ends(trainings):
+        assert len(trainings) == len(begun) == 2
+        return [{**outcome("", one.label)["training"]} for one in trainings]
+
+    def command(_playbook, variables, _dropped, output):
+        return variables["nodes"], variables["min_nodes"], os.path.basename(output)
+
+    monkeypatch.setattr(training_process, "Command", command)
+    monkeypatch.setattr(training_process, "TrainingProcess", Process)
+    monkeypatch.setattr(training_process, "await_ends", await_ends)
+    asked = {"state": "alone", "config": "x.yml", "folder": str(tmp_path), "minutes": 3}
+    found = act({**asked, "names": ["node1", "node2"]})
+    assert begun == [
+        ((["node1"], 1, "alone-1.txt"), "node1 alone", 3, "node1"),
+        ((["node2"], 1, "alone-2.txt"), "node2 alone", 3, "node2"),
+    ]
+    assert [item["label"] for item in found["trainings"]] == ["node1 alone", "node2 alone"]
+
+
 def test_table_and_page_are_written(act, tmp_path):
     runs = [bring(tmp_path, name) for name in ("series/recognition", "series/evaluated")]
     folder = tmp_path / "benchmark" / "x"
     folder.mkdir(parents=True)
     asked = {"state": "compared", "folder": str(folder)}
-    found = act({**asked, "trainings": [outcome(run, "n") for run in runs]})
+    alone = [outcome(runs[0], "node1 alone")["training"], outcome("", "x", False)["training"]]
+    found = act({**asked, "trainings": [outcome(run, "n") for run in runs], "alone": alone})
     assert found["verdict"]["outcome"] == "completed"
+    (pace,) = json.loads((folder / "benchmark.json").read_text())["alone"]
+    assert pace["run"] == runs[0] and pace["step_seconds"] > 0
     rows = json.loads((folder / "benchmark.json").read_text())["rows"]
     assert sorted(row["run"] for row in rows) == sorted(runs)
     assert all(run in (folder / "benchmark.md").read_text() for run in runs)

@@ -218,7 +218,7 @@ def test_a_job_file_of_any_name_gets_a_usable_run_id(read, tmp_path, name):
         ({"config": "ppyole"}, "did you mean 'ppyoloe'?"),
         ({"config": "x; rm -rf /"}, "'x; rm -rf /' is neither the name of a job"),
         ({"node": "2"}, "command line node: unknown variable"),
-        ({"nodes": "two"}, "command line nodes: must be a whole number"),
+        ({"nodes": "2.5"}, "command line nodes: must be a whole number"),
         ({"nodes": "3"}, "nodes: asks for 3 nodes; the site 'site' has 2"),
         ({"groups": {"all": [], "trainer": ["node1"]}}, "rename the group 'trainer' to 'trainers'"),
         ({"changes": {"trainyard_device": 1}}, "did you mean 'trainyard_devices'?"),
@@ -305,6 +305,17 @@ def test_a_run_whose_lost_node_was_taken_out_of_the_inventory_is_read_all_the_sa
         ("2", ""),
         ("", "1"),
     ]
+
+
+def test_a_job_takes_the_nodes_that_are_named_in_that_order(read):
+    def names(**how):
+        return [node["name"] for node in read(**how)["nodes"]]
+
+    assert names(nodes="node2") == ["node2"] and names(nodes="node2,node1") == ["node2", "node1"]
+    assert names(nodes=["node2"]) == ["node2"] and names(nodes="1") == ["node1"]
+    assert [code for code, _line in refusal(read, nodes="node2,nod1")] == ["job.unknown_node"]
+    for numeric in ("0", "-1", "1.5", "1e3", True, [], [1]):
+        assert [code for code, _line in refusal(read, nodes=numeric)] == ["value.not_a_count"]
 
 
 def test_names_that_a_log_could_confuse_start_no_run_and_a_run_under_them_goes_on(

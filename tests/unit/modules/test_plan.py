@@ -682,6 +682,12 @@ def test_module_gives_the_bytes_and_their_digest(run_action):
         if kind not in ("network", "depth", "rehearsal")
     }
     assert not any(unready.values()) and result["plan"]["argv"][-2:] == ["-o", "use_gpu=true"]
+    # a start that is refused is not called ready
+    arguments = module_arguments()
+    arguments["facts"]["node2"].update(machine="aarch64")
+    result = run_action("plan", arguments, check=True)
+    assert stops(result["findings"])
+    assert not any("start: nothing" in line for line in result["summary"])
 
 
 def test_a_resumed_runs_earlier_code_is_shown_and_compared(run_action):

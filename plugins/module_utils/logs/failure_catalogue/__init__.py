@@ -15,6 +15,7 @@ in the traceback's file, too.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from .accelerator import EARLY, LAST, LATE, WORDS
@@ -81,9 +82,17 @@ EVERYDAY = frozenset(
     )
 )
 
-_COMPILED = tuple(
-    (re.compile(entry["pattern"]), re.compile(entry.get("where", "")), entry) for entry in CATALOGUE
-)
+
+@functools.lru_cache(maxsize=None)
+def _compiled():
+    """Return (pattern, pattern of the path, entry) of each entry.
+
+    A program on a node that reads no error does without the time that compiling takes.
+    """
+    return tuple(
+        (re.compile(entry["pattern"]), re.compile(entry.get("where", "")), entry)
+        for entry in CATALOGUE
+    )
 
 
 def _find(message, path):
@@ -91,7 +100,7 @@ def _find(message, path):
 
     path: the file of its innermost frame, or None.
     """
-    for pattern, path_pattern, entry in _COMPILED:
+    for pattern, path_pattern, entry in _compiled():
         if pattern.search(message) and path_pattern.search(path or ""):
             return entry
     return None
