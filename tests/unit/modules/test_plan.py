@@ -684,7 +684,7 @@ def test_module_gives_the_bytes_and_their_digest(run_action):
     assert not any(unready.values()) and result["plan"]["argv"][-2:] == ["-o", "use_gpu=true"]
     # a start that is refused is not called ready
     arguments = module_arguments()
-    arguments["facts"]["node2"].update(machine="aarch64")
+    arguments["facts"]["node2"]["orphans"] = {"ours": [ORPHAN]}
     result = run_action("plan", arguments, check=True)
     assert stops(result["findings"])
     assert not any("start: nothing" in line for line in result["summary"])
