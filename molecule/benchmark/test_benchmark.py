@@ -51,6 +51,17 @@ def test_a_training_ends_with_its_time():
     assert done.returncode == 0, done.stdout[-4000:]
     (row,) = rows
     assert row["outcome"] == "stopped" and row["run"] == made[0] and row["speed"] > 0
+    # Afterwards each node trained alone, both at the same time.
+    (said,) = [path for path in FOLDERS.glob("*/benchmark.json") if row["run"] in path.read_text()]
+    alone = json.loads(said.read_text())["alone"]
+    assert [one["node"] for one in alone] == ["node1", "node2"]
+    assert sorted(one["run"] for one in alone) == made[1:] and len(made) == 3
+    first, second = (
+        json.loads((PROJECT / "runs" / run / "run.json").read_text()) for run in made[1:]
+    )
+    assert abs(first["started"] - second["started"]) < 60
+    assert sum(row["step_parts"].values()) >= 0.99 * row["step_seconds"]
+    assert set(row["step_parts"]) == {"compute", "loading", "waiting", "exchange"}
     assert on("node1", "systemctl --user list-units 'trainyard-*' --no-legend").strip() == ""
 
 

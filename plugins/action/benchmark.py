@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 
 from ansible_collections.trainyard.cluster.plugins.module_utils.base.files import (
     update_file,
@@ -170,7 +171,7 @@ class ActionModule(ControllerAction):
         return {"changed": True, "trainings": outcomes, "_ansible_verbose_override": True}
 
     def _train_together(
-        self, wanted: list[tuple[str, str, int | list[str]]], arguments: Arguments
+        self, wanted: Sequence[tuple[str, str, int | list[str]]], arguments: Arguments
     ) -> list[Result]:
         """Return the outcomes of trainings that run at the same time.
 

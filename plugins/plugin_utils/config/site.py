@@ -427,8 +427,8 @@ def _select_nodes(
 def _name_problems(job: Job, nodes: list[Node]) -> list[Problem]:
     """Return a problem for each name among a job's nodes that is no trainer's or there twice."""
     where, known = location_of(job, "nodes"), [node["name"] for node in nodes]
-    problems = []
-    for name, times in Counter(job["nodes"]).items():
+    problems, counts = [], Counter(map(str, job["nodes"]))
+    for name, times in counts.items():
         if name not in known:
             text = (
                 f"{abbreviate(name)} is no host of the group trainers, which has"
