@@ -59,7 +59,7 @@ def test_a_training_ends_with_its_time():
     first, second = (
         json.loads((PROJECT / "runs" / run / "run.json").read_text()) for run in made[1:]
     )
-    assert abs(first["started"] - second["started"]) < 60
+    assert first["started"] < second["ended"] and second["started"] < first["ended"]
     assert sum(row["step_parts"].values()) >= 0.99 * row["step_seconds"]
     assert set(row["step_parts"]) == {"compute", "loading", "waiting", "exchange"}
     assert on("node1", "systemctl --user list-units 'trainyard-*' --no-legend").strip() == ""

@@ -182,13 +182,15 @@ class ActionModule(ControllerAction):
         # The trainings are stopped after Ctrl-C, too.
         interruption.raise_in_worker()
         try:
-            for (label, _name, nodes), output in zip(wanted, outputs):
-                trainings.append(self._start_training(label, nodes, output, arguments))
+            try:
+                for (label, _name, nodes), output in zip(wanted, outputs):
+                    trainings.append(self._start_training(label, nodes, output, arguments))
+            except BaseException:
+                training_process.give_all_up(trainings)
+                raise
             outcomes = training_process.await_ends(trainings)
         except self.FAILURES as error:
             text = printable(str(error))
-            for training in trainings:
-                training.give_up()
             outcomes = [
                 {"run": "", "label": label, "ended_well": False, "text": text, "output": output}
                 for (label, _name, _nodes), output in zip(wanted, outputs)
@@ -287,8 +289,8 @@ class ActionModule(ControllerAction):
 
 
 def job_name(config: str) -> str:
-    """Return the name of a job: its file's, as in the ids of its runs."""
-    return re.sub(r"\W+", "_", os.path.basename(config).removesuffix(".yml"))
+    """Return the name of a job: its file's, as in the ids of its runs (job_config.new_run_id)."""
+    return re.sub(r"[^A-Za-z0-9_.]", "_", os.path.basename(config).removesuffix(".yml"))[:64]
 
 
 def _playbook(verb: str) -> str:

@@ -183,6 +183,8 @@ class ActionModule(answer_gate.Gated, ControllerAction):
         count = (arguments["job"] or {}).get("nodes")
         if isinstance(count, int):
             names = names[:count]
+        elif isinstance(count, list):
+            names = [name for name in count if name in names]
         ways: dict[str, Any] = {
             name: (self.host_value(name, "drill_way") or {}).get("way") for name in names
         }

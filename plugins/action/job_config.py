@@ -75,7 +75,7 @@ COMMON = ("config",)
 # So many problems are shown. The others are counted.
 MOST = 100
 # Areas of codes whose problems are about the site.
-OF_SITE = ("site.", "login.", "role.", "job.too_many_nodes")
+OF_SITE = ("site.", "login.", "role.", "job.too_many_nodes", "job.unknown_node")
 LOGIN_SETTINGS = (
     "host_key_checking",
     "ssh_args",

@@ -193,8 +193,8 @@ REFUSED = {
         {},
         (
             "command line --limit: cuts the controller off; train.yml runs on all nodes of the job"
-            " and does not support --limit; use -e nodes=N, or remove the host from the group"
-            " trainers [cli.limit_cuts_job]"
+            " and does not support --limit; use -e nodes=N or -e nodes=NAME,NAME, or remove the"
+            " host from the group trainers [cli.limit_cuts_job]"
         ),
     ),
     "limit with localhost": (

@@ -139,7 +139,7 @@ def own_seconds(alone: Sequence[Training]) -> dict[str, float]:
 
 
 def _is_sound(training: Training) -> bool:
-    return bool(training.speed) and training.outcome in ("completed", "stopped")
+    return bool(training.speed and training.nodes) and training.outcome in ("completed", "stopped")
 
 
 def compare(trainings: Sequence[Training], alone: Sequence[Training] = ()) -> list[Row]:
@@ -247,6 +247,7 @@ def as_json(rows: Sequence[Row], alone: Sequence[Training] = ()) -> dict[str, An
                 "loading_seconds": one.loading_seconds,
             }
             for one in alone
+            if one.nodes
         ],
         "advice": advice(rows, own_seconds(alone)),
     }

@@ -89,6 +89,8 @@ class TrainingProcess:
         self._earlier = self._runs()
         self._first_step: float | None = None  # unix seconds of this machine
         self._next_stop = 0.0  # when a stop that failed is tried again
+        self._stopping: Command | None = None  # the stop that goes on, and its latest end
+        self._stop_until = 0.0
         self._said, self._last = time.monotonic(), ""
         self._parent = os.getppid()
 
@@ -100,12 +102,14 @@ class TrainingProcess:
         if os.getppid() != self._parent:
             raise KeyboardInterrupt
         if self.command.has_ended():
+            self._settle_stop(wait=True)
             return True
         if not self.run:
             self._find_run()
+        elif self._stopping:
+            self._settle_stop()
         elif self._is_over() and time.monotonic() >= self._next_stop:
-            self._next_stop = time.monotonic() + SAY_SECONDS
-            self.stop()
+            self.begin_stop()
         if time.monotonic() - self._said >= SAY_SECONDS:
             self._said, line = time.monotonic(), self.command.last_line()
             if line != self._last:
@@ -156,13 +160,32 @@ class TrainingProcess:
             self._first_step = min([time.time(), *times])
         return time.time() - self._first_step >= self._minutes * 60
 
-    def stop(self) -> None:
-        """Stop the run on its nodes. The command that follows it ends with that."""
-        command = Command(
+    def begin_stop(self) -> None:
+        """Stop the run on its nodes, if it is known. The command that follows it ends with that.
+
+        It returns at once, since other trainings may be waiting for their own end.
+        """
+        if not self.run or self.stopped or self._stopping:
+            return
+        self._next_stop = time.monotonic() + SAY_SECONDS
+        self._stop_until = time.monotonic() + STOP_SECONDS
+        self._stopping = Command(
             self._stop_playbook, {"run": self.run}, START_VARIABLES, self.command.output + ".stop"
         )
-        self.stopped = command.wait(STOP_SECONDS) == 0
+
+    def stop(self) -> None:
+        """Stop the run on its nodes, and wait for that."""
+        self.begin_stop()
+        self._settle_stop(wait=True)
+
+    def _settle_stop(self, wait: bool = False) -> None:
+        """Note how a stop ended, if it has ended or took too long. wait: for its end."""
+        command, left = self._stopping, max(0.0, self._stop_until - time.monotonic())
+        if command is None or (not wait and left and not command.has_ended()):
+            return
+        self.stopped = command.wait(left) == 0
         command.end()
+        self._stopping = None
         if not self.stopped:
             self.say(f"{self.label}: {self.run} was not stopped: {command.last_line()}")
 
@@ -224,10 +247,24 @@ def await_ends(trainings: Sequence[TrainingProcess]) -> list[dict[str, Any]]:
             if left:
                 time.sleep(LOOK_SECONDS)
     except BaseException:
-        for training in trainings:
-            training.give_up()
+        give_all_up(trainings)
         raise
     for training in trainings:
         if training.run and not training.command.result().get("verdict"):
             training.stop()  # its command has left it, and the next training needs its nodes
     return [training.outcome() for training in trainings]
+
+
+def give_all_up(trainings: Sequence[TrainingProcess]) -> None:
+    """End all trainings, since the benchmark ends. One that cannot be ended hinders no other."""
+    for training in trainings:
+        _try(training, training.begin_stop)
+    for training in trainings:
+        _try(training, training.give_up)
+
+
+def _try(training: TrainingProcess, step: Callable[[], None]) -> None:
+    try:
+        step()
+    except (OSError, resume_command.CommandRefused) as error:
+        training.say(f"{training.label}: {printable(str(error))}")

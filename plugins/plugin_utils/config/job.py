@@ -563,26 +563,21 @@ def apply_command_line(job: Job, extra: Mapping[str, Any], problems: list[Proble
     return job
 
 
+_NUMERIC = re.compile(r"[+-]?[0-9]*[.]?[0-9]*(?:[eE][+-]?[0-9]+)?", re.ASCII)
+
+
 def _read_nodes(value: Any, problems: list[Problem]) -> int | str | list[str] | None:
     """Return the number of nodes that the command line gives, 'all', their names, or None.
 
-    Names have commas between them. Whether they are the site's is asked later.
+    Names have commas between them. Whether they are the site's is asked later. A text that was
+    meant as a number is no name.
     """
     names = value
-    if isinstance(value, str) and value != "all" and not _is_numeric(value):
+    if isinstance(value, str) and value != "all" and not _NUMERIC.fullmatch(value):
         names = [name.strip() for name in value.split(",")]
     if isinstance(names, list) and names and all(isinstance(it, str) and it for it in names):
         return [str(name) for name in names]
     return parse_count("nodes", value, problems)
-
-
-def _is_numeric(text: str) -> bool:
-    """Return whether a text was meant as a number, which need not be a good one."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _read_max_restarts(value: Any, problems: list[Problem]) -> int | None:

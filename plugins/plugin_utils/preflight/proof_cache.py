@@ -7,6 +7,7 @@ on. A node that has booted since has another boot mark, and so another key.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -104,9 +105,11 @@ def save_proof(state_dir: str, kind: str, key: str, now: float, result: Mapping[
     """
     folder = os.path.join(state_dir, "proofs")
     write_json(path_of(state_dir, kind, key), {"key": key, "time": now, "result": result})
-    files = sorted(
-        (os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json")),
-        key=os.path.getmtime,
-    )
-    for path in files[:-MOST_PROOFS]:
-        os.unlink(path)
+    # Another command of the site may remove the same ones.
+    with contextlib.suppress(FileNotFoundError):
+        files = sorted(
+            (os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".json")),
+            key=os.path.getmtime,
+        )
+        for path in files[:-MOST_PROOFS]:
+            os.unlink(path)

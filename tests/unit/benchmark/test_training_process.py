@@ -194,21 +194,45 @@ def test_of_trainings_at_the_same_time_each_stops_the_run_of_its_own_node(
     assert ["stop.yml" in call["words"][0] for call in calls()[1:2]] == [True] * found
 
 
-def test_several_trainings_end_each_with_its_own_outcome(bench, monkeypatch):
+def test_several_trainings_end_each_with_its_own_outcome(bench):
     start = bench[0]
     outcomes = training_process.await_ends([start(0.2), start(1)])
     assert [outcome["ended_well"] for outcome in outcomes] == [True, True]
+
+
+def test_all_trainings_end_where_one_cannot_be_looked_at_or_stopped(bench, monkeypatch):
+    start, _calls, said, _run = bench
     first, second = start(60), start(60)
-    monkeypatch.setattr(first, "look", lambda: False)
 
     def broken():
         raise OSError("no more files")
 
-    monkeypatch.setattr(second, "look", broken)
+    monkeypatch.setattr(first, "look", broken)
+    monkeypatch.setattr(first, "give_up", broken)
     with pytest.raises(OSError):
         training_process.await_ends([first, second])
-    for training in (first, second):
-        assert training.command.process.poll() is not None
+    assert second.command.has_ended() and "2 nodes: no more files" in said
+    first.command.end()
+
+
+def test_a_stop_does_not_keep_other_trainings_waiting(bench, tmp_path):
+    """A stop asks all nodes, one of which may be down."""
+    start, calls, _said, _run = bench
+    script = tmp_path / "program.py"
+    script.write_text(
+        script.read_text().replace(
+            '    open(stopped, "w")', '    time.sleep(3)\n    open(stopped, "w")'
+        )
+    )
+    training = start(60, minutes=1)
+    while len(calls() if (tmp_path / "called").exists() else ()) < 2:
+        begun = time.monotonic()
+        assert not training.look()
+        assert time.monotonic() - begun < 2
+        time.sleep(0.1)
+    assert not training.look() and not training.stopped
+    (outcome,) = training_process.await_ends([training])
+    assert outcome["ended_well"] and training.stopped and len(calls()) == 2
 
 
 def test_no_run_goes_on_after_ctrl_c(bench, monkeypatch, request):

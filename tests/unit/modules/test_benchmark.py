@@ -177,6 +177,24 @@ def test_the_nodes_train_alone_at_the_same_time(act, monkeypatch, tmp_path):
     assert [item["label"] for item in found["trainings"]] == ["node1 alone", "node2 alone"]
 
 
+def test_trainings_that_have_begun_end_where_the_next_cannot_begin(act, monkeypatch, tmp_path):
+    begun, ended = [], []
+
+    def start(*_words):
+        if begun:
+            raise KeyboardInterrupt
+        begun.append("node1")
+        return "the first"
+
+    monkeypatch.setattr(training_process, "Command", lambda *_words: None)
+    monkeypatch.setattr(training_process, "TrainingProcess", start)
+    monkeypatch.setattr(training_process, "give_all_up", ended.extend)
+    asked = {"state": "alone", "config": "x.yml", "folder": str(tmp_path), "minutes": 3}
+    with pytest.raises(KeyboardInterrupt):
+        act({**asked, "names": ["node1", "node2"]})
+    assert ended == ["the first"]
+
+
 def test_table_and_page_are_written(act, tmp_path):
     runs = [bring(tmp_path, name) for name in ("series/recognition", "series/evaluated")]
     folder = tmp_path / "benchmark" / "x"

@@ -174,3 +174,8 @@ def test_old_proofs_go(monkeypatch, tmp_path):
     for number in range(6):
         proof_cache.save_proof(str(tmp_path), "network", "%064x" % (number << 200), 1.0, {})
     assert len(os.listdir(tmp_path / "proofs")) == 3
+    # Another command has removed one of them in between.
+    monkeypatch.setattr(
+        proof_cache.os, "listdir", lambda _folder: ["%d.json" % n for n in range(9)]
+    )
+    proof_cache.save_proof(str(tmp_path), "network", "0" * 64, 1.0, {})
