@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -193,3 +195,38 @@ def test_what_may_run_on_a_node_imports_nothing_of_the_controller():
         if "plugin_utils" in module.split(".")
     }
     assert not foreign
+
+
+# What Ansible loads in its own process until the nodes have started an attempt.
+UNTIL_A_START = (
+    "callback.monitor",
+    "callback.restart",
+    "action.job_config",
+    "action.node_info",
+    "action.plan",
+    "action.network_check",
+    "action.proof",
+    "action.run_record",
+    "action.attempt_monitor",
+)
+LOAD = """
+import importlib, sys
+from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
+_AnsibleCollectionFinder([sys.argv[1]])._install()
+for name in sys.argv[2:]:
+    importlib.import_module("{prefix}" + name)
+catalogue = importlib.import_module("{prefix}module_utils.logs.failure_catalogue")
+print("prometheus_client" in sys.modules, catalogue._compiled.cache_info().currsize)
+catalogue.classify("ValueError", "x")
+print(catalogue._compiled.cache_info().currsize)
+"""
+
+
+def test_a_start_loads_no_metrics_and_compiles_no_failure_catalogue():
+    """Both take as long as one of its tasks, and a run that goes well needs the first only when it
+    is followed.
+    """
+    program = LOAD.format(prefix=PREFIX)
+    words = [sys.executable, "-c", program, str(ROOT / "collections"), *UNTIL_A_START]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "0", "1"], done.stderr
