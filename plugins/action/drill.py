@@ -179,12 +179,12 @@ class ActionModule(answer_gate.Gated, ControllerAction):
 
     def _make_site(self, arguments: Arguments) -> drill_site.Site:
         """Return the site of a drill: its nodes, and how commands name it."""
-        names, site = self._names(), self._site()
-        count = (arguments["job"] or {}).get("nodes")
-        if isinstance(count, int):
-            names = names[:count]
-        elif isinstance(count, list):
-            names = [name for name in count if name in names]
+        site = self._site()
+        names = names_of_job(self._names(), (arguments["job"] or {}).get("nodes"))
+        if len(names) < 2:
+            raise fault_table.DrillError(
+                f"a drill takes two nodes or more; the job takes {', '.join(names) or 'none'}"
+            )
         ways: dict[str, Any] = {
             name: (self.host_value(name, "drill_way") or {}).get("way") for name in names
         }
@@ -296,3 +296,12 @@ def _command_line_options() -> list[str]:
     for item in context.CLIARGS.get("vault_password_files") or ():
         options += ["--vault-password-file", item]
     return options
+
+
+def names_of_job(trainers: list[str], nodes: Any) -> list[str]:
+    """Return the nodes of a job in the order of its ranks. nodes: as its file says it."""
+    if isinstance(nodes, int):
+        return trainers[:nodes]
+    if isinstance(nodes, list):
+        return [name for name in nodes if name in trainers]
+    return trainers

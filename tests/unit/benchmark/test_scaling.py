@@ -96,6 +96,9 @@ def test_a_step_is_split_by_the_steps_of_each_node_alone():
         assert row.parts == {"compute": 0.75, "loading": 0.25, "exchange": 0.75}
     text = "\n".join(scaling_text.lines([one, two], paces))
     assert "node1 0.75 s, node2 1.25 s, node3 9 s" in text
+    nobody = dataclasses.replace(paces[0], nodes=[])  # its plan is broken
+    assert scaling.own_seconds([nobody]) == {}
+    assert scaling.as_json([one, two], [nobody])["alone"] == []
     said = scaling.as_json([one, two], paces)["alone"]
     assert [(item["node"], item["step_seconds"]) for item in said][1] == ("node2", 1.5)
 

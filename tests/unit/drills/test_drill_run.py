@@ -591,6 +591,14 @@ def test_a_job_of_ones_own_is_not_restarted_unless_the_fault_says_so(act, tmp_pa
     )
 
 
+@pytest.mark.parametrize(
+    ("nodes", "names"),
+    [("all", ["a", "b", "c"]), (None, ["a", "b", "c"]), (2, ["a", "b"]), (["c", "b"], ["c", "b"])],
+)
+def test_faults_are_of_the_nodes_that_the_job_takes(load_plugin, nodes, names):
+    assert load_plugin("action", "drill").names_of_job(["a", "b", "c"], nodes) == names
+
+
 def link(transport="ssh", **more):
     options = {"host": "198.51.100.9", "remote_user": "trainer", "ssh_executable": "ssh"}
     return dict(

@@ -314,7 +314,7 @@ def test_a_job_takes_the_nodes_that_are_named_in_that_order(read):
     assert names(nodes="node2") == ["node2"] and names(nodes="node2,node1") == ["node2", "node1"]
     assert names(nodes=["node2"]) == ["node2"] and names(nodes="1") == ["node1"]
     assert [code for code, _line in refusal(read, nodes="node2,nod1")] == ["job.unknown_node"]
-    for numeric in ("0", "-1", "1.5", "1e3", True, [], [1]):
+    for numeric in ("0", "-1", "1.5", "1e3", "node1,", "", True, [], [1], [""]):
         assert [code for code, _line in refusal(read, nodes=numeric)] == ["value.not_a_count"]
 
 
