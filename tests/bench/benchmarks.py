@@ -30,10 +30,18 @@ import logs
 import many_nodes
 import page
 import rig as rigs
+import scale
 import starts
 import transfers
 
-ROWS = {**transfers.ROWS, **starts.ROWS, **environments.ROWS, **logs.ROWS, **many_nodes.ROWS}
+ROWS = {
+    **transfers.ROWS,
+    **starts.ROWS,
+    **environments.ROWS,
+    **logs.ROWS,
+    **many_nodes.ROWS,
+    **scale.ROWS,
+}
 OURS = "Trainyard"
 # Columns after the seconds.
 TITLES = {
@@ -69,7 +77,12 @@ def spread(values, form="%.1f"):
 
 
 def table(found):
-    """Return the Markdown lines of one row's result: {nodes: {way: {seconds, ...}}}."""
+    """Return the Markdown lines of one row's result: {nodes: {way: {seconds, ...}}}.
+
+    A row without peers brings its own.
+    """
+    if "table" in found:
+        return found["table"]
     keys = [
         key
         for key in TITLES

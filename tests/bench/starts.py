@@ -187,18 +187,23 @@ RANKS = (
 )
 
 
-def ascend_site(rig, python):
-    """Put a stand-in for Huawei's hccn_tool on the nodes, and return the variables of a site whose
-    nodes have eight devices each.
-    """
+def put_ascend_tools(rig, devices):
+    """Put the stand-in for hccn_tool on the nodes, each with as many devices."""
     tool = (rigs.PROJECT / "molecule/shared/files/hccn_tool").read_text()
     for node in range(rig.count):
-        table = "".join(f"{device} 192.168.{device}.{node + 1}\n" for device in range(DEVICES))
+        table = "".join(f"{device} 192.168.{device}.{node + 1}\n" for device in range(devices))
         for path, text in (
             ("/usr/local/bin/hccn_tool", tool),
             ("/etc/trainyard-fake-hccn", table),
         ):
             rig.root(node, f"cat > {path} <<'END'\n{text}END\nchmod 755 {path}")
+
+
+def ascend_site(rig, python):
+    """Put a stand-in for Huawei's hccn_tool on the nodes, and return the variables of a site whose
+    nodes have eight devices each.
+    """
+    put_ascend_tools(rig, DEVICES)
     suite = {"code": {"path": str(STUB)}, "environment": {"python": python}}
     return json.dumps(
         {
