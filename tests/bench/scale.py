@@ -3,7 +3,7 @@
 commands.
 
 The nodes are Docker nodes with systemd of their own, so give --nodes 64. Each has one rank, a
-stand-in that writes a line a second and trains nothing. All nodes share this machine's processors,
+stand-in that writes one line per second and trains nothing. All nodes share this machine's processors,
 so the figures are the controller's own: its processor time and its most memory. A command's
 processes are counted with it, but for those that no process of it waits for.
 """
@@ -21,7 +21,7 @@ import rig as rigs
 import starts
 
 SECONDS = 90  # of a rank, so that the commands about a running job find it running
-PYTHON = "/usr/bin/python3"
+PYTHON = f"{rigs.HOME}/bench-env/bin/python"
 HEAD = ("nodes", "command", "seconds", "CPU s here", "CPU ms here per node", "MB of memory here")
 STARTED = re.compile(r"^run \S+, job ", re.MULTILINE)
 
@@ -147,6 +147,9 @@ def table(found):
 def scale(rig, rounds, counts=(8, 32, 64)):
     """Commands about a job on as many nodes: medians of the rounds."""
     starts.put_ascend_tools(rig, 1)
+    rig.pdsh(rig.count, "python3 -m venv --without-pip bench-env")
+    for node in range(rig.count):
+        rig.root(node, "loginctl enable-linger trainer")
     found = {}
     for count in (one for one in counts if one <= rig.count):
         measured = [measure(Site(rig, count)) for _round in range(rounds)]
