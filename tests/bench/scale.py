@@ -3,8 +3,8 @@
 commands.
 
 The nodes are Docker nodes with systemd of their own, so give --nodes 64. Each has one rank, a
-stand-in that writes one line per second and trains nothing. All nodes share this machine's processors,
-so the figures are the controller's own: its processor time and its most memory. A command's
+stand-in that writes one line per second and trains nothing. All nodes share the machine, so the
+figures are the controller's own: its processor time and its most memory. A command's
 processes are counted with it, but for those that no process of it waits for.
 """
 
